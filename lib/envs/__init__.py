@@ -1,0 +1,1 @@
+"""Worlds: the Atari vector environment, Gymnasium environments and a small world with a known best behaviour."""
