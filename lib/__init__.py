@@ -1,0 +1,1 @@
+"""Learning to play Atari games from human preferences: the library behind the numbered scripts."""

@@ -1,0 +1,340 @@
+"""Command lines made from dataclasses, and errors that fit on one line.
+
+A script describes its flags as a dataclass whose fields are made with :func:`flag`, reads them with :func:`parse`
+and is started with :func:`run`. Only the standard library is imported, so ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import math
+import os
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+Config = TypeVar("Config")
+
+_METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+_INTEGER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
+_SUFFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+class UserError(Exception):
+    """Something the user can mend: one line that says what was expected, what came and what to do.
+
+    A script prints it on stderr as ``NAME: error: LINE`` and exits with status 2; see :func:`run`.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flag:
+    """What :func:`flag` leaves in a field's metadata for :func:`parse`."""
+
+    names: tuple[str, ...]
+    help: str
+    choices: tuple[Any, ...] | None
+    metavar: str | None
+    positional: bool
+    nargs: str | int | None
+    min: float | None
+    max: float | None
+
+
+def flag(
+    *names: str,
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    choices: Sequence[Any] | None = None,
+    metavar: str | None = None,
+    positional: bool = False,
+    nargs: str | int | None = None,
+    min: float | None = None,
+    max: float | None = None,
+) -> Any:
+    """Describes one command-line flag as a field of a configuration dataclass.
+
+    The field ``num_envs: int`` becomes ``--num-envs``; its annotation says how the text is read: int, float, str,
+    Path, bool, ``X | None``, ``list[X]`` or ``tuple[X, ...]``. A bool is a switch: ``--x`` when it is False by
+    default, ``--x`` and ``--no-x`` when it is True or None.
+
+    Args:
+        names: Further names, such as "-n" or "--dev".
+        default: Value when the flag is not given; without one the flag is required. A list is copied.
+        help: One sentence for --help; the default is added to it.
+        choices: The admitted values.
+        metavar: Name of the value in --help.
+        positional: The value is given without a flag's name.
+        nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise.
+        min: Smallest admitted value of a number.
+        max: Largest admitted value of a number.
+
+    Returns:
+        A keyword-only dataclasses.field, so required flags may follow optional ones.
+    """
+    spec = _Flag(
+        names, help, None if choices is None else tuple(choices), metavar, positional, nargs, min, max
+    )
+    metadata = {"flag": spec}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), kw_only=True, metadata=metadata)
+    return dataclasses.field(default=default, kw_only=True, metadata=metadata)
+
+
+def parse(
+    config_class: type[Config],
+    argv: Sequence[str] | None = None,
+    description: str | None = None,
+    prog: str | None = None,
+) -> Config:
+    """Reads a command line into a configuration dataclass.
+
+    Args:
+        config_class: A dataclass whose fields are made with :func:`flag` (plain fields become flags as well).
+        argv: Arguments without the program's name; sys.argv[1:] when None.
+        description: First lines of --help.
+        prog: The program's name; the script's file name when None.
+
+    Returns:
+        An instance of config_class. Its defaults and ``__post_init__`` apply as usual; a UserError raised there is
+        reported like any other bad flag.
+
+    Raises:
+        SystemExit: With status 2 after one line on stderr when the arguments do not fit; 0 after --help.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    parser = _Parser(
+        prog=prog, description=_percent(description or "") or None, allow_abbrev=False, args=args
+    )
+    hints = typing.get_type_hints(config_class)
+    required = []
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
+        if not field.init:
+            continue
+        spec = field.metadata.get("flag") or _Flag((), "", None, None, False, None, None, None)
+        action = _add(parser, field, spec, hints[field.name])
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            required.append(action)
+
+    namespace, unknown = parser.parse_known_intermixed_args(args)
+    if unknown:
+        parser.error(_unknown(parser, unknown))
+    given = {name: value for name, value in vars(namespace).items() if value not in (None, [])}
+    missing = [_display(action) for action in required if action.dest not in given]
+    if missing:
+        parser.error(f"expected {', '.join(missing)}, which did not come; see --help")
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        if field.name in given and typing.get_origin(_unwrap(hints[field.name])[0]) is tuple:
+            given[field.name] = tuple(given[field.name])
+    try:
+        return config_class(**given)
+    except UserError as error:
+        parser.error(str(error))
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Calls a script's main function and ends the process with its status.
+
+    A UserError becomes one line on stderr and status 2, Ctrl-C one line and 130; a reader of our output that went
+    away (``… | head``) ends the script quietly with 141, as a shell reports SIGPIPE. Other exceptions are bugs
+    and keep their traceback.
+
+    Args:
+        main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
+        argv: Passed to main.
+
+    Raises:
+        SystemExit: Always, unless main failed with an exception that is a bug.
+    """
+    prog = Path(sys.argv[0]).name
+    try:
+        try:
+            status = main(argv) or 0
+        finally:
+            sys.stdout.flush()
+    except UserError as error:
+        print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The interpreter flushes once more at exit and would complain; let it flush into nothing.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 141
+        else:
+            raise  # some other pipe broke, and that is a bug
+    sys.exit(status)
+
+
+def one_line(text: str) -> str:
+    """Makes any text fit for one line of a terminal: line ends become spaces, control characters are escaped."""
+    joined = " ".join(text.split("\n"))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined).strip()
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are one line each."""
+
+    def __init__(self, *, args: list[str], **options: Any) -> None:
+        super().__init__(argument_default=argparse.SUPPRESS, **options)
+        self._args = args
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument ", "", message)
+        match = re.fullmatch(r"(\S+): expected (?:one|at least one|\d+) arguments?", message)
+        if match:
+            message = self._no_value(match[1])
+        match = re.fullmatch(r"(\S+): ignored explicit argument (.*)", message)
+        if match:
+            message = f"{match[1]}: expected no value, got {match[2]}; give the flag alone"
+        self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
+
+    def _no_value(self, display: str) -> str:
+        """The message for a flag that came without its value."""
+        names = display.split("/")
+        for at, arg in enumerate(self._args[:-1]):
+            if arg in names and self._args[at + 1].startswith("-"):
+                mend = f"if that is the value, write {names[-1]}={self._args[at + 1]}"
+                return f"{display}: expected a value, got {self._args[at + 1]!r}; {mend}"
+        return f"{display}: expected a value, got none; write {names[-1]} VALUE"
+
+
+def _add(
+    parser: argparse.ArgumentParser, field: dataclasses.Field[Any], spec: _Flag, hint: Any
+) -> argparse.Action:
+    """Adds a field's flag to the parser."""
+    hint, optional = _unwrap(hint)
+    item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
+    names = [*spec.names, "--" + field.name.replace("_", "-")]
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    text = _percent(spec.help + _default_note(default))
+    if item is bool:
+        switch: Any = "store_true" if default is False else argparse.BooleanOptionalAction
+        return parser.add_argument(*names, dest=field.name, action=switch, help=text)
+    if item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
+        raise TypeError(f"{field.name}: no command-line form for the type {hint}")
+
+    metavar = spec.metavar or (
+        "{" + ",".join(str(c) for c in spec.choices) + "}" if spec.choices else _METAVARS[item]
+    )
+    options: dict[str, Any] = {"type": _reader(item, spec), "metavar": metavar, "help": text}
+    if spec.positional:
+        # Whether a required one is missing is asked later, so that a mistyped flag is named first.
+        nargs = "?" if item is hint else "*"
+        return parser.add_argument(field.name, nargs=spec.nargs or nargs, **options)
+    if item is not hint:
+        options |= {"nargs": spec.nargs or "+", "action": "extend"}
+    return parser.add_argument(*names, dest=field.name, **options)
+
+
+def _unwrap(hint: Any) -> tuple[Any, bool]:
+    """Splits ``X | None`` into X and True; any other annotation comes back with False."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        inner = [part for part in typing.get_args(hint) if part is not type(None)]
+        if len(inner) == 1:
+            return inner[0], True
+    return hint, False
+
+
+def _default_note(default: Any) -> str:
+    """The default as --help shows it, or nothing where there is none to speak of."""
+    if default is dataclasses.MISSING:
+        return " (required)"
+    if default is None or default is False or default in ("", [], ()):
+        return ""
+    if default is True:
+        return " (default: on)"
+    shown = " ".join(str(part) for part in default) if isinstance(default, (list, tuple)) else default
+    return f" (default: {shown})"
+
+
+def _percent(text: str) -> str:
+    """argparse formats help with the % operator; texts are meant literally."""
+    return text.replace("%", "%%").strip()
+
+
+def _reader(kind: type, spec: _Flag) -> Callable[[str], Any]:
+    """A function that turns a flag's text into its value, or says why not."""
+    nouns = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
+
+    def read(text: str) -> Any:
+        value: Any
+        if kind is int:
+            value = _integer(text)
+        elif kind is float:
+            value = _number(text)
+        else:
+            value = kind(text) if text or kind is str else None  # Path("") would be the current folder
+        if spec.choices is not None:
+            if value in spec.choices:
+                return value
+            listed = ", ".join(str(choice) for choice in spec.choices)
+            near = difflib.get_close_matches(text, [str(choice) for choice in spec.choices], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentTypeError(f"expected one of {listed}; got {text!r}{hint}")
+        low = spec.min is not None and value is not None and value < spec.min
+        high = spec.max is not None and value is not None and value > spec.max
+        if value is None or low or high:
+            raise argparse.ArgumentTypeError(f"expected {nouns[kind]}{_bounds(spec)}; got {text!r}")
+        return value
+
+    return read
+
+
+def _bounds(spec: _Flag) -> str:
+    if spec.min is not None and spec.max is not None:
+        return f" from {spec.min} to {spec.max}"
+    if spec.min is not None:
+        return f" of at least {spec.min}"
+    if spec.max is not None:
+        return f" of at most {spec.max}"
+    return ""
+
+
+def _integer(text: str) -> int | None:
+    """Reads 12000000, 12_000_000, 1.2e7, 12M or 500k; None for what is not a whole number."""
+    match = _INTEGER.fullmatch(text.strip())
+    if not match:
+        return None
+    value = Decimal(match[1].replace("_", "")) * _SUFFIXES[match[2]]
+    if value.adjusted() > 18 or value != value.to_integral_value():
+        return None
+    return int(value)
+
+
+def _number(text: str) -> float | None:
+    """Reads a finite number; None for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _display(action: argparse.Action) -> str:
+    """How an argument is called in a message: its flags, or a positional's metavar."""
+    return "/".join(action.option_strings) or str(action.metavar or action.dest)
+
+
+def _unknown(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """The message for arguments that no flag wanted, with the nearest flag where one is near."""
+    flags = [arg for arg in unknown if arg.startswith("-") and arg != "--"]
+    if not flags:
+        return f"expected a flag, got {unknown[0]!r}, which belongs to none; see --help"
+    name = flags[0].split("=")[0]
+    known = [option for action in parser._actions for option in action.option_strings]
+    starts = [option for option in known if name.startswith("--") and option.startswith(name)]
+    near = starts or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    mend = f"did you mean {near[0]}?" if near else "see --help for the flags there are"
+    return f"unknown flag {name!r}; {mend}"
