@@ -113,26 +113,27 @@ def parse(
     parser = _Parser(
         prog=prog, description=_percent(description or "") or None, allow_abbrev=False, args=args
     )
-    hints = typing.get_type_hints(config_class)
-    required = []
+    hints = {name: _unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
+    actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
         if not field.init:
             continue
         spec = field.metadata.get("flag") or _Flag((), "", None, None, False, None, None, None)
         action = _add(parser, field, spec, hints[field.name])
+        actions.append(action)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             required.append(action)
 
     namespace, unknown = parser.parse_known_intermixed_args(args)
     if unknown:
-        parser.error(_unknown(parser, unknown))
+        parser.error(_unknown(actions, unknown))
     given = {name: value for name, value in vars(namespace).items() if value not in (None, [])}
     missing = [_display(action) for action in required if action.dest not in given]
     if missing:
         parser.error(f"expected {', '.join(missing)}, which did not come; see --help")
-    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
-        if field.name in given and typing.get_origin(_unwrap(hints[field.name])[0]) is tuple:
-            given[field.name] = tuple(given[field.name])
+    for name, value in given.items():
+        if typing.get_origin(hints[name]) is tuple:
+            given[name] = tuple(value)
     try:
         return config_class(**given)
     except UserError as error:
@@ -214,7 +215,6 @@ def _add(
     parser: argparse.ArgumentParser, field: dataclasses.Field[Any], spec: _Flag, hint: Any
 ) -> argparse.Action:
     """Adds a field's flag to the parser."""
-    hint, optional = _unwrap(hint)
     item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
     names = [*spec.names, "--" + field.name.replace("_", "-")]
     default = field.default_factory() if callable(field.default_factory) else field.default
@@ -238,13 +238,13 @@ def _add(
     return parser.add_argument(*names, dest=field.name, **options)
 
 
-def _unwrap(hint: Any) -> tuple[Any, bool]:
-    """Splits ``X | None`` into X and True; any other annotation comes back with False."""
+def _unwrap(hint: Any) -> Any:
+    """X of ``X | None``; any other annotation as it is."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         inner = [part for part in typing.get_args(hint) if part is not type(None)]
         if len(inner) == 1:
-            return inner[0], True
-    return hint, False
+            return inner[0]
+    return hint
 
 
 def _default_note(default: Any) -> str:
@@ -327,13 +327,13 @@ def _display(action: argparse.Action) -> str:
     return "/".join(action.option_strings) or str(action.metavar or action.dest)
 
 
-def _unknown(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+def _unknown(actions: list[argparse.Action], unknown: list[str]) -> str:
     """The message for arguments that no flag wanted, with the nearest flag where one is near."""
     flags = [arg for arg in unknown if arg.startswith("-") and arg != "--"]
     if not flags:
         return f"expected a flag, got {unknown[0]!r}, which belongs to none; see --help"
     name = flags[0].split("=")[0]
-    known = [option for action in parser._actions for option in action.option_strings]
+    known = ["--help", *(option for action in actions for option in action.option_strings)]
     starts = [option for option in known if name.startswith("--") and option.startswith(name)]
     near = starts or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     mend = f"did you mean {near[0]}?" if near else "see --help for the flags there are"
