@@ -1,0 +1,1 @@
+"""Records: segments, the recorder, labels, which pair to ask next, simulated teachers."""

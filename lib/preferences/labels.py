@@ -1,0 +1,226 @@
+"""Labels on disk: JSON lines, only ever appended to, by several people and programs at once.
+
+The original's files have `sample1`, `sample2` and `label` in a line; they load as they are.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import math
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lib.cli import UserError
+
+_log = logging.getLogger(__name__)
+_MAX_LINE = 65_536  # bytes; a label takes some 200
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One line of labels.json. Segments are named as in SegmentDB.names."""
+
+    sample1: str
+    sample2: str
+    label: int | None  # 1, 2: that one is better; 0: both alike; None: cannot tell
+    annotator: str | None = None  # the person who labelled
+    teacher: str | None = None  # the simulated teacher that labelled
+    time: float | None = None  # unix seconds
+    response_ms: int | None = None
+    left: int | None = None  # which sample, 1 or 2, stood on the left
+    flag: str | None = None
+    strategy: str | None = None  # why this pair was asked
+    repeat: bool = False  # a consistency check
+    cancelled: bool = False  # undoes the labeller's last word on this pair
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The two samples in alphabetical order: (a, b) and (b, a) are one pair."""
+        return (self.sample1, self.sample2) if self.sample1 <= self.sample2 else (self.sample2, self.sample1)
+
+    @property
+    def labeller(self) -> tuple[str | None, str | None]:
+        """Who said it: annotator and teacher."""
+        return self.annotator, self.teacher
+
+
+_KEYS = tuple(field.name for field in fields(Label))
+
+
+def current(labels: Iterable[Label]) -> list[Label]:
+    """What holds now: the last line of each labeller on each pair, without the cancelled ones.
+
+    Args:
+        labels: Lines in the order of the file, which counts rather than their times (clocks get set back).
+
+    Returns:
+        The surviving lines in the order of the file. Labels of different labellers on one pair are all kept.
+    """
+    last: dict[tuple[object, ...], Label] = {}
+    for label in labels:
+        key = (label.pair, label.labeller)
+        last.pop(key, None)  # so that the later line also takes the later place
+        last[key] = label
+    return [label for label in last.values() if not label.cancelled]
+
+
+class LabelLog:
+    """The labels.json of a database. It need not exist yet.
+
+    Attributes:
+        problems: What was wrong with the lines that the last `read` left out, one text each, with line numbers.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self._parsed: dict[bytes, Label | str] = {}  # by line, as of the last read
+
+    def append(self, label: Label) -> None:
+        """Put a label on disk; it is there for good when this returns, and not at all if it raises.
+
+        Raises:
+            ValueError: a field has a wrong type or value.
+            UserError: the path is no regular file.
+            OSError: it could not be written (disk full, read-only, the database is gone).
+        """
+        values = {key: getattr(label, key) for key in _KEYS}
+        wrong = _wrong(values)
+        if wrong:
+            raise ValueError(f"label not saved: {wrong}")
+        kept = {k: v for k, v in values.items() if k == "label" or (v is not None and v is not False)}
+        line = json.dumps(kept).encode("ascii") + b"\n"
+        if len(line) > _MAX_LINE:
+            raise ValueError(f"label not saved: {len(line)} bytes, expected at most {_MAX_LINE}")
+        fd = self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # whoever wrote last was cut off; its torn line must not swallow this one
+            try:
+                written = os.write(fd, line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                os.fsync(fd)
+                if not size:
+                    _sync_folder(self.path.parent)
+            except OSError:
+                os.ftruncate(fd, size)
+                raise
+        finally:
+            os.close(fd)
+
+    def read(self) -> list[Label]:
+        """All lines in order, cancelled and repeated ones too; see `current`.
+
+        Lines that are torn or foreign are left out, listed in `problems`, and warned of once. Cheap to call again.
+
+        Raises:
+            UserError: the path is no regular file.
+            OSError: it cannot be read; a missing file is no error but has no labels.
+        """
+        try:
+            fd = self._open(os.O_RDONLY)
+        except FileNotFoundError:
+            data = b""
+        else:
+            with open(fd, "rb") as file:
+                data = file.read()
+        labels: list[Label] = []
+        problems: list[str] = []
+        parsed: dict[bytes, Label | str] = {}
+        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            result = self._parsed.get(line)
+            if result is None:
+                result = _parse(line)
+            parsed[line] = result
+            if isinstance(result, Label):
+                labels.append(result)
+            else:
+                problems.append(f"{self.path.name} line {number}: {result}; left out")
+        for problem in problems:
+            if problem not in self.problems:
+                _log.warning("%s", problem)
+        self.problems, self._parsed = problems, parsed
+        return labels
+
+    def _open(self, flags: int) -> int:
+        """Open the file, but neither wait on a pipe nor follow a link to somewhere else."""
+        try:
+            fd = os.open(self.path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise UserError(
+                    f"{self.path}: expected a file of labels, found a link, folder or device"
+                ) from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise UserError(f"{self.path}: expected a file of labels, found a folder or device")
+        return fd
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _parse(line: bytes) -> Label | str:
+    """A label, or what is wrong with its line."""
+    if len(line) > _MAX_LINE:
+        return f"{len(line)} bytes, expected at most {_MAX_LINE}"
+    try:
+        values = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return "torn or no JSON"
+    if not isinstance(values, dict):
+        return f"expected a JSON object, found {type(values).__name__}"
+    wrong = _wrong(values)
+    if wrong:
+        return wrong
+    return Label(**{key: values[key] for key in _KEYS if key in values})
+
+
+def _wrong(values: dict[str, Any]) -> str | None:
+    """What is wrong with a label's fields; None if nothing is."""
+    for key in ("sample1", "sample2"):
+        if not _is_text(values.get(key)) or not values[key]:
+            return f"{key} must be a segment's name"
+    if "label" not in values or not _is_one_of(values["label"], (0, 1, 2)):
+        return "label must be 0, 1, 2 or null"
+    for key in ("annotator", "teacher", "flag", "strategy"):
+        if values.get(key) is not None and not _is_text(values[key]):
+            return f"{key} must be text"
+    if not _is_one_of(values.get("left"), (1, 2)):
+        return "left must be 1 or 2"
+    seconds = values.get("time")
+    if seconds is not None and (type(seconds) not in (int, float) or not math.isfinite(seconds)):
+        return "time must be a number of seconds"
+    response = values.get("response_ms")
+    if response is not None and (type(response) is not int or response < 0):
+        return "response_ms must be a whole number of milliseconds"
+    for key in ("repeat", "cancelled"):
+        if type(values.get(key, False)) is not bool:
+            return f"{key} must be true or false"
+    return None
+
+
+def _is_one_of(value: object, choices: tuple[int, ...]) -> bool:
+    return value is None or (type(value) is int and value in choices)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that can be written out again: JSON can spell lone surrogates, UTF-8 cannot."""
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
