@@ -37,6 +37,7 @@ class Label:
     strategy: str | None = None  # why this pair was asked
     repeat: bool = False  # a consistency check
     cancelled: bool = False  # undoes the labeller's last word on this pair
+    id: str | None = None  # of the vote, so that one sent twice is written once
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -200,7 +201,7 @@ def _wrong(values: dict[str, Any]) -> str | None:
             return f"{key} must be a segment's name"
     if "label" not in values or not _is_one_of(values["label"], (0, 1, 2)):
         return "label must be 0, 1, 2 or null"
-    for key in ("annotator", "teacher", "flag", "strategy"):
+    for key in ("annotator", "teacher", "flag", "strategy", "id"):
         if values.get(key) is not None and not _is_text(values[key]):
             return f"{key} must be text"
     if not _is_one_of(values.get("left"), (1, 2)):

@@ -1,0 +1,177 @@
+"""Which pair of segments to ask next, and who is being asked about it right now.
+
+A strategy proposes pairs; :class:`Leases` remembers which proposals are in front of somebody, so that two people are
+not asked the same thing at once. Nothing here reads frames or labels: the caller says which pairs are already taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lib.preferences.segments import SegmentDB
+
+Pair = tuple[str, str]
+"""Two segment names in sorted order: (a, b) and (b, a) are one pair."""
+
+LEASE_SECONDS = 120.0
+"""How long a pair stays with whoever was asked, counted from their last sign of life."""
+
+
+def pair_of(name1: str, name2: str) -> Pair:
+    """The pair that two segment names form, whichever came first."""
+    return (name1, name2) if name1 <= name2 else (name2, name1)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A pair worth asking about."""
+
+    sample1: str
+    sample2: str
+    strategy: str
+    """Name of the strategy that chose it, stored with the label."""
+    reason: str = ""
+    """Why it was chosen, one short phrase for the labeller."""
+    repeat: bool = False
+    """True when this labeller answered the pair before and is asked again on purpose."""
+
+    @property
+    def pair(self) -> Pair:
+        return pair_of(self.sample1, self.sample2)
+
+
+class Strategy(Protocol):
+    """Proposes pairs that nobody was asked about yet."""
+
+    def propose(
+        self, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+    ) -> list[Query]:
+        """Up to `count` different queries, best first; fewer when the pairs run out.
+
+        Args:
+            names: All segments of the DB, sorted.
+            taken: Pairs that were answered or are being answered; none of them may be proposed.
+            count: How many to propose.
+            rng: The only source of chance.
+        """
+        ...
+
+
+class RandomPairs:
+    """Every pair that is left is equally likely."""
+
+    def propose(
+        self, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        found: dict[Pair, None] = {}
+        if len(names) < 2 or count < 1:
+            return []
+        # Drawing and rejecting is cheap while most pairs are free, which is nearly always.
+        for _ in range(200 + 20 * count):
+            first, second = rng.choice(len(names), size=2, replace=False)
+            pair = pair_of(names[first], names[second])
+            if pair not in taken:
+                found[pair] = None
+                if len(found) == count:
+                    break
+        else:
+            # Few are left: list them all rather than hope to hit one.
+            left = [
+                (one, two)
+                for i, one in enumerate(names)
+                for two in names[i + 1 :]
+                if (one, two) not in taken and (one, two) not in found
+            ]
+            more = rng.permutation(len(left))[: count - len(found)]
+            found.update(dict.fromkeys(left[i] for i in more))
+        return [Query(*pair, strategy="random", reason="drawn at random") for pair in found]
+
+
+STRATEGIES: dict[str, Callable[[SegmentDB], Strategy]] = {"random": lambda db: RandomPairs()}
+"""Strategies by the name that flags, page and labels use; each is made for one DB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A query in front of somebody."""
+
+    id: str
+    query: Query
+    left: int
+    """Which sample, 1 or 2, is shown on the left."""
+    holder: str
+    """The browser tab that asked."""
+    expires: float
+    """On the clock of the :class:`Leases` that granted it, seconds."""
+
+
+class Leases:
+    """Which pairs are in front of whom. Not thread-safe: the caller holds a lock.
+
+    A lease is renewed by any sign of life of its holder. One that ran out stays known until somebody else gets the
+    pair, so that a holder who comes back late may simply go on. Repeat checks concern one labeller only and block
+    nobody.
+    """
+
+    def __init__(self, seconds: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._by_id: dict[str, Lease] = {}
+        self._by_pair: dict[Pair, str] = {}
+
+    def grant(self, query: Query, left: int, holder: str, id: str | None = None) -> Lease | None:
+        """Gives a pair to a holder, or renews it.
+
+        Args:
+            query: What is asked.
+            left: The sample shown on the left, 1 or 2.
+            holder: The browser tab.
+            id: The id of a lease that this or an earlier process granted and the holder still shows.
+
+        Returns:
+            The lease, or None while the pair is in front of somebody else.
+        """
+        now = self._clock()
+        if not query.repeat:
+            rival = self._by_id.get(self._by_pair.get(query.pair, ""))
+            if rival is not None:
+                if rival.holder != holder and rival.expires > now:
+                    return None
+                self.release(rival.id)
+        lease = Lease(id or secrets.token_urlsafe(12), query, left, holder, now + self._seconds)
+        self._by_id[lease.id] = lease
+        if not query.repeat:
+            self._by_pair[query.pair] = lease.id
+        return lease
+
+    def release(self, id: str) -> None:
+        """Forgets a lease; unknown ids are fine."""
+        lease = self._by_id.pop(id, None)
+        if lease is not None and self._by_pair.get(lease.query.pair) == id:
+            del self._by_pair[lease.query.pair]
+
+    def held_by(self, holder: str) -> list[Lease]:
+        """The leases of one holder, oldest first, those that ran out included."""
+        return [lease for lease in self._by_id.values() if lease.holder == holder]
+
+    def find(self, id: str) -> Lease | None:
+        """The lease of that id, which may have run out."""
+        return self._by_id.get(id)
+
+    def live(self) -> set[Pair]:
+        """Pairs in front of somebody now. Forgets leases that ran out long ago."""
+        now = self._clock()
+        for lease in [old for old in self._by_id.values() if old.expires + 10 * self._seconds < now]:
+            self.release(lease.id)
+        return {
+            lease.query.pair
+            for lease in self._by_id.values()
+            if lease.expires > now and not lease.query.repeat
+        }
