@@ -3,6 +3,7 @@
 The original's files have `sample1`, `sample2` and `label` in a line; they load as they are.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -112,7 +113,8 @@ class LabelLog:
                 if not size:
                     _sync_folder(self.path.parent)
             except OSError:
-                os.ftruncate(fd, size)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size)
                 raise
         finally:
             os.close(fd)

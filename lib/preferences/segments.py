@@ -7,8 +7,8 @@ bounds of memory.
 """
 
 import contextlib
-import errno
 import io
+import math
 import os
 import pickle
 import re
@@ -31,11 +31,15 @@ SEGMENT_LENGTH = 50
 MAX_STEPS = 10_000
 MAX_SIDE = 4096  # pixels
 MAX_ACTIONS = 1024
-MAX_BYTES = 512 * 2**20  # of a file, of what it unpacks to, and of the frames in it
+MAX_BYTES = 512 * 2**20  # of a file, and of the frames in it
 
 _FORMAT = "segment"
 _VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_HEAD = 4096  # bytes; the shape is among the first hundred
+_MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its frames: 250 KB at most, and a few texts
+_MAX_FRAME = 2**20  # bytes; picklers begin a new frame after 64 KiB, and leave long bytes outside of frames
+_FOLDER = re.compile(r"[0-9]{2,}")
 _NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
 # A step of the original takes some 45 opcodes. Each may cost a few hundred bytes, which this keeps below ~300 MB.
 _MAX_OPCODES = 1_000_000
@@ -142,9 +146,9 @@ def _write_new(path: Path, data: bytes) -> None:
             file.write(data)
         try:
             os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links on this file system; each says so with another error number
             _rename_new(temporary, path)
     finally:
         with contextlib.suppress(OSError):
@@ -214,11 +218,31 @@ def _read(path: Path) -> bytes:
 
 def _unpack(data: bytes) -> object:
     size = zstandard.get_frame_parameters(data).content_size
-    if size != zstandard.CONTENTSIZE_UNKNOWN and size > MAX_BYTES:
-        raise _Bad(f"claims to unpack to {size} bytes; a segment has at most {MAX_BYTES}")
-    # The output is allocated at once but takes memory only as it is filled, so a false claim costs nothing.
-    raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_BYTES, allow_extra_data=False)
+    if size == zstandard.CONTENTSIZE_UNKNOWN:
+        raise _Bad("does not say how large it is unpacked")
+    if size > _HEAD:
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            shape = _shape_in(reader.read(_HEAD))
+        _check_shape(shape)
+        limit = math.prod(shape) + _MAX_COLUMNS
+        if size > limit:
+            raise _Bad(f"would unpack to {size} bytes; its shape {shape} makes at most {limit}")
+    raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     return _Unpickler(raw, False).load()
+
+
+def _shape_in(head: bytes) -> tuple[Any, ...]:
+    """The shape that a segment begins with, read before its frames are given any memory."""
+    unpickler = _Unpickler(head, False)
+    try:
+        unpickler.load()
+    except _Bad:
+        raise
+    except Exception:  # the head ends in the midst of something
+        for level in (*unpickler.metastack, unpickler.stack):
+            if "shape" in level[:-1] and type(shape := level[level.index("shape") + 1]) is tuple:
+                return shape
+    raise _Bad("damaged or not a segment of this project")
 
 
 def _from_plain(plain: object) -> Segment:
@@ -229,10 +253,8 @@ def _from_plain(plain: object) -> Segment:
         raise _Bad(f"format version {version}; this program reads version {_VERSION}")
     shape, data = _field(plain, "shape", tuple), _field(plain, "frames", bytes)
     _check_shape(shape)
-    if len(data) != shape[0] * shape[1] * shape[2] * 3:
-        raise _Bad(
-            f"shape {shape} needs {shape[0] * shape[1] * shape[2] * 3} bytes of frames, found {len(data)}"
-        )
+    if len(data) != math.prod(shape):
+        raise _Bad(f"shape {shape} needs {math.prod(shape)} bytes of frames, found {len(data)}")
     steps = shape[0]
     sidecar = plain.get("sidecar")
     if sidecar is not None and not isinstance(sidecar, dict):
@@ -295,7 +317,7 @@ def _check_shape(shape: tuple[Any, ...]) -> None:
         raise _Bad(f"frames must have shape [T, H, W, 3], not {_printable(str(shape), 60)}")
     if not (1 <= shape[0] <= MAX_STEPS and 1 <= shape[1] <= MAX_SIDE and 1 <= shape[2] <= MAX_SIDE):
         raise _Bad(f"shape {_printable(str(shape), 60)}: T must be 1 to {MAX_STEPS}, H and W 1 to {MAX_SIDE}")
-    if shape[0] * shape[1] * shape[2] * 3 > MAX_BYTES:
+    if math.prod(shape) > MAX_BYTES:
         raise _Bad(f"shape {shape} makes more than {MAX_BYTES} bytes of frames")
 
 
@@ -415,7 +437,7 @@ def _to_array(raw: object, dtype: object, shape: object, fortran: bool) -> np.nd
         raise _Bad("frames must have shape [H, W, 3]")
     if any(type(side) is not int or not 1 <= side <= MAX_SIDE for side in shape):
         raise _Bad(f"frames must have H and W of 1 to {MAX_SIDE}")
-    if shape[0] * shape[1] * shape[2] != len(raw):
+    if math.prod(shape) != len(raw):
         raise _Bad(f"frame of shape {shape} cannot have {len(raw)} bytes")
     return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
@@ -572,6 +594,12 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
             raise _Bad(f"claims {size} bytes of frames")
         self.append(self.read(size))
 
+    def _frame(self) -> None:
+        size = int.from_bytes(self.read(8), "little")
+        if size > _MAX_FRAME:  # it would be copied
+            raise _Bad(f"claims a pickle frame of {size} bytes")
+        self._unframer.load_frame(size)
+
     def _append(self) -> None:
         value = self.stack.pop()
         self._target(list).append(value)
@@ -609,7 +637,6 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
         for opcode in (
             *(
                 pickle.PROTO,
-                pickle.FRAME,
                 pickle.STOP,
                 pickle.MARK,
                 pickle.NONE,
@@ -624,6 +651,7 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
             *(pickle.GET, pickle.BINGET, pickle.LONG_BINGET, pickle.GLOBAL, pickle.STACK_GLOBAL),
         )
     } | {
+        pickle.FRAME[0]: _frame,
         pickle.REDUCE[0]: _call,
         pickle.NEWOBJ[0]: _call,
         pickle.INST[0]: _instance,
@@ -654,9 +682,8 @@ class SegmentDB:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._folders: dict[
-            str, tuple[int, frozenset[str]]
-        ] = {}  # what a folder held, and when it had last changed
+        # What a folder held, and when it had last changed; see _scan.
+        self._folders: dict[str, tuple[int, frozenset[str]]] = {}
         self._names: list[str] | None = None
         if not root.is_dir():
             raise UserError(
@@ -672,19 +699,14 @@ class SegmentDB:
         Raises:
             UserError: the database's folder is gone or cannot be read.
         """
-        try:
-            with os.scandir(self.root) as entries:
-                found = [
-                    e.name
-                    for e in entries
-                    if re.fullmatch("[0-9]{2,}", e.name) and e.is_dir(follow_symlinks=False)
-                ]
-        except OSError as error:
-            raise UserError(f"{self.root}: cannot read the segment database: {error.strerror}") from None
         folders = {}
-        for folder in found:
-            with contextlib.suppress(FileNotFoundError):  # removed since the folder above was read
-                folders[folder] = self._scan(folder)
+        try:
+            for folder in os.listdir(self.root):
+                if _FOLDER.fullmatch(folder) and not (self.root / folder).is_symlink():
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a file, or gone by now
+                        folders[folder] = self._scan(folder)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot read the segment database: {error.strerror}") from None
         known: frozenset[str] = frozenset(self._names or ())
         changed = (
             self._names is None
