@@ -117,11 +117,13 @@ class GymWorld:
         self.num_envs = num_envs
         self.num_actions = int(actions.n)
         self._first_action = int(actions.start)
+        # In processes of their own the copies write their observations while the last ones are still being read.
+        copy = vectorization_mode == "async"
         self._envs = gymnasium.make_vec(
             env_id,
             num_envs,
             vectorization_mode,
-            vector_kwargs={"copy": False},
+            vector_kwargs={"copy": copy},
             disable_env_checker=True,
             **env_kwargs,
         )
