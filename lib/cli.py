@@ -12,6 +12,7 @@ import difflib
 import math
 import os
 import re
+import select
 import sys
 import types
 import typing
@@ -110,9 +111,7 @@ def parse(
         SystemExit: With status 2 after one line on stderr when the arguments do not fit; 0 after --help.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    parser = _Parser(
-        prog=prog, description=_percent(description or "") or None, allow_abbrev=False, args=args
-    )
+    parser = _Parser(prog=prog, description=description, allow_abbrev=False, args=args)
     hints = {name: _unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
     actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
@@ -167,15 +166,19 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         print(f"{prog}: interrupted", file=sys.stderr)
         status = 130
     except BrokenPipeError:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The interpreter flushes once more at exit and would complain; let it flush into nothing.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = 141
-        else:
+        if not _reader_left():
             raise  # some other pipe broke, and that is a bug
+        # The interpreter flushes once more at exit and would complain; let it flush into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
     sys.exit(status)
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads our standard output any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def one_line(text: str) -> str:

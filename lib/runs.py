@@ -23,7 +23,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -114,7 +114,7 @@ def git_commit() -> str:
 
 def now() -> str:
     """The time in UTC as ISO 8601 with seconds, as checkpoints and configurations carry it."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def load_checkpoint(path: Path, kind: str, map_location: str | torch.device = "c
     except OSError as error:
         raise UserError(f"{expected}, but it cannot be read: {error.strerror}") from error
     except Exception as error:  # torch raises nearly every kind of exception for a damaged file
-        asked = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+        asked = re.search(r"\bGLOBAL (\S{1,100})", str(error))
         if asked:
             reason = f"a file that asks to run {asked[1]}, which no checkpoint needs; nothing of it was run"
         else:

@@ -1,0 +1,47 @@
+# Everything runs inside .venv; `make install` builds it once, and again only when a requirements file changes.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install test demo bench label label-db clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## make .venv with the pinned packages (PYTHON=python3.12 picks the interpreter)
+
+$(STAMP): $(REQUIREMENTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "make install: expected Python 3.11 or later, got $$($(PYTHON) --version 2>&1 || true); install it or set PYTHON=" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "make install: expected the venv module, and $(PYTHON) has none; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements.txt -r requirements-dev.txt
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements-nodeps.txt
+	@touch $@
+
+test: install ## format, lint, types and tests
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest
+
+demo: install ## the whole wheel once on real Seaquest, on the CPU
+	$(PY) demo.py
+
+bench: install ## measure every claim about speed and quality
+	@if test -d benchmarks; then $(PY) -m benchmarks.run; else echo "make bench: no benchmarks/ in this checkout"; fi
+
+label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
+	$(PY) 02_label_ui.py -d "$(DB)" $(if $(PORT),--port "$(PORT)")
+
+label-db:
+	@test -n "$(DB)" || { echo "make label: expected a folder of segments, got none; write make label DB=FOLDER" >&2; exit 2; }
+	@test -d "$(DB)" || { echo "make label: expected a folder of segments, and there is no folder $(DB); 01_a2c.py --db-path records one" >&2; exit 2; }
+
+clean: ## remove caches (runs, databases and .venv stay)
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

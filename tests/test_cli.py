@@ -1,0 +1,224 @@
+"""Command lines: what they accept, and that each refusal is one line that helps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lib import cli
+from lib.cli import UserError, flag
+
+
+@dataclass
+class Config:
+    name: str = flag("-n", help="name of the run")
+    dev: str = flag(default="cpu", help="cpu or cuda")
+    num_envs: int = flag(default=16, min=1, max=512, help="environments, 100 % of them")
+    steps: int = flag(default=80_000_000, min=0, help="steps")
+    lr: float = flag(default=7e-4, min=0, help="learning rate")
+    finetune: bool = flag(default=False, help="finetune")
+    headless: bool = flag(default=True, help="no window")
+    freeze: bool | None = flag(default=None, help="freeze the convolutions")
+    db_path: Path | None = flag("--db", default=None, help="record here")
+    teacher: str = flag(default="score", choices=["score", "oxygen"], help="who labels")
+    seeds: list[int] = flag(default=[1], help="seeds")
+    tags: tuple[str, ...] = flag(default=(), help="tags")
+
+
+@dataclass
+class Fit:
+    out: Path = flag("-o", help="folder")
+    dbs: list[Path] = flag(positional=True, metavar="DB", help="databases")
+    epochs: int = 10
+
+
+def read(*argv: str) -> Config:
+    return cli.parse(Config, ["-n", "x", *argv], prog="prog")
+
+
+def refusal(config: type, argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The line a bad command line leaves on stderr, without the prefix."""
+    with pytest.raises(SystemExit) as stop:
+        cli.parse(config, argv, prog="prog")
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("prog: error: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err.removeprefix("prog: error: ").rstrip("\n")
+
+
+def test_defaults_and_types() -> None:
+    assert read() == Config(name="x")
+    got = read(
+        "--dev", "cuda", "--num-envs", "4", "--lr", "1e-3", "--finetune", "--no-headless", "--db", "a/b"
+    )
+    assert got == Config(
+        name="x", dev="cuda", num_envs=4, lr=1e-3, finetune=True, headless=False, db_path=Path("a/b")
+    )
+    assert read("--freeze").freeze is True
+    assert read("--no-freeze").freeze is False
+    assert read("--seeds", "1", "2", "--seeds", "3").seeds == [1, 2, 3]
+    assert read("--tags", "a", "b").tags == ("a", "b")
+    assert read("--dev=").dev == ""
+
+
+def test_a_list_default_is_not_shared() -> None:
+    read().seeds.append(5)
+    assert read().seeds == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2e6", 2_000_000),
+        ("12_000_000", 12_000_000),
+        ("12M", 12_000_000),
+        ("500k", 500_000),
+        ("1.5M", 1_500_000),
+        ("1G", 10**9),
+        ("+7", 7),
+        ("0", 0),
+    ],
+)
+def test_large_integers(text: str, value: int) -> None:
+    steps = read("--steps", text).steps
+    assert steps == value
+    assert isinstance(steps, int)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1.5", "1e-3", "12m", "1e999", "1e9999999999", "٣", "nan", "-1e6", "0x10"]
+)
+def test_refused_integers(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(Config, ["-n", "x", f"--steps={text}"], capsys)
+    assert line == f"--steps: expected a whole number of at least 0; got {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ([], "expected -n/--name, which did not come; see --help"),
+        (["-n"], "-n/--name: expected a value, got none; write --name VALUE"),
+        (
+            ["-n", "x", "--steps", "-1e6"],
+            "--steps: expected a value, got '-1e6'; if that is the value, write --steps=-1e6",
+        ),
+        (["--num-env", "3"], "unknown flag '--num-env'; did you mean --num-envs?"),
+        (["--nmu-envs=3"], "unknown flag '--nmu-envs'; did you mean --num-envs?"),
+        (["--zzzzzz"], "unknown flag '--zzzzzz'; see --help for the flags there are"),
+        (["-n", "x", "stray"], "expected a flag, got 'stray', which belongs to none; see --help"),
+        (["--num-envs", "0"], "--num-envs: expected a whole number from 1 to 512; got '0'"),
+        (["--num-envs", "-1"], "--num-envs: expected a whole number from 1 to 512; got '-1'"),
+        (["--lr", "nan"], "--lr: expected a number of at least 0; got 'nan'"),
+        (["--db", ""], "--db/--db-path: expected a path; got ''"),
+        (["--finetune=yes"], "--finetune: expected no value, got 'yes'; give the flag alone"),
+        (
+            ["--teacher", "scores"],
+            "--teacher: expected one of score, oxygen; got 'scores'; did you mean score?",
+        ),
+        (["--teacher", "a\nb\x1b[1m"], r"--teacher: expected one of score, oxygen; got 'a\nb\x1b[1m'"),
+    ],
+)
+def test_refusals(argv: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(Config, argv, capsys) == line
+
+
+def test_positionals_mix_with_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.parse(Fit, ["a", "-o", "out", "b", "--epochs", "3"]) == Fit(
+        out=Path("out"), dbs=[Path("a"), Path("b")], epochs=3
+    )
+    assert refusal(Fit, ["-o", "out"], capsys) == "expected DB, which did not come; see --help"
+    assert refusal(Fit, [], capsys) == "expected -o/--out, DB, which did not come; see --help"
+    assert "unknown flag '--epoch'" in refusal(Fit, ["--epoch", "3", "a"], capsys)
+
+
+def test_a_user_error_of_the_dataclass_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass
+    class Picky:
+        low: int = flag(default=0)
+
+        def __post_init__(self) -> None:
+            if self.low:
+                raise UserError("--low: expected 0")
+
+    assert refusal(Picky, ["--low", "1"], capsys) == "--low: expected 0"
+
+
+def test_help_shows_defaults(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as stop:
+        cli.parse(Config, ["--help"], description="Trains 100 %.", prog="prog")
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "Trains 100 %.",
+        "-n TEXT, --name TEXT name of the run (required)",
+        "environments, 100 % of them (default: 16)",
+        "learning rate (default: 0.0007)",
+        "--headless, --no-headless no window (default: on)",
+        "--freeze, --no-freeze freeze the convolutions",
+        "--teacher {score,oxygen} who labels (default: score)",
+        "--db PATH, --db-path PATH record here",
+    ):
+        assert part in text
+
+
+def test_a_type_without_a_form_is_the_programmers_error() -> None:
+    @dataclass
+    class Odd:
+        x: dict[str, int] = flag(default=None)
+
+    with pytest.raises(TypeError, match="x: no command-line form"):
+        cli.parse(Odd, [])
+
+
+def run_script(tmp_path: Path, body: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "door.py"
+    root = Path(__file__).parent.parent
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(root)!r})\nfrom lib import cli\n"
+        f"def main(argv=None):\n    {body}\ncli.run(main)\n"
+    )
+    command = f"'{sys.executable}' '{script}'"
+    return subprocess.run(
+        ["bash", "-c", f"{command} {shell}"], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def test_run_turns_ends_into_statuses(tmp_path: Path) -> None:
+    done = run_script(tmp_path, r"raise cli.UserError('a\nb\x1b')")
+    assert (done.returncode, done.stderr) == (2, "door.py: error: a b\\x1b\n")
+    done = run_script(tmp_path, "raise KeyboardInterrupt")
+    assert (done.returncode, done.stderr) == (130, "door.py: interrupted\n")
+    assert run_script(tmp_path, "return None").returncode == 0
+    assert run_script(tmp_path, "return 3").returncode == 3
+    done = run_script(tmp_path, "raise RuntimeError('a bug')")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_run_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:
+    body = "[print('x' * 100) for _ in range(10000)]"
+    done = run_script(tmp_path, body, shell="| head -n 1; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (141, "")
+    done = run_script(tmp_path, "raise BrokenPipeError('of another pipe')")
+    assert "another pipe" in done.stderr
+
+
+def test_import_is_light() -> None:
+    code = "import sys, lib.cli, lib.runs; print([m for m in ('torch', 'numpy', 'tensorboard') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

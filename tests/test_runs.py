@@ -1,0 +1,437 @@
+"""Bookkeeping: files that are whole or not there, checkpoints that cannot harm, lines that can be read."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import pickle
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib import runs
+from lib.cli import UserError
+
+# --- files -----------------------------------------------------------------------------------------------------
+
+
+def test_write_atomic_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    runs.write_atomic(path, b"old")
+    runs.write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_write_atomic_fails_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, broken, full)
+    with pytest.raises(OSError, match="No space left"):
+        runs.write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Config:
+    lr: float = 7e-4
+    save: Path = Path("saves/x")
+
+
+def save(path: Path, kind: str = "policy", **payload: Any) -> Path:
+    runs.save_checkpoint(path, kind, payload, Config(), {"dbs": [Path("db")], "labels": 3})
+    return path
+
+
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    rng = np.random.default_rng(5)
+    path = save(
+        tmp_path / "new" / "model.dat",
+        state_dict=net.state_dict(),
+        optimizer=optimizer.state_dict(),
+        rng=rng.bit_generator.state,
+        torch_rng=torch.get_rng_state(),
+        best=np.float32(1.5),
+        mean=np.arange(3.0),
+        shape=(1, 2),
+    )
+    got = runs.load_checkpoint(path, "policy")
+
+    assert (got["kind"], got["format_version"]) == ("policy", runs.FORMAT_VERSION)
+    assert got["config"] == {"lr": 7e-4, "save": "saves/x"}
+    assert got["parents"] == {"dbs": ["db"], "labels": 3}
+    assert got["versions"] == runs.versions()
+    assert got["git_commit"] == runs.git_commit()
+    assert datetime.fromisoformat(got["created"]).utcoffset() is not None
+    assert got["best"] == 1.5
+    assert got["shape"] == (1, 2)
+    torch.testing.assert_close(got["mean"], torch.arange(3.0, dtype=torch.float64))
+    torch.testing.assert_close(got["torch_rng"], torch.get_rng_state())
+    again = np.random.default_rng()
+    again.bit_generator.state = got["rng"]
+    assert again.random() == rng.random()
+
+    other = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    other.load_state_dict(got["state_dict"])
+    torch.optim.Adam(other.parameters()).load_state_dict(got["optimizer"])
+    torch.testing.assert_close(other(torch.ones(4, 3)), net(torch.ones(4, 3)))
+
+
+def test_checkpoint_of_a_view_is_small(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.dat", row=torch.zeros(1_000_000)[:2])
+    assert path.stat().st_size < 100_000
+
+
+def test_checkpoint_refuses_what_it_could_not_load(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"checkpoint\['net'\]\[1\]: a Linear cannot"):
+        save(tmp_path / "a.dat", net=[1, torch.nn.Linear(1, 1)])
+    with pytest.raises(ValueError, match="kind"):
+        runs.save_checkpoint(tmp_path / "a.dat", "policy", {"kind": 1}, {}, {})
+    with pytest.raises(ValueError, match="expected a kind of policy, reward, trainer; got 'x'"):
+        save(tmp_path / "a.dat", "x")
+    assert not (tmp_path / "a.dat").exists()
+
+
+def test_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        UserError, match=r"file/a\.dat: the policy checkpoint could not be written: (Not a d|File e)"
+    ):
+        save(tmp_path / "file" / "a.dat")
+
+
+def test_bare_state_dict(tmp_path: Path) -> None:
+    path = tmp_path / "model.dat"
+    torch.save(torch.nn.Linear(2, 1).state_dict(), path)
+    got = runs.load_checkpoint(path, "reward")
+    assert (got["kind"], got["bare"], sorted(got["state_dict"])) == ("reward", True, ["bias", "weight"])
+
+
+class Hostile:
+    """Runs a shell command when unpickled, if it is let."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch '{self.mark}'",)
+
+
+def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
+    """name → (file, what the refusal says)."""
+    good = save(folder / "good.dat", state_dict=torch.nn.Linear(9, 9).state_dict()).read_bytes()
+    mark = folder / "mark"
+    hostile = io.BytesIO()
+    torch.save({"kind": "policy", "format_version": 1, "x": Hostile(mark)}, hostile)
+    newer = io.BytesIO()
+    torch.save({"kind": "policy", "format_version": runs.FORMAT_VERSION + 1}, newer)
+    listed = io.BytesIO()
+    torch.save([1, 2], listed)
+    nothing = io.BytesIO()
+    torch.save({}, nothing)
+    foreign = io.BytesIO()
+    torch.save({"model": {}, "kind": 3}, foreign)
+    reward = save(folder / "reward.dat", "reward").read_bytes()
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * 10_000_000)
+    contents = {
+        "empty": (b"", "got an empty file"),
+        "truncated": (good[: len(good) // 2], "got a damaged file"),
+        "cut": (good[:-1], "got a damaged file"),
+        "magic": (b"PK", "got a damaged file"),
+        "text": (b"hello", "that PyTorch's torch.save (1.6 or later) did not write"),
+        "zip": (bomb.getvalue(), "claims 10000000 bytes inside"),
+        "hostile": (
+            hostile.getvalue(),
+            "asks to run posix.system, which no checkpoint needs; nothing of it was run",
+        ),
+        "pickle": (pickle.dumps(Hostile(mark)), "a plain pickle, which could run code and was not opened"),
+        "newer": (newer.getvalue(), "of format 1 at most, got format 2"),
+        "list": (listed.getvalue(), "got a file that holds a list"),
+        "nothing": (nothing.getvalue(), "got a file that holds an empty dict"),
+        "foreign": (foreign.getvalue(), "got a file that holds a dict with the keys kind, model"),
+        "reward": (reward, "got a reward checkpoint; name a policy one"),
+    }
+    files = {}
+    for name, (content, says) in contents.items():
+        path = folder / f"{name}.bad"
+        path.write_bytes(content)
+        files[name] = (path, says)
+    files["missing"] = (folder / "none.dat", "but there is no such file")
+    files["folder"] = (folder, "got a folder")
+    files["device"] = (Path("/dev/null"), "no regular file")
+    return files
+
+
+def test_bad_checkpoints_are_refused_in_one_line(tmp_path: Path) -> None:
+    for path, says in bad_files(tmp_path).values():
+        with pytest.raises(UserError) as refused:
+            runs.load_checkpoint(path, "policy")
+        line = str(refused.value)
+        assert line.startswith(f"{path}: expected a policy checkpoint")
+        assert says in line
+        assert "\n" not in line
+    assert not (tmp_path / "mark").exists()
+
+
+def test_mutated_checkpoints_never_crash(tmp_path: Path) -> None:
+    good = save(tmp_path / "good.dat", state_dict=torch.nn.Linear(4, 4).state_dict()).read_bytes()
+    rng = np.random.default_rng(0)
+    path = tmp_path / "mutated.dat"
+    for _ in range(150):
+        content = bytearray(good)
+        for at in rng.integers(0, len(content), rng.integers(1, 8)):
+            content[at] = rng.integers(256)
+        path.write_bytes(bytes(content))
+        try:
+            runs.load_checkpoint(path, "policy")
+        except UserError as error:
+            assert str(error).startswith(f"{path}: expected")  # noqa: PT017  # some mutations are harmless
+
+
+# --- provenance and devices ------------------------------------------------------------------------------------
+
+
+def test_versions_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = runs.versions()
+    assert set(found) == {"python", "torch", "numpy", "gymnasium", "ale-py"}
+    assert found["torch"] == torch.__version__
+    assert all(found.values())
+    commit = runs.git_commit()
+    assert commit == "" or len(commit.removesuffix("-dirty")) == 40
+    monkeypatch.setenv("PATH", "")
+    assert runs.git_commit.__wrapped__() == ""
+
+
+def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.resolve_device("cpu") == torch.device("cpu")
+    for name in ("", "tpu", "cuda:", "cuda:x", "cuda:-1", "CPU"):
+        with pytest.raises(UserError, match="expected cpu, cuda or cuda:N"):
+            runs.resolve_device(name)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UserError) as refused:
+        runs.resolve_device("cuda")
+    assert str(refused.value) == (
+        f"--dev cuda: this PyTorch sees no CUDA device (torch {torch.__version__}); "
+        "install a CUDA build or use --dev cpu"
+    )
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(UserError, match="check the driver with nvidia-smi or use --dev cpu"):
+        runs.resolve_device("cuda:1")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert runs.resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(UserError, match="--dev cuda:2: expected cuda:0 to cuda:1"):
+        runs.resolve_device("cuda:2")
+
+
+# --- run folders -----------------------------------------------------------------------------------------------
+
+
+def test_run_folders_are_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "20250102-030405")
+    made = [runs.make_run_dir(tmp_path / "runs", "a2c", "v0") for _ in range(3)]
+    assert [path.name for path in made] == [
+        "20250102-030405-a2c-v0",
+        "20250102-030405-a2c-v0-2",
+        "20250102-030405-a2c-v0-3",
+    ]
+    assert all(path.is_dir() for path in made)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "-x", "a b", "a\n", "x" * 101, "ä"])
+def test_bad_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="expected a name of 1 to 100 letters"):
+        runs.make_run_dir(tmp_path, "a2c", name)
+    assert not any(tmp_path.iterdir())
+
+
+def test_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file: the run's folder could not be made here"):
+        runs.make_run_dir(tmp_path / "file", "a2c", "v0")
+
+
+def test_write_config(tmp_path: Path) -> None:
+    runs.write_config(tmp_path, Config())
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["config"] == {"lr": 7e-4, "save": "saves/x"}
+    assert set(content) == {"config", "command", "versions", "git_commit", "created"}
+    with pytest.raises(UserError, match=r"config\.json: could not be written: No such file"):
+        runs.write_config(tmp_path / "gone", {})
+
+
+# --- charts and progress ---------------------------------------------------------------------------------------
+
+
+def test_charts(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with runs.Charts(tmp_path) as charts:
+        charts.scalars({"reward": 1.5, "loss": 2.0}, 10)
+        charts.scalars({"reward": 2.5}, 20)
+        charts.text("config", "lr 7e-4")
+    charts.close()
+    charts.scalars({"reward": 9.0}, 30)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("reward")] == [(10, 1.5), (20, 2.5)]
+    assert "config/text_summary" in events.Tags()["tensors"]
+
+    with runs.Charts(None) as silent:
+        silent.scalars({"reward": 1.0}, 1)
+        silent.text("a", "b")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_without_a_terminal() -> None:
+    out, clock = io.StringIO(), Clock()
+    with runs.Progress(out, interval=10, clock=clock) as progress:
+        for second in range(25):
+            clock.now = 100 + second
+            progress.update(f"step {second}")
+        progress.line("saved")
+        progress.update("step 25", force=True)
+        progress.update("step\n26")
+    assert out.getvalue() == "step 0\nstep 10\nstep 20\nsaved\nstep 25\nstep 26\n"
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "9")
+    monkeypatch.setenv("TERM", "xterm")
+    out, clock = Terminal(), Clock()
+    progress = runs.Progress(out, clock=clock)
+    progress.line("start")
+    for tick in range(4):
+        clock.now = 100 + tick / 10
+        progress.update(f"step {tick} and more")
+    progress.line("saved")
+    progress.close()
+    progress.close()
+    assert out.getvalue() == (
+        "start\n\rstep 0 a\x1b[K\rstep 3 a\x1b[K\r\x1b[Ksaved\n\rstep 3 a\x1b[K\n"  # as it is sent
+    )
+
+
+def test_progress_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal()
+    with runs.Progress(out) as progress:
+        progress.update("a")
+    assert out.getvalue() == "a\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (12, "12"),
+        (1.5, "1.5"),
+        (667.3, "667"),
+        (999.6, "1.00k"),
+        (1234, "1.23k"),
+        (12_345, "12.3k"),
+        (123_456, "123k"),
+        (999_999, "1.00M"),
+        (1_234_567, "1.23M"),
+        (-12_345_678, "-12.3M"),
+        (8e9, "8.00G"),
+        (math.nan, "?"),
+    ],
+)
+def test_format_count(value: float, text: str) -> None:
+    assert runs.format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0s"),
+        (12.4, "12s"),
+        (59.7, "1m00s"),
+        (185, "3m05s"),
+        (3599.9, "1h00m"),
+        (3720, "1h02m"),
+        (100_000, "27h46m"),
+        (math.inf, "?"),
+        (math.nan, "?"),
+    ],
+)
+def test_format_duration(seconds: float, text: str) -> None:
+    assert runs.format_duration(seconds) == text
+
+
+# --- statistics ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "quantile"),
+    [
+        (2, 12.7062),
+        (3, 4.3027),
+        (4, 3.1824),
+        (5, 2.7764),
+        (6, 2.5706),
+        (7, 2.4469),
+        (10, 2.2622),
+        (20, 2.0930),
+        (30, 2.0452),
+        (100, 1.9842),
+        (10_001, 1.9602),
+    ],
+)
+def test_mean_interval_against_tabled_t(count: int, quantile: float) -> None:
+    values = np.random.default_rng(count).normal(5.0, 2.0, count)
+    mean, half_width = runs.mean_interval(values)
+    assert mean == pytest.approx(values.mean())
+    assert half_width * math.sqrt(count) / values.std(ddof=1) == pytest.approx(quantile, abs=2e-4)
+
+
+def test_mean_interval_of_few_values() -> None:
+    mean, half_width = runs.mean_interval([3])
+    assert mean == 3
+    assert math.isnan(half_width)
+    assert all(math.isnan(number) for number in runs.mean_interval([]))
+    assert runs.mean_interval([2, 2, 2]) == (2, 0)
