@@ -1,0 +1,1 @@
+"""Behaviour: the policy network, rollouts, returns, the A2C update, training, evaluation and play."""

@@ -1,0 +1,91 @@
+"""Full games: every number this project reports about a policy comes from here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lib.agent.a2c import sample_actions
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import autocast
+from lib.envs.make import Probe
+from lib.envs.observation import Observer
+from lib.envs.world import World
+from lib.runs import mean_interval
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """N full games of one policy."""
+
+    scores: np.ndarray
+    """float64 `[N]`: unclipped score of each game."""
+    steps: np.ndarray
+    """int64 `[N]`: its length."""
+    measures: dict[str, np.ndarray]
+    """float64 `[N]` by name: what a probe read, averaged over the steps of each game."""
+
+    def __str__(self) -> str:
+        mean, half = mean_interval(self.scores)
+        extra = "".join(
+            "  {} {:.3f} ± {:.3f}".format(name, *mean_interval(values)) for name, values in self.measures.items()
+        )
+        return (
+            f"score {mean:.1f} ± {half:.1f} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
+            f"  steps {self.steps.mean():.0f}{extra}"
+        )
+
+
+@torch.no_grad()
+def evaluate(
+    network: PolicyNet,
+    world: World,
+    seed: int,
+    device: torch.device,
+    bf16: bool,
+    probes: dict[str, Probe] | None = None,
+) -> Evaluation:
+    """Plays one full game in every environment of a world, with sampled actions.
+
+    One game each, however long, so that short games are not counted more often than long ones.
+
+    Args:
+      network: the policy, on `device`.
+      world: B environments; they are reset.
+      seed: of the games and of the actions.
+      device: where the network lies.
+      bf16: whether it computes in bf16.
+      probes: measures to read off the frames.
+
+    Returns:
+      The B games.
+    """
+    envs = world.num_envs
+    probes = probes or {}
+    generator = torch.Generator(device).manual_seed(seed)
+    observer = Observer(envs, world.frame_shape, device)
+    step = world.reset(seed)
+    running = np.ones(envs, bool)
+    scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
+    sums = {name: np.zeros(envs) for name in probes}
+    counts = {name: np.zeros(envs) for name in probes}
+    while True:
+        for name, probe in probes.items():
+            reading = probe(step.frames)
+            seen = running & ~np.isnan(reading)
+            sums[name][seen] += reading[seen]
+            counts[name][seen] += 1
+        observation = observer.push(
+            torch.from_numpy(step.frames).to(device), torch.from_numpy(step.reset).to(device)
+        )
+        with autocast(device, bf16):
+            logits, _ = network(observation)
+        world.send(sample_actions(logits, generator).cpu().numpy())
+        step = world.recv()
+        running &= ~step.reset
+        if not running.any():
+            break
+        scores[running] += step.score[running]
+        steps[running] += 1
+    measures = {name: sums[name] / np.maximum(counts[name], 1) for name in probes}
+    return Evaluation(scores, steps, measures)

@@ -1,0 +1,87 @@
+"""The policy network: Mnih et al.'s convolutions under separate policy and value heads."""
+
+import math
+
+import torch
+from torch import nn
+
+from lib.cli import UserError
+
+
+class PolicyNet(nn.Module):
+    """conv 32@8/4, 64@4/2, 64@3/1, then a 512-unit head each for the policy and the value.
+
+    Parameter names are those of the original experiment, whose checkpoints load as they are.
+    """
+
+    def __init__(self, num_actions: int, in_channels: int = 4) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.conv = nn.Sequential(
+            nn.Conv2d(in_channels, 32, kernel_size=8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        features = 64 * 7 * 7
+        self.policy = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, num_actions))
+        self.value = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, 1))
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Orthogonal weights; a nearly uniform first policy (Andrychowicz et al. 2021, arXiv 2006.05990)."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(module.weight, gain=math.sqrt(2))
+                nn.init.zeros_(module.bias)
+        nn.init.orthogonal_(self.policy[-1].weight, gain=0.01)
+        nn.init.orthogonal_(self.value[-1].weight, gain=1.0)
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and values.
+
+        Args:
+          observations: uint8 `[N, 4, 84, 84]`.
+
+        Returns:
+          float32 logits `[N, A]` and float32 values `[N]`.
+        """
+        dtype = torch.get_autocast_dtype(observations.device.type)
+        scaled = observations.to(dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32)
+        features = self.conv(scaled / 255)
+        return self.policy(features).float(), self.value(features).squeeze(-1).float()
+
+
+def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
+    """A policy with the weights of a state_dict, ours or the original's.
+
+    Args:
+      state: the weights; the number of actions is read from them.
+      source: file they came from, for messages.
+
+    Raises:
+      UserError: the weights are of another network; says what differs.
+    """
+    head = state.get("policy.2.weight")
+    if head is None or head.ndim != 2:
+        raise UserError(
+            f"{source}: expected the weights of a policy (conv.*, policy.*, value.*), "
+            f"got {', '.join(sorted(state)[:3]) or 'none'}…; is it a reward model?"
+        )
+    network = PolicyNet(head.shape[0])
+    expected = network.state_dict()
+    for name, value in expected.items():
+        if name not in state:
+            raise UserError(f"{source}: expected a weight {name}, which is missing")
+        if state[name].shape != value.shape:
+            raise UserError(
+                f"{source}: expected {name} of shape {tuple(value.shape)}, got {tuple(state[name].shape)}"
+            )
+    unknown = sorted(set(state) - set(expected))
+    if unknown:
+        raise UserError(f"{source}: weights of another network: {', '.join(unknown[:3])} have no place here")
+    network.load_state_dict(state)
+    return network

@@ -1,0 +1,147 @@
+"""Rollouts: T steps of B environments, gathered for one update."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lib.agent.a2c import sample_actions
+from lib.agent.network import PolicyNet
+from lib.envs.observation import SIZE, STACK, Observer
+from lib.envs.world import World
+from lib.preferences.recorder import SegmentRecorder
+
+RewardFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 `[B, H, W, 3]` frames and int64 `[B]` actions to float32 `[B]`, all on one device."""
+
+
+class Rollout(NamedTuple):
+    """What an update learns from. Row t is about action aₜ chosen on sₜ; see `lib.envs.world.Step`."""
+
+    observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] on the device
+    actions: torch.Tensor  # int64 [T, B] on the device
+    values: torch.Tensor  # float32 [T+1, B] on the device, those of the acting policy
+    learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
+    score: np.ndarray  # float32 [T, B]: the game's own reward
+    terminal: np.ndarray  # bool [T, B]
+    truncated: np.ndarray  # bool [T, B]
+    valid: np.ndarray  # bool [T, B]; False where the environment ignored the action
+
+
+def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[None]:
+    """bf16 arithmetic in the networks where `enabled`; weights, sums and losses stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+class Collector:
+    """Plays the policy in a world and keeps what happened.
+
+    Buffers are allocated once and overwritten by every `collect`. While the emulator works on a step, the
+    reward model judges it and the recorder takes its frames; per step the actions are the only thing that
+    is copied from the device.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        num_steps: int,
+        device: torch.device,
+        seed: int,
+        bf16: bool,
+        reward: RewardFunction | None = None,
+        recorder: SegmentRecorder | None = None,
+    ) -> None:
+        steps, envs = num_steps, world.num_envs
+        self._world, self._device, self._bf16 = world, device, bf16
+        self._reward, self._recorder = reward, recorder
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._observer = Observer(envs, world.frame_shape, device)
+        self._observations = torch.empty(steps, envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
+        self._actions = torch.empty(steps, envs, dtype=torch.int64, device=device)
+        self._values = torch.empty(steps + 1, envs, device=device)
+        self._learned = None if reward is None else torch.empty(steps, envs, device=device)
+        self._score = np.empty((steps, envs), np.float32)
+        self._terminal, self._truncated, self._valid = np.empty((3, steps, envs), bool)
+        self._step = world.reset(seed)
+        self._observe()
+
+    def _observe(self) -> None:
+        self._frames = torch.from_numpy(self._step.frames).to(self._device, non_blocking=True)
+        reset = torch.from_numpy(self._step.reset).to(self._device, non_blocking=True)
+        self._observation = self._observer.push(self._frames, reset)
+
+    @torch.no_grad()
+    def collect(self, network: PolicyNet) -> Rollout:
+        """T steps further.
+
+        Returns:
+          Views of the collector's own buffers, valid until the next call.
+        """
+        for t in range(len(self._actions)):
+            self._observations[t] = self._observation
+            with autocast(self._device, self._bf16):
+                logits, self._values[t] = network(self._observation)
+            actions = sample_actions(logits, self._generator)
+            chosen = actions.cpu().numpy()
+            self._world.send(chosen)
+
+            self._actions[t] = actions
+            if self._reward is not None and self._learned is not None:
+                self._learned[t] = self._reward(self._frames, actions)
+            if self._recorder is not None:
+                self._recorder.before(self._step.frames, chosen)
+
+            self._step = self._world.recv()
+            if self._recorder is not None:
+                self._recorder.after(self._step)
+            self._score[t] = self._step.score
+            self._terminal[t] = self._step.terminal
+            self._truncated[t] = self._step.truncated
+            self._valid[t] = ~self._step.reset
+            self._observe()
+        with autocast(self._device, self._bf16):
+            self._values[-1] = network(self._observation)[1]
+        return Rollout(
+            self._observations,
+            self._actions,
+            self._values,
+            self._learned,
+            self._score,
+            self._terminal,
+            self._truncated,
+            self._valid,
+        )
+
+
+class Game(NamedTuple):
+    """A finished full game."""
+
+    score: float
+    steps: int
+    learned: float  # sum of the learned reward; 0 where none is paid
+
+
+class GameLog:
+    """Adds up the games of B environments as their steps come in."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._sums = np.zeros((3, num_envs))  # score, steps, learned
+
+    def add(self, score: np.ndarray, valid: np.ndarray, learned: np.ndarray) -> list[Game]:
+        """One step of every environment.
+
+        Args:
+          score: float32 `[B]`.
+          valid: bool `[B]`; False marks the first frame of a new game, so the game before is complete.
+          learned: float32 `[B]`.
+
+        Returns:
+          The games that this step shows to be over.
+        """
+        ended = ~valid & (self._sums[1] > 0)
+        games = [Game(float(s), int(n), float(r)) for s, n, r in self._sums[:, ended].T]
+        self._sums[:, ~valid] = 0
+        self._sums += np.stack([score, np.ones_like(score), learned]) * valid
+        return games

@@ -1,0 +1,276 @@
+"""Training and finetuning: rollouts, updates, evaluations, and what is said and kept about them."""
+
+import contextlib
+import dataclasses
+import signal
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.agent.a2c import a2c_loss
+from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.network import PolicyNet
+from lib.agent.returns import lambda_advantages
+from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
+from lib.cli import UserError
+from lib.envs.make import make_world, probes
+from lib.preferences.recorder import SegmentRecorder
+from lib.reward.model import load_reward_model
+from lib.runs import (
+    Charts,
+    Progress,
+    format_count,
+    format_duration,
+    make_run_dir,
+    mean_interval,
+    resolve_device,
+    write_config,
+)
+
+_LOG_SECONDS = 2.0
+_RECENT_GAMES = 100
+_EVAL_SEED = 10_000  # evaluations play other games than training does
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether bf16 is arithmetic the device does natively, rather than emulates."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def update(
+    network: PolicyNet, optimizer: torch.optim.Optimizer, rollout: Rollout, config: TrainConfig, bf16: bool
+) -> dict[str, torch.Tensor]:
+    """One A2C update from one rollout.
+
+    Args:
+      network: the policy that gathered the rollout.
+      optimizer: of its trainable parameters.
+      rollout: T steps of B environments.
+      config: discount and weights of the loss.
+      bf16: whether the network computes in bf16.
+
+    Returns:
+      Scalars on the device by chart name; reading them is left to whoever logs, so that nothing waits here.
+    """
+    device = rollout.actions.device
+    terminal, truncated, valid = (
+        torch.from_numpy(flags).to(device, non_blocking=True)
+        for flags in (rollout.terminal, rollout.truncated, rollout.valid)
+    )
+    if rollout.learned is not None:
+        rewards = rollout.learned
+    else:
+        rewards = torch.from_numpy(rollout.score).to(device, non_blocking=True)
+        rewards = rewards.sign() if config.clip_score else rewards
+    advantages = lambda_advantages(rewards, rollout.values, terminal, truncated, config.gamma)
+    returns = advantages + rollout.values[:-1]
+
+    with autocast(device, bf16):
+        logits, values = network(rollout.observations.flatten(0, 1))
+    loss, parts = a2c_loss(
+        logits,
+        values,
+        rollout.actions.flatten(),
+        advantages.flatten(),
+        returns.flatten(),
+        valid.flatten(),
+        config.entropy,
+        config.value_coef,
+    )
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    norm = nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+    optimizer.step()
+    parts["grad_norm"] = norm.detach()
+    if rollout.learned is not None:
+        parts["learned_reward"] = (rewards * valid).sum() / valid.sum().clamp(min=1)
+    return parts
+
+
+class _Interrupt:
+    """Turns Ctrl-C and SIGTERM into a flag that is looked at between two updates."""
+
+    def __enter__(self) -> "_Interrupt":
+        self.asked = False
+        self._old = {sig: signal.signal(sig, self._ask) for sig in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt  # asked twice: no more patience
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for sig, handler in self._old.items():
+            signal.signal(sig, handler)
+
+
+class _Monitor:
+    """Turns rollouts and losses into curves and a progress line, touching the device once every few seconds."""
+
+    def __init__(self, config: TrainConfig, charts: Charts, progress: Progress, recorder: SegmentRecorder | None):
+        self._config, self._charts, self._progress, self._recorder = config, charts, progress, recorder
+        self._log = GameLog(config.num_envs)
+        self._recent: deque[Game] = deque(maxlen=_RECENT_GAMES)
+        self._games = 0
+        self._sums: dict[str, torch.Tensor] = {}
+        self._updates = 0
+        self._learns = config.reward is not None
+        self.resume()
+
+    def resume(self) -> None:
+        """Starts the clock of the speed, which leaves evaluations out."""
+        self._clock = time.perf_counter()
+        self._since = 0
+
+    def after(self, rollout: Rollout, parts: dict[str, torch.Tensor], steps: int, lr: float) -> None:
+        """Takes note of one update.
+
+        Raises:
+          UserError: the loss is no longer a number.
+        """
+        learned = np.zeros_like(rollout.score) if rollout.learned is None else rollout.learned.cpu().numpy()
+        for score, valid, paid in zip(rollout.score, rollout.valid, learned, strict=True):
+            for game in self._log.add(score, valid, paid):
+                self._games += 1
+                self._recent.append(game)
+        for name, value in parts.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._updates += 1
+        self._since += rollout.score.size
+        elapsed = time.perf_counter() - self._clock
+        if elapsed >= _LOG_SECONDS:
+            self._write(steps, lr, self._since / elapsed)
+
+    def _write(self, steps: int, lr: float, speed: float) -> None:
+        values = (torch.stack(list(self._sums.values())) / self._updates).tolist()
+        scalars = dict(zip(self._sums, values, strict=True))
+        self._sums, self._updates = {}, 0
+        broken = [name for name, value in scalars.items() if not np.isfinite(value)]
+        if broken:
+            raise UserError(
+                f"training broke after {steps} steps: {', '.join(broken)} is no longer a finite number; "
+                f"the checkpoints before it are intact, try a smaller --lr"
+            )
+        scalars |= {"lr": lr, "speed": speed}
+        line = f"{format_count(steps)}/{format_count(self._config.steps)} steps  {speed:.0f} steps/s"
+        line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
+        if self._recent:
+            score, length, learned = np.mean(self._recent, 0)
+            scalars |= {"reward": self._recent[-1].score, "reward_100": score, "steps": self._recent[-1].steps}
+            line += f"  score {score:.1f} over {length:.0f} steps"
+            if self._learns:
+                scalars["learned_return_100"] = learned
+                line += f"  learned {learned:.1f}"
+        line += f"  {self._games} games"
+        if self._recorder is not None:
+            scalars["segments"] = self._recorder.stored
+            line += f"  {self._recorder.stored} segments" + (" (DB full)" if self._recorder.full else "")
+        self._charts.scalars(scalars, steps)
+        self._progress.update(line)
+        self.resume()
+
+
+def train(config: TrainConfig) -> Path | None:
+    """Trains a policy as the configuration says.
+
+    Returns:
+      The last checkpoint written, or None without `--save`.
+
+    Raises:
+      UserError: something about the flags, a file or the disk that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    torch.manual_seed(config.seed)
+    parents: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        world = make_world(config.env, config.num_envs, config.env_threads)
+        stack.callback(world.close)
+        network = PolicyNet(world.num_actions)
+        if config.model is not None:
+            network, origin = load_policy(config.model)
+            check_actions(network, world.num_actions, config.model, config.env)
+            parents["policy"] = {"file": str(config.model), "steps": origin.get("steps")}
+        reward = None
+        if config.reward is not None:
+            reward = load_reward_model(config.reward, device)
+            reward.check(world.frame_shape, world.num_actions, config.reward, config.env)
+            parents["reward"] = {"file": str(config.reward), **reward.origin}
+        folder = None if config.save is None else CheckpointFolder(config.save)
+        recorder = None
+        if config.db_path is not None:
+            recorder = SegmentRecorder(
+                config.db_path,
+                world.num_envs,
+                config.env,
+                world.num_actions,
+                config.record_prob,
+                config.seed,
+                max_mb=config.db_max_mb,
+                policy=config.name,
+            )
+            stack.callback(recorder.close)
+        run_dir = make_run_dir(config.runs, "a2c", config.name)
+        write_config(run_dir, dataclasses.asdict(config))
+        charts = stack.enter_context(Charts(run_dir))
+        progress = Progress()
+        stack.callback(progress.close)
+        progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
+
+        network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.conv.requires_grad_(not config.convs_frozen)
+        trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(trainable, lr=config.learning_rate, eps=1e-5, fused=True)
+        collector = Collector(
+            world, config.rollout, device, config.seed, bf16, reward.pay if reward else None, recorder
+        )
+        monitor = _Monitor(config, charts, progress, recorder)
+        arena = make_world(config.env, config.eval_games, config.env_threads)
+        stack.callback(arena.close)
+
+        saved = None
+        steps, next_eval = 0, config.eval_every
+        interrupt = stack.enter_context(_Interrupt())
+        while steps < config.steps and not interrupt.asked:
+            lr = config.learning_rate * max(0.0, 1 - steps / config.lr_decay_steps)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            rollout = collector.collect(network)
+            parts = update(network, optimizer, rollout, config, bf16)
+            steps += rollout.score.size
+            monitor.after(rollout, parts, steps, lr)
+            if steps >= next_eval or steps >= config.steps or interrupt.asked:
+                next_eval = steps + config.eval_every
+                result = evaluate(network, arena, _EVAL_SEED + config.seed, device, bf16, probes(config.env))
+                charts.scalars(_evaluation_scalars(result), steps)
+                progress.line(f"{format_count(steps)} steps: {result}")
+                if folder is not None:
+                    saved = folder.save(network, steps, result, dataclasses.asdict(config), parents)
+                monitor.resume()
+        if interrupt.asked:
+            progress.line("stopped by request" + (f", saved {saved}" if saved else ", nothing saved: no --save"))
+        elif saved is not None:
+            progress.line(f"saved {saved}; the best is {saved.parent / 'best.dat'}")
+        return saved
+
+
+def _evaluation_scalars(result: Evaluation) -> dict[str, float]:
+    mean, half = mean_interval(result.scores)
+    return {
+        "test_reward": mean,
+        "test_reward_interval": half,
+        "test_reward_best": float(result.scores.max()),
+        "test_steps": float(result.steps.mean()),
+        **{f"test_{name}": float(values.mean()) for name, values in result.measures.items()},
+    }

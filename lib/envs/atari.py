@@ -1,0 +1,106 @@
+"""Atari games as one vectorised emulator that hands out native colour frames."""
+
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+
+from lib.cli import UserError
+from lib.envs.world import Step
+
+FRAME_SKIP = 4
+"""Emulator frames per step (one decision of the agent)."""
+
+TIME_LIMIT = 5000
+"""Steps after which a game is cut off (a truncation, not an end)."""
+
+gymnasium.register_envs(ale_py)
+ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
+
+
+def atari_spec(env_id: str) -> dict[str, Any] | None:
+    """The emulator settings behind an Atari id, or None when the id names no Atari game.
+
+    Args:
+      env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like. Ids whose environment skips
+        frames at random or by itself (`Seaquest-v4`) are no Atari games in this project's sense.
+
+    Returns:
+      `{"game": "seaquest", "repeat_action_probability": 0.25, …}` as registered with Gymnasium.
+
+    Raises:
+      UserError: an id of the Atari family in a form that is not supported.
+    """
+    spec = gymnasium.registry.get(env_id)
+    entry = "" if spec is None else str(spec.entry_point)
+    if spec is None or "ale_py" not in entry:
+        return None
+    if not ("NoFrameskip" in env_id or env_id.startswith("ALE/")) or spec.kwargs.get("obs_type") == "ram":
+        raise UserError(
+            f"--env {env_id}: expected an Atari id with pixels whose frame skip is ours to set; "
+            f"take e.g. SeaquestNoFrameskip-v4 or ALE/Seaquest-v5"
+        )
+    return dict(spec.kwargs)
+
+
+class AtariWorld:
+    """B games of one Atari title, stepped by the emulator's own thread pool.
+
+    A step is four emulator frames, the picture the maximum over the last two. Games begin with up to 30
+    no-ops and, where the game wants it, a press of FIRE; they end after `time_limit` steps by truncation.
+    A lost life is a terminal that does not reset the game. After the end of a game the next step's action
+    is ignored and its picture is the first of a new game (`Step.reset`).
+    """
+
+    def __init__(self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0) -> None:
+        spec = atari_spec(env_id)
+        if spec is None:
+            raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
+        # Asked once for its native size, so that the emulator hands frames out without resizing them.
+        probe = gymnasium.make(env_id)
+        height, width, _ = probe.observation_space.shape or ()
+        self.action_names: list[str] = list(probe.unwrapped.get_action_meanings())  # type: ignore[attr-defined]
+        probe.close()
+
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.num_actions = len(self.action_names)
+        self.frame_shape = (height, width, 3)
+        self._emulator = AtariVectorEnv(
+            spec["game"],
+            num_envs,
+            num_threads=num_threads,
+            max_num_frames_per_episode=time_limit * FRAME_SKIP,
+            repeat_action_probability=spec.get("repeat_action_probability", 0.0),
+            full_action_space=spec.get("full_action_space", False),
+            img_height=height,
+            img_width=width,
+            grayscale=False,
+            stack_num=1,
+            frameskip=FRAME_SKIP,
+            life_loss_info=True,
+            reward_clipping=False,
+        )
+        self._game_frame = np.zeros(num_envs, np.int64)
+
+    def reset(self, seed: int) -> Step:
+        frames, info = self._emulator.reset(seed=seed)
+        self._game_frame = info["episode_frame_number"].astype(np.int64)
+        off = np.zeros(self.num_envs, bool)
+        return Step(frames[:, 0], np.zeros(self.num_envs, np.float32), off, off, ~off)
+
+    def send(self, actions: np.ndarray) -> None:
+        self._emulator.send(actions)
+
+    def recv(self) -> Step:
+        frames, score, terminal, truncated, info = self._emulator.recv()
+        game_frame = info["episode_frame_number"]
+        # Lives cannot tell the end of a game (some titles still play at 0); a frame counter that fell can.
+        reset = game_frame < self._game_frame
+        self._game_frame = game_frame.astype(np.int64)
+        return Step(frames[:, 0], score.astype(np.float32), terminal, truncated, reset)
+
+    def close(self) -> None:
+        self._emulator.close()

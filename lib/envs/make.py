@@ -1,0 +1,39 @@
+"""From an environment's id to a world, and to the probes that can read its pictures."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lib.envs import moving_dot, seaquest
+from lib.envs.atari import TIME_LIMIT, AtariWorld, atari_spec
+from lib.envs.gym_world import GymWorld
+from lib.envs.world import World
+
+Probe = Callable[[np.ndarray], np.ndarray]
+"""uint8 `[B, H, W, 3]` frames to one float32 `[B]` number each; NaN where there is nothing to read."""
+
+
+def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
+    """A batch of environments.
+
+    Args:
+      env_id: an Atari id (`SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5`) or that of any Gymnasium environment
+        with discrete actions and a picture (`MovingDot-v0`, `package.module:Name-v0`).
+      num_envs: B.
+      num_threads: emulator threads; 0 takes one per core.
+
+    Raises:
+      UserError: no such environment, or one that cannot serve; says why.
+    """
+    if atari_spec(env_id) is not None:
+        return AtariWorld(env_id, num_envs, TIME_LIMIT, num_threads)
+    return GymWorld(env_id, num_envs)
+
+
+def probes(env_id: str) -> dict[str, Probe]:
+    """Measures of behaviour that can be read off this environment's frames, by name."""
+    if "Seaquest" in env_id:
+        return {"depth": seaquest.submarine_depth}
+    if "MovingDot" in env_id:
+        return {"distance": moving_dot.distance_from_middle}
+    return {}

@@ -1,0 +1,108 @@
+"""What the policy sees: the last four frames in grey, area-resized to 84×84 (Mnih et al. 2015).
+
+One source of colour frames feeds the recorder, the reward model and this module. On a CPU the batch is
+treated as one tall picture, so OpenCV greys and resizes every environment in two calls; on a GPU the same
+arithmetic is two matrix products. Both agree with `ptan.common.wrappers.wrap_dqn` to one grey level.
+"""
+
+import cv2
+import numpy as np
+import torch
+
+SIZE = 84
+"""Height and width of an observation, in pixels."""
+
+STACK = 4
+"""How many steps an observation spans."""
+
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, what cv2.COLOR_RGB2GRAY uses
+_MAX_ROWS = 32_000  # OpenCV indexes rows with 16 bits in places; taller batches go in parts
+
+
+def grey_resize_cpu(frames: np.ndarray) -> np.ndarray:
+    """Greys and area-resizes a batch with OpenCV.
+
+    Args:
+      frames: uint8 `[B, H, W, 3]`, RGB, C-contiguous.
+
+    Returns:
+      uint8 `[B, 84, 84]`.
+    """
+    batch, height, width, _ = frames.shape
+    if height < SIZE or width < SIZE:
+        # Enlarging interpolates between rows, which must not mix neighbours in the tall picture.
+        return np.stack([_grey_resize_picture(frame) for frame in frames])
+    per_part = max(1, _MAX_ROWS // height)
+    parts = [
+        _grey_resize_picture(frames[i : i + per_part].reshape(-1, width, 3), min(per_part, batch - i))
+        for i in range(0, batch, per_part)
+    ]
+    tall = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return tall.reshape(batch, SIZE, SIZE)
+
+
+def _grey_resize_picture(picture: np.ndarray, count: int = 1) -> np.ndarray:
+    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.resize(grey, (SIZE, count * SIZE), interpolation=cv2.INTER_AREA))
+
+
+def area_weights(source: int, target: int = SIZE) -> torch.Tensor:
+    """Weights of area resampling along one axis: what share of each source cell a target cell averages.
+
+    Args:
+      source: length of the axis before.
+      target: length of the axis after.
+
+    Returns:
+      float32 `[target, source]`; rows sum to 1.
+    """
+    scale = source / target
+    starts = torch.arange(target, dtype=torch.float64).unsqueeze(1) * scale
+    cells = torch.arange(source, dtype=torch.float64).unsqueeze(0)
+    overlap = torch.minimum(cells + 1, starts + scale) - torch.maximum(cells, starts)
+    return (overlap.clamp(min=0) / scale).float()
+
+
+def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """`grey_resize_cpu` as matrix products, for any device.
+
+    Args:
+      frames: uint8 `[B, H, W, 3]`.
+      rows: float32 `[84, H]`, from `area_weights(H)`.
+      columns: float32 `[84, W]`, from `area_weights(W)`.
+
+    Returns:
+      uint8 `[B, 84, 84]`.
+    """
+    grey = (frames.float() @ frames.new_tensor(_LUMA, dtype=torch.float32)).round()
+    return (rows @ grey @ columns.T).round().to(torch.uint8)
+
+
+class Observer:
+    """Turns the frames of a batch of environments into stacked observations, on one device."""
+
+    def __init__(self, num_envs: int, frame_shape: tuple[int, int, int], device: torch.device) -> None:
+        self._stack = torch.zeros(num_envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
+        self._on_cpu = device.type == "cpu"
+        if not self._on_cpu:
+            self._rows = area_weights(frame_shape[0]).to(device)
+            self._columns = area_weights(frame_shape[1]).to(device)
+
+    def push(self, frames: torch.Tensor, reset: torch.Tensor) -> torch.Tensor:
+        """Adds the newest frame of every environment.
+
+        Args:
+          frames: uint8 `[B, H, W, 3]` on the observer's device.
+          reset: bool `[B]`: where a new game begins, the earlier three frames become black, as in `wrap_dqn`.
+
+        Returns:
+          uint8 `[B, 4, 84, 84]`, oldest frame first. The tensor is overwritten by the next call.
+        """
+        stack = self._stack
+        stack[:, :-1] = stack[:, 1:].clone()
+        stack[reset] = 0
+        if self._on_cpu:
+            stack[:, -1] = torch.from_numpy(grey_resize_cpu(frames.numpy()))
+        else:
+            stack[:, -1] = grey_resize_torch(frames, self._rows, self._columns)
+        return stack

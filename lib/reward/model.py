@@ -1,0 +1,224 @@
+"""The reward model r̂(frame, action), as the original's network and as the standardised sum it pays out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from lib.cli import UserError
+from lib.runs import load_checkpoint, save_checkpoint
+
+
+class RewardNet(nn.Module):
+    """Four convolutions of 16 filters (7/3, 5/2, 3/1, 3/1), the one-hot action joined behind them, 64 units, 1.
+
+    Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the
+    original experiment, whose checkpoints load as they are.
+    """
+
+    def __init__(self, frame_shape: tuple[int, int, int], num_actions: int, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.frame_shape, self.num_actions = frame_shape, num_actions
+        layers: list[nn.Module] = []
+        channels = frame_shape[2]
+        for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
+            layers += [
+                nn.Conv2d(channels, 16, kernel, stride),
+                nn.BatchNorm2d(16),
+                nn.Dropout(dropout),
+                nn.LeakyReLU(),
+            ]
+            channels = 16
+        self.conv = nn.Sequential(*layers, nn.Flatten())
+        self.out = nn.Sequential(
+            nn.Linear(conv_features(frame_shape) + num_actions, 64), nn.LeakyReLU(), nn.Linear(64, 1)
+        )
+
+    def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """r̂ of single steps, before standardisation.
+
+        Args:
+          frames: uint8 `[N, H, W, 3]`.
+          actions: int64 `[N]`.
+
+        Returns:
+          float32 `[N]`.
+        """
+        return self._head(self.conv(_scaled(frames)), actions)
+
+    def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        one_hot = F.one_hot(actions, self.num_actions).to(features.dtype)
+        return self.out(torch.cat([features, one_hot], 1)).squeeze(-1).float()
+
+    def for_paying(self) -> "RewardNet":
+        """A copy that computes the same in evaluation mode with fewer passes: batch norms folded, no dropout."""
+        fast = RewardNet(self.frame_shape, self.num_actions)
+        fast.load_state_dict(self.state_dict())
+        fast.eval()
+        layers: list[nn.Module] = []
+        for layer in fast.conv:
+            if isinstance(layer, nn.BatchNorm2d):
+                layers[-1] = fuse_conv_bn_eval(layers[-1], layer)  # type: ignore[type-var]
+            elif not isinstance(layer, nn.Dropout):
+                layers.append(layer)
+        fast.conv = nn.Sequential(*layers)
+        return fast.requires_grad_(False)
+
+
+def conv_features(frame_shape: tuple[int, int, int]) -> int:
+    """Length of the flattened output of the convolutions.
+
+    Raises:
+      UserError: the picture is too small for them.
+    """
+    sides = []
+    for side in frame_shape[:2]:
+        for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
+            side = (side - kernel) // stride + 1
+        sides.append(side)
+    if min(sides) < 1:
+        raise UserError(f"frames of {frame_shape[0]}×{frame_shape[1]} pixels are too small: expected at least 43×43")
+    return 16 * sides[0] * sides[1]
+
+
+def _scaled(frames: torch.Tensor) -> torch.Tensor:
+    """uint8 `[N, H, W, 3]` to channels-last `[N, 3, H, W]` in 0 … 1, in the arithmetic in force."""
+    kind = frames.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    return frames.permute(0, 3, 1, 2).to(dtype) / 255
+
+
+@dataclass(frozen=True)
+class Member:
+    """One fitted network and the statistics of its output over the segments it was fitted on."""
+
+    network: RewardNet
+    mean: float
+    std: float
+
+
+class RewardModel:
+    """What the agent is paid by: the standardised r̂, averaged over the members of an ensemble.
+
+        r̂(o, a) = 1/M Σₘ (r̂ₘ(o, a) − meanₘ) / stdₘ
+
+    The statistics are fixed when the model is fitted (a running estimate would turn a steadily good state
+    into 0), and the size of r̂ is kept: it is never clipped to its sign.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        device: torch.device,
+        bf16: bool = False,
+        origin: dict[str, Any] | None = None,
+    ) -> None:
+        self.members = list(members)
+        self.frame_shape = self.members[0].network.frame_shape
+        self.num_actions = self.members[0].network.num_actions
+        self.origin = origin or {}
+        self._device, self._bf16 = device, bf16
+        self._fast = [
+            member.network.for_paying().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for member in self.members
+        ]
+
+    @torch.no_grad()
+    def pay(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """The learned reward of a batch of steps, in one call.
+
+        Args:
+          frames: uint8 `[N, H, W, 3]` on the model's device: what was seen when the action was chosen.
+          actions: int64 `[N]` on the same device.
+
+        Returns:
+          float32 `[N]`, mean 0 and standard deviation 1 over the segments of the fit.
+        """
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            paid = [
+                (network(frames, actions) - member.mean) / member.std
+                for network, member in zip(self._fast, self.members, strict=True)
+            ]
+        return torch.stack(paid).mean(0)
+
+    def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """`pay` for NumPy arrays: uint8 `[N, H, W, 3]` and integers `[N]` to float32 `[N]`."""
+        on_device = torch.tensor(frames, device=self._device), torch.tensor(actions, device=self._device)
+        return self.pay(on_device[0], on_device[1].long()).cpu().numpy()
+
+    def check(self, frame_shape: tuple[int, int, int], num_actions: int, path: Path, env_id: str) -> None:
+        """Refuses an environment that the model was not fitted for.
+
+        Raises:
+          UserError: says what differs.
+        """
+        if self.num_actions != num_actions or self.frame_shape != frame_shape:
+            raise UserError(
+                f"{path}: a reward model of {_shape(self.frame_shape)} frames and {self.num_actions} actions, "
+                f"but {env_id} has {_shape(frame_shape)} and {num_actions}; fit one on segments of that environment"
+            )
+
+
+def _shape(frame_shape: tuple[int, int, int]) -> str:
+    return "×".join(map(str, frame_shape))
+
+
+def save_reward_model(path: Path, model: RewardModel, config: Any, parents: dict[str, Any]) -> None:
+    """Writes a reward checkpoint, atomically."""
+    payload = {
+        "frame_shape": list(model.frame_shape),
+        "num_actions": model.num_actions,
+        "members": [
+            {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
+            for member in model.members
+        ],
+    }
+    save_checkpoint(path, "reward", payload, config, parents)
+
+
+def load_reward_model(path: Path, device: torch.device | None = None, bf16: bool = False) -> RewardModel:
+    """Reads a reward checkpoint of ours, or a bare state_dict of the original's (Atari frames, unstandardised).
+
+    Raises:
+      UserError: no readable reward model there; says what was expected and what came.
+    """
+    payload = load_checkpoint(Path(path), "reward")
+    device = device or torch.device("cpu")
+    if payload.get("bare"):
+        state = payload["state_dict"]
+        hidden = state.get("out.0.weight")
+        if hidden is None or hidden.ndim != 2:
+            raise UserError(f"{path}: expected the weights of a reward model (conv.*, out.*); is it a policy?")
+        shape = (210, 160, 3)
+        network = _network_from_state(state, shape, hidden.shape[1] - conv_features(shape), path)
+        return RewardModel([Member(network, 0.0, 1.0)], device, bf16)
+    height, width, channels = payload["frame_shape"]
+    members = [
+        Member(
+            _network_from_state(member["state_dict"], (height, width, channels), payload["num_actions"], path),
+            float(member["mean"]),
+            float(member["std"]),
+        )
+        for member in payload["members"]
+    ]
+    return RewardModel(members, device, bf16, {key: payload[key] for key in ("parents", "created", "git_commit")})
+
+
+def _network_from_state(
+    state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int], num_actions: int, path: Path
+) -> RewardNet:
+    try:
+        network = RewardNet(frame_shape, num_actions)
+        network.load_state_dict(state)
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{path}: expected the reward network for {_shape(frame_shape)} frames: {reason[:200]}"
+        ) from error
+    return network
