@@ -19,6 +19,11 @@ gymnasium.register_envs(moving_dot)
 Environment = gymnasium.Env[Any, Any]
 
 
+def env_name(env: Environment) -> str:
+    """What to call an environment: its registered id, or its class where it has none."""
+    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+
+
 def is_picture(space: spaces.Space[Any]) -> bool:
     """Whether observations of this space are RGB pictures: uint8 [H, W, 3]."""
     return (
@@ -45,7 +50,7 @@ def frame_source(env: Environment) -> Callable[[Any], np.ndarray]:
         return np.asarray
     if env.render_mode != "rgb_array":
         raise UserError(
-            f"{_name(env)} shows no picture: its observation is {_brief(env.observation_space)} and its render mode "
+            f"{env_name(env)} shows no picture: its observation is {_brief(env.observation_space)} and its render mode "
             f"{env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
         )
     return lambda _: np.asarray(env.render())
@@ -65,7 +70,7 @@ def discrete_actions(env: Environment) -> spaces.Discrete:
     """
     if not isinstance(env.action_space, spaces.Discrete):
         raise UserError(
-            f"{_name(env)} cannot serve: expected one of n actions (Discrete), got {_brief(env.action_space)}"
+            f"{env_name(env)} cannot serve: expected one of n actions (Discrete), got {_brief(env.action_space)}"
         )
     return env.action_space
 
@@ -207,10 +212,6 @@ def _rendered_shape(env_id: str, env: Environment) -> tuple[int, ...]:
             f"got {picture.dtype} {list(picture.shape)}"
         )
     return picture.shape
-
-
-def _name(env: Environment) -> str:
-    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
 
 
 def _brief(space: spaces.Space[Any]) -> str:

@@ -129,9 +129,10 @@ class MovingDotEnv(gymnasium.Env[np.ndarray, np.int64]):
         limit: int = LIMIT,
         render_mode: str | None = None,
     ) -> None:
-        if (size - dot) % 2 or dot < 1:
+        if (size - dot) % 2 or not 1 <= dot < size:
             raise ValueError(
-                f"a dot of {dot} cannot stand in the middle of {size} pixels: make size - dot even"
+                f"dot must be 1 to {size - 2} pixels and leave an even rest of {size}, so that it can stand "
+                f"in the middle; got {dot}"
             )
         if not 1 <= speed <= (size - dot) // 2:
             raise ValueError(f"speed must be 1 to {(size - dot) // 2} pixels a step here, got {speed}")

@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import discrete_actions, frame_source
+from lib.envs.gym_world import discrete_actions, env_name, frame_source
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
 
@@ -69,7 +69,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.recorder = SegmentRecorder(
             Path(db_path),
             num_envs=1,
-            env_id=type(env.unwrapped).__name__ if env.spec is None else env.spec.id,
+            env_id=env_name(env),
             num_actions=int(actions.n),
             record_prob=record_prob,
             seed=seed,

@@ -7,7 +7,7 @@ from typing import Any, Protocol, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import discrete_actions, frame_source
+from lib.envs.gym_world import discrete_actions, env_name, frame_source
 
 
 class Rewards(Protocol):
@@ -57,21 +57,32 @@ class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         frame_fn: Callable[[Any], np.ndarray] | None = None,
     ) -> None:
         super().__init__(env)
-        self._first_action = int(discrete_actions(env).start)
+        actions = discrete_actions(env)
+        self._first_action = int(actions.start)
         self._frame = frame_source(env) if frame_fn is None else frame_fn
         self._observation: Any = None
+        self._check: Callable[[], None] = lambda: None
         if isinstance(reward, str | Path):
             # Only here is PyTorch needed.
             from lib.reward.model import load_reward_model
 
-            reward = load_reward_model(Path(reward))
+            path, model = Path(reward), load_reward_model(Path(reward))
+            self._check = lambda: model.check(
+                self._frame(self._observation).shape, int(actions.n), path, env_name(env)
+            )
+            reward = model
         self._reward: Rewards = reward
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new game. See `gymnasium.Env.reset`."""
+        """Start a new game. See `gymnasium.Env.reset`.
+
+        Raises:
+            UserError: the checkpoint's model was fitted on other frames or actions.
+        """
         self._observation, info = self.env.reset(seed=seed, options=options)
+        self._check()
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -1,0 +1,145 @@
+"""Gymnasium environments as worlds: flags, seeds, frames by rendering, and what cannot serve."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lib.cli import UserError
+from lib.envs.gym_world import GymWorld
+from lib.envs.moving_dot import best_score, distance_from_middle, dot_position, expert_action
+
+
+class Counter(gymnasium.Env[np.ndarray, np.int64]):
+    """Observes a number, draws it, takes actions 5 and 6, and ends by itself after three steps."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+
+    def __init__(self, render_mode: str | None = None, channels: int = 3, continuous: bool = False) -> None:
+        self.render_mode = render_mode
+        self._channels = channels
+        discrete = gymnasium.spaces.Discrete(2, start=5)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (3,)) if continuous else discrete  # type: ignore[assignment]
+        self._count = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._count += 1
+        done = self._count == 3
+        # Also says "truncated" at its end, as some environments do.
+        return np.full(1, self._count, np.float32), float(action), done, done, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((8, 6, self._channels), self._count, np.uint8)
+
+
+class Blind(Counter):
+    metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012
+
+
+gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**kwargs))
+gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
+
+
+def test_an_end_is_followed_by_a_step_whose_action_is_ignored() -> None:
+    world = GymWorld("MovingDot-v0", 3, limit=10)
+    step = world.reset(seed=0)
+    assert step.reset.all()
+    assert not step.score.any()
+    for t in range(1, 34):
+        before = step.frames.copy()
+        world.send(np.array([1, 2, 3]))
+        step = world.recv()
+        assert not step.terminal.any()
+        assert step.truncated.tolist() == [t % 11 == 10] * 3
+        assert step.reset.tolist() == [t % 11 == 0] * 3
+        if t % 11 == 0:
+            assert step.score.tolist() == [0, 0, 0]
+            assert not np.array_equal(before, step.frames)
+    world.close()
+    world.close()
+
+
+def test_says_what_the_world_says() -> None:
+    world = GymWorld("lib.envs.moving_dot:MovingDot-v0", 4, limit=60)
+    assert (world.num_envs, world.num_actions, world.frame_shape) == (4, 5, (84, 84, 3))
+    assert world.action_names == ["NOOP", "UP", "RIGHT", "DOWN", "LEFT"]
+    step = world.reset(seed=7)
+    assert step.frames.dtype == np.uint8
+    assert step.frames.shape == (4, 84, 84, 3)
+    best = [best_score(float(distance), 60) for distance in distance_from_middle(step.frames)]
+    total = np.zeros(4)
+    for _ in range(60):
+        world.send(expert_action(dot_position(step.frames)))
+        step = world.recv()
+        assert step.score.dtype == np.float32
+        total += step.score
+    assert step.truncated.all()
+    np.testing.assert_allclose(total, best, rtol=1e-5)
+
+
+def test_seeds_make_games_that_repeat_and_do_not_overlap() -> None:
+    def games(seed: int) -> list[bytes]:
+        world = GymWorld("MovingDot-v0", 8, size=94, dot=2, speed=1)  # 93² places to start from
+        return [frame.tobytes() for frame in world.reset(seed).frames]
+
+    assert games(0) == games(0)
+    assert len(set(games(0) + games(1))) == 16
+
+
+def test_processes_play_the_same_games() -> None:
+    sync, processes = GymWorld("MovingDot-v0", 2, limit=5), GymWorld("MovingDot-v0", 2, "async", limit=5)
+    steps = [world.reset(seed=1) for world in (sync, processes)]
+    for t in range(12):
+        held = steps[1].frames.copy()
+        for world in (sync, processes):
+            world.send(np.array([t % 5, 2]))
+        assert np.array_equal(steps[1].frames, held)
+        steps = [world.recv() for world in (sync, processes)]
+        for ours, theirs in zip(*steps, strict=True):
+            assert np.array_equal(ours, theirs)
+    sync.close()
+    processes.close()
+
+
+def test_renders_where_observations_are_no_pictures() -> None:
+    world = GymWorld("TestCounter-v0", 2)
+    assert world.frame_shape == (8, 6, 3)
+    assert world.num_actions == 2
+    assert world.action_names == ["0", "1"]
+    seen = [world.reset(seed=0)]
+    for _ in range(5):
+        world.send(np.array([0, 1]))
+        seen.append(world.recv())
+    assert [step.frames[0, 0, 0, 0] for step in seen] == [0, 1, 2, 3, 0, 1]
+    assert [step.score.tolist() for step in seen] == [[0, 0]] + [[5, 6]] * 3 + [[0, 0], [5, 6]]
+    assert [step.terminal[0] for step in seen] == [False, False, False, True, False, False]
+    assert not any(step.truncated.any() for step in seen)
+    assert [step.reset[0] for step in seen] == [True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "says"),
+    [
+        ("TestCounter-v0", {"continuous": True}, r"TestCounter-v0 .*Discrete.*got Box float32 \[3\]"),
+        ("TestCounter-v0", {"channels": 4}, r"TestCounter-v0 .*render\(\).*got uint8 \[8, 6, 4\]"),
+        ("TestBlind-v0", {}, r"TestBlind-v0 .*Box float32 \[1\].*\['human'\] without 'rgb_array'"),
+        ("MovingDot-v00", {}, r"'MovingDot-v00'"),
+        ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
+        ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
+        ("nowhere.to.be.found:Dot-v0", {}, r"'nowhere.to.be.found:Dot-v0' cannot be made: No module"),
+        ("not an id", {}, r"'not an id' cannot be made: Malformed"),
+    ],
+)
+def test_says_why_an_environment_cannot_serve(env_id: str, kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        GymWorld(env_id, 2, **kwargs)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,212 @@
+"""Segments cut out of scripted games, whose every frame tells the environment and the step it belongs to."""
+
+import resource
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.envs.world import Step
+from lib.preferences.recorder import SegmentRecorder
+from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB
+
+Moments = Collection[tuple[int, int]]
+"""Pairs of environment and step."""
+
+
+def make(
+    db: Path, num_envs: int = 3, record_prob: float = 1.0, seed: int = 0, max_mb: float | None = None
+) -> SegmentRecorder:
+    return SegmentRecorder(db, num_envs, "Scripted-v0", 200, record_prob, seed, max_mb, policy="model.dat")
+
+
+def play(
+    recorder: SegmentRecorder,
+    steps: int,
+    terminals: Moments = (),
+    resets: Moments = (),
+    first: int = 0,
+) -> None:
+    """Feed `steps` steps: at t, environment e shows pixels (t, e, 77), acts t mod 200 and scores t + e / 10."""
+    num_envs = len(recorder.recording)
+    frames = np.empty((num_envs, 4, 5, 3), np.uint8)
+    envs = np.arange(num_envs)
+    for t in range(first, first + steps):
+        frames[..., 0], frames[..., 1], frames[..., 2] = t % 256, envs[:, None, None], 77
+        recorder.before(frames, np.full(num_envs, t % 200))
+        frames[:] = 255  # the world may reuse its buffer
+        recorder.after(
+            Step(
+                frames=frames,
+                score=(t + envs / 10).astype(np.float32),
+                terminal=np.array([(e, t) in terminals for e in range(num_envs)]),
+                truncated=np.zeros(num_envs, bool),
+                reset=np.array([(e, t) in resets for e in range(num_envs)]),
+            )
+        )
+
+
+def first_steps(db: Path) -> dict[str, int]:
+    """By segment, the step whose frame it begins with."""
+    segments = SegmentDB(db)
+    return {name: int(segments.load(name).frames[0, 0, 0, 0]) for name in segments.names}
+
+
+def test_a_segment_holds_what_the_actions_were_chosen_on_and_led_to(tmp_path: Path) -> None:
+    recorder = make(tmp_path / "new" / "db")
+    play(recorder, 120, terminals={(1, 20), (1, 120)})
+    recorder.close()
+    db = SegmentDB(tmp_path / "new" / "db")
+    assert db.names == [f"{e:02d}/{3 * t:08d}.dat" for e in range(3) for t in (0, 50)]
+    assert recorder.stored == 6
+    assert recorder.stored_bytes == sum((db.root / name).stat().st_size for name in db.names)
+    for name in db.names:
+        segment = db.load(name)
+        env, t = int(name[:2]), np.arange(50) + int(name[3:11]) // 3
+        assert segment.frames.shape == (SEGMENT_LENGTH, 4, 5, 3)
+        assert (segment.frames[..., 0] == t[:, None, None]).all()
+        assert (segment.frames[..., 1] == env).all()
+        assert (segment.frames[..., 2] == 77).all()
+        assert np.array_equal(segment.actions, t)
+        assert segment.sidecar is not None
+        np.testing.assert_allclose(segment.sidecar.scores, t + env / 10, rtol=1e-6)
+        assert np.array_equal(segment.sidecar.life_lost, (t == 20) & (env == 1))
+        assert not segment.sidecar.game_over.any()
+        assert segment.sidecar.env_id == "Scripted-v0"
+        assert segment.sidecar.num_actions == 200
+        assert segment.sidecar.policy == "model.dat"
+        assert segment.sidecar.step == 3 * t[0]
+
+
+def test_never_crosses_a_reset(tmp_path: Path) -> None:
+    # Game over at 69 after 20 steps of a second segment; the action of step 70 was ignored; a new game from 71 on.
+    play(make(tmp_path, num_envs=2), 125, terminals={(0, 69)}, resets={(0, 70)})
+    assert first_steps(tmp_path) == {
+        "00/00000000.dat": 0,
+        "00/00000142.dat": 71,
+        "01/00000000.dat": 0,
+        "01/00000100.dat": 50,
+    }
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_tells_a_game_over_from_a_lost_life(tmp_path: Path, over: bool) -> None:
+    recorder = make(tmp_path, num_envs=1)
+    play(recorder, 50, terminals={(0, 49)})
+    assert recorder.stored == 0  # which of the two it was shows with the next step
+    play(recorder, 1, resets={(0, 50)} if over else (), first=50)
+    sidecar = SegmentDB(tmp_path).load("00/00000000.dat").sidecar
+    assert sidecar is not None
+    assert sidecar.life_lost.tolist() == [False] * 49 + [True]
+    assert sidecar.game_over.tolist() == [False] * 49 + [over]
+    assert recorder.recording[0]
+
+
+def test_begins_with_the_asked_probability(tmp_path: Path) -> None:
+    recorder = make(tmp_path, num_envs=50, record_prob=0.01, seed=3)
+    begun, free = 0, 0
+    for t in range(200):
+        was = recorder.recording.copy()
+        play(recorder, 1, first=t)
+        begun += int((recorder.recording & ~was).sum())
+        free += int((~was).sum())
+    assert 0.007 < begun / free < 0.013  # three standard deviations
+    assert first_steps(tmp_path)
+
+
+def test_a_seed_decides_what_is_recorded(tmp_path: Path) -> None:
+    names = []
+    for run, seed in enumerate((0, 0, 1)):
+        play(make(tmp_path / str(run), record_prob=0.01, seed=seed), 400)
+        names.append(SegmentDB(tmp_path / str(run)).names)
+    assert names[0] == names[1] != names[2]
+    assert 3 <= len(names[0]) <= 12
+
+
+def test_records_nothing_when_not_asked_to(tmp_path: Path) -> None:
+    recorder = make(tmp_path, record_prob=0)
+    play(recorder, 200)
+    assert not recorder.recording.any()
+    assert SegmentDB(tmp_path).names == []
+
+
+def test_goes_on_behind_what_a_db_holds(tmp_path: Path) -> None:
+    play(make(tmp_path), 100)
+    held = {path: path.read_bytes() for path in tmp_path.glob("*/*.dat")}
+    play(make(tmp_path, num_envs=1), 100)
+    assert all(path.read_bytes() == data for path, data in held.items())
+    names = SegmentDB(tmp_path).names
+    assert len(names) == 8
+    assert names[2:4] == ["00/00000151.dat", "00/00000201.dat"]
+    sidecar = SegmentDB(tmp_path).load(names[3]).sidecar
+    assert sidecar is not None
+    assert sidecar.step == 50
+
+
+def test_two_recorders_on_one_db_overwrite_nothing(tmp_path: Path) -> None:
+    one, other = make(tmp_path, num_envs=1), make(tmp_path, num_envs=1)
+    play(one, 50)
+    play(other, 50)
+    play(one, 50, first=50)
+    assert first_steps(tmp_path) == {"00/00000000.dat": 0, "00/00000001.dat": 0, "00/00000050.dat": 50}
+
+
+def test_stops_when_the_db_is_full(tmp_path: Path) -> None:
+    probe = make(tmp_path, num_envs=1)
+    play(probe, 50)
+    recorder = make(tmp_path, max_mb=3.5 * probe.stored_bytes / 1e6)  # one lies there, up to three fit
+    play(recorder, 160)
+    assert recorder.full
+    assert recorder.stored == 3
+    assert len(SegmentDB(tmp_path).names) == 4
+    assert not recorder.recording.any()
+    assert make(tmp_path, max_mb=1e-6).full
+    assert not make(tmp_path).full
+
+
+def test_close_drops_what_is_unfinished(tmp_path: Path) -> None:
+    recorder = make(tmp_path)
+    play(recorder, 49)
+    recorder.close()
+    recorder.close()
+    play(recorder, 60)
+    assert recorder.stored == 0
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """Writing past `size` bytes of a file fails, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_said_with_the_path_and_leaves_no_half_file(tmp_path: Path) -> None:
+    recorder = make(tmp_path, num_envs=2)
+    play(recorder, 49)
+    with files_end_at(100), pytest.raises(OSError, match=r"00/00000000\.dat"):
+        play(recorder, 1, first=49)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    # Whoever catches it may go on: what is recorded later is whole.
+    play(recorder, 60, first=50)
+    assert first_steps(tmp_path) == {"00/00000100.dat": 50, "01/00000100.dat": 50}
+
+
+def test_a_db_that_went_away_is_said_with_its_path(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    recorder = make(db)
+    db.rmdir()
+    with pytest.raises(FileNotFoundError, match=str(db)):
+        play(recorder, 50)
+    assert not db.exists()
+
+
+def test_a_folder_that_is_a_file_ends_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "00").write_text("")
+    with pytest.raises(FileExistsError, match=r"00/00000000\.dat"):
+        play(make(tmp_path), 50)
