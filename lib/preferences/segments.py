@@ -213,7 +213,7 @@ def _read(path: Path) -> bytes:
             raise _Bad("empty")
         if status.st_size > MAX_BYTES:
             raise _Bad(f"{status.st_size} bytes; a segment has at most {MAX_BYTES}")
-        return file.read(MAX_BYTES)
+        return file.read(status.st_size)
 
 
 def _unpack(data: bytes) -> object:
