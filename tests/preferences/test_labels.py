@@ -1,0 +1,332 @@
+"""Labels: what is acknowledged is on disk, whole and once, whoever else writes, and whatever is in the file."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.cli import UserError
+from lib.preferences.labels import Label, LabelLog, current
+
+A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"
+FULL = Label(
+    A, B, 1, "ann", "score", 1763700000.25, 812, 2, "unsure about this", "random", True, True, "vote-1"
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LabelLog:
+    return LabelLog(tmp_path / "labels.json")
+
+
+@contextlib.contextmanager
+def disk_full_after(size: int) -> Iterator[None]:
+    """Files cannot grow beyond `size` bytes meanwhile; as with a full disk, what fits is written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_round_trip(log: LabelLog) -> None:
+    labels = [
+        Label(A, B, 1),
+        FULL,
+        Label(A, C, 0),
+        Label(B, C, None, annotator="Zoë <b>\n"),
+        Label(A, B, 2, time=5),
+    ]
+    for label in labels:
+        log.append(label)
+    assert log.read() == labels
+    assert LabelLog(log.path).read() == labels
+    assert log.problems == []
+
+
+def test_a_line_has_the_names_of_the_fields_and_leaves_out_what_is_not_said(log: LabelLog) -> None:
+    log.append(Label(A, B, None, teacher="score"))
+    log.append(FULL)
+    first, second = log.path.read_text().splitlines()
+    assert json.loads(first) == {"sample1": A, "sample2": B, "label": None, "teacher": "score"}
+    assert json.loads(second) == dataclasses.asdict(FULL)
+
+
+def test_no_file_is_no_label(log: LabelLog) -> None:
+    assert log.read() == []
+    assert log.problems == []
+    assert not log.path.exists()
+
+
+def test_the_originals_file_loads(log: LabelLog) -> None:
+    """Three keys a line; where a pair is repeated the last line wins."""
+    lines = [(A, B, 1), (A, C, 2), (B, A, 2), (B, C, 0), (A, C, 1)]
+    log.path.write_text(
+        "".join(json.dumps({"sample1": a, "sample2": b, "label": n}) + "\n" for a, b, n in lines)
+    )
+    assert log.read() == [Label(a, b, n) for a, b, n in lines]
+    assert log.problems == []
+    assert current(log.read()) == [Label(B, A, 2), Label(B, C, 0), Label(A, C, 1)]
+
+
+def test_nothing_is_said_of_keys_of_other_tools(log: LabelLog) -> None:
+    log.path.write_text(json.dumps({"sample1": A, "sample2": B, "label": 2, "mood": {"x": [1]}}) + "\r\n")
+    assert log.read() == [Label(A, B, 2)]
+    assert log.problems == []
+
+
+BAD_LINES = [
+    b'{"sample1": "00/00000001.dat", "sample2": "00/000',
+    b"not JSON",
+    b"\x89PNG\x00\xff",
+    b"[1, 2]",
+    b"null",
+    b"[" * 5000,
+    b"9" * 5000,
+    b'{"sample1": "a", "sample2": "b", "label": 1, "x": "' + b"y" * 70_000 + b'"}',
+    b'{"sample1": "a", "sample2": "b"}',
+    b'{"sample1": "a", "label": 1}',
+    b'{"sample1": "", "sample2": "b", "label": 1}',
+    b'{"sample1": 5, "sample2": "b", "label": 1}',
+    b'{"sample1": "\\ud800", "sample2": "b", "label": 1}',
+]
+BAD_FIELDS: list[dict[str, Any]] = [
+    *({"label": value} for value in (3, -1, 1.0, True, "1", [1])),
+    *({"left": value} for value in (0, 3, True, "1", 1.0)),
+    *({"time": value} for value in ("now", 1e12, float("nan"), float("inf"), True, 10**400)),
+    *({"response_ms": value} for value in (-1, 1.5, "1", True)),
+    *(
+        {key: value}
+        for key in ("annotator", "teacher", "flag", "strategy", "id")
+        for value in (1, ["a"], False, "\ud800")
+    ),
+    *({key: value} for key in ("repeat", "cancelled") for value in (1, "yes", None)),
+]
+BAD_LINES += [json.dumps({"sample1": A, "sample2": B, "label": 1} | wrong).encode() for wrong in BAD_FIELDS]
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:90].decode("latin1"))
+def test_a_bad_line_is_left_out_counted_and_warned_of_once(
+    log: LabelLog, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = b'{"sample1": "a", "sample2": "b", "label": 1}\n'
+    log.path.write_bytes(good + b"\n" + line + b"\n  \n" + good)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert log.read() == [Label("a", "b", 1)] * 2
+            assert len(log.problems) == 1
+            assert log.problems[0].startswith("labels.json line 3: ")
+            assert log.problems[0].isprintable()
+    assert [record.getMessage() for record in caplog.records] == log.problems
+
+
+@pytest.mark.parametrize("wrong", BAD_FIELDS, ids=str)
+def test_a_bad_label_is_not_written(log: LabelLog, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="label not saved: "):
+        log.append(dataclasses.replace(Label(A, B, 1), **wrong))
+    assert not log.path.exists()
+
+
+def test_a_line_that_cannot_be_read_back_is_not_written(log: LabelLog) -> None:
+    with pytest.raises(ValueError, match="expected at most"):
+        log.append(Label(A, B, 1, flag="x" * 70_000))
+    assert not log.path.exists()
+
+
+def test_a_torn_last_line_does_not_swallow_the_next(log: LabelLog) -> None:
+    log.append(Label(A, B, 1))
+    whole = log.path.read_bytes()
+    for length in range(1, len(whole)):
+        log.path.write_bytes(whole + whole[:length])
+        log.append(Label(A, C, 2))
+        labels = log.read()
+        assert labels[0] == Label(A, B, 1)
+        assert labels[-1] == Label(A, C, 2)
+        complete = length == len(whole) - 1  # only the line break is missing
+        assert len(labels) == 2 + complete
+        assert len(log.problems) == 1 - complete
+    assert b"\n\n" not in log.path.read_bytes()
+
+
+def test_a_line_read_while_it_is_written_is_there_at_the_next_read(log: LabelLog) -> None:
+    log.append(Label(A, B, 1))
+    whole = log.path.read_bytes()
+    for cut in range(1, len(whole)):
+        log.path.write_bytes(whole + whole[:cut])
+        assert log.read()[0] == Label(A, B, 1)
+        log.path.write_bytes(whole + whole)
+        assert log.read() == [Label(A, B, 1)] * 2
+        assert log.problems == []
+
+
+def test_changes_made_by_hand_are_read(log: LabelLog) -> None:
+    log.append(Label(A, B, 1))
+    log.append(Label(A, C, 1))
+    log.read()
+    status = log.path.stat()
+    log.path.write_text(log.path.read_text().replace('"label": 1', '"label": 2'))
+    os.utime(log.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert log.read() == [Label(A, B, 2), Label(A, C, 2)]
+    log.path.write_text("\ufeff" + log.path.read_text().splitlines()[1])
+    assert log.read() == [Label(A, C, 2)]
+    log.path.unlink()
+    assert log.read() == []
+
+
+# --- What holds now ---------------------------------------------------------------------------------------------
+
+
+def test_the_last_line_of_a_pair_wins_in_either_order() -> None:
+    assert current([Label(A, B, 1), Label(B, A, 1), Label(A, C, 0)]) == [Label(B, A, 1), Label(A, C, 0)]
+    assert current([Label(A, B, 1), Label(A, C, 0), Label(A, B, None)]) == [Label(A, C, 0), Label(A, B, None)]
+    assert current([]) == []
+
+
+def test_the_order_of_lines_counts_and_not_the_clock() -> None:
+    assert current([Label(A, B, 1, time=2000.0), Label(A, B, 2, time=1000.0)]) == [
+        Label(A, B, 2, time=1000.0)
+    ]
+
+
+def test_undo() -> None:
+    said, undone = Label(A, B, 1), Label(B, A, 1, cancelled=True)
+    assert current([said, undone]) == []
+    assert current([said, undone, Label(A, B, 2)]) == [Label(A, B, 2)]
+    assert current([undone]) == []
+    assert current([said, Label(A, C, 1, cancelled=True)]) == [said]
+
+
+def test_labellers_do_not_touch_each_others_labels() -> None:
+    ann, bob = Label(A, B, 1, annotator="ann"), Label(A, B, 2, annotator="bob")
+    machine, person = Label(A, B, 0, teacher="score"), Label(A, B, 1, annotator="score")
+    assert current([ann, bob, machine, person]) == [ann, bob, machine, person]
+    undone = dataclasses.replace(ann, cancelled=True)
+    assert current([ann, bob, machine, person, undone]) == [bob, machine, person]
+    assert current([ann, bob, dataclasses.replace(ann, label=0)]) == [bob, dataclasses.replace(ann, label=0)]
+
+
+# --- What real machines do --------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+from lib.preferences.labels import Label, LabelLog
+log = LabelLog(Path(sys.argv[1]))
+for number in range(100):
+    log.append(Label("00/%08d.dat" % number, "00/9.dat", number % 3, annotator=sys.argv[2], flag="x" * (number * 40)))
+"""
+
+
+def test_four_processes_write_at_once(log: LabelLog) -> None:
+    log.path.write_bytes(b'{"torn')
+    root = Path(__file__).parents[2]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(log.path), name], cwd=root)
+        for name in ("a", "b", "c", "d")
+    ]
+    while any(writer.poll() is None for writer in writers):
+        log.read()
+    assert [writer.returncode for writer in writers] == [0] * 4
+    labels = log.read()
+    assert log.problems == ["labels.json line 1: torn or no JSON; left out"]
+    assert len(labels) == 400
+    assert Counter(label.annotator for label in labels) == dict.fromkeys("abcd", 100)
+    for name in "abcd":
+        mine = [label for label in labels if label.annotator == name]
+        assert [label.sample1 for label in mine] == [f"00/{number:08d}.dat" for number in range(100)]
+
+
+def test_a_writer_waits_for_the_lock(log: LabelLog) -> None:
+    """Else the look at the last line and the write could fall on both sides of another writer's."""
+    log.append(Label(A, B, 1))
+    with open(log.path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(log.path), "a"], cwd=Path(__file__).parents[2]
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(1.5)
+        assert len(log.read()) == 1
+    assert writer.wait(60) == 0
+    assert len(log.read()) == 101
+
+
+@pytest.mark.parametrize("room", [0, 1, 30])
+@pytest.mark.parametrize("torn", [b"", b'{"sam'])
+def test_a_full_disk_raises_and_leaves_the_file_as_it_was(log: LabelLog, torn: bytes, room: int) -> None:
+    log.append(Label(A, B, 1))
+    before = log.path.read_bytes() + torn
+    log.path.write_bytes(before)
+    with disk_full_after(len(before) + room), pytest.raises(OSError, match=r"space|large"):
+        log.append(Label(A, C, 2))
+    assert log.path.read_bytes() == before
+    log.append(Label(A, C, 2))
+    assert log.read() == [Label(A, B, 1), Label(A, C, 2)]
+
+
+def test_a_label_that_does_not_reach_the_disk_is_not_acknowledged(
+    log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    log.append(Label(A, B, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            log.append(Label(A, C, 2))
+    assert log.read() == [Label(A, B, 1)]
+
+
+def test_each_label_is_one_write_and_then_synced(log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    write, fsync = os.write, os.fsync
+
+    def note_write(fd: int, data: bytes) -> int:
+        done.append("write")
+        return write(fd, data)
+
+    def note_fsync(fd: int) -> None:
+        done.append("sync " + Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "write", note_write)
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    log.append(Label(A, B, 1))
+    assert done == ["write", "sync labels.json", f"sync {log.path.parent.name}"]
+    done.clear()
+    log.append(Label(A, B, 2))
+    assert done == ["write", "sync labels.json"]
+
+
+def test_a_database_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        LabelLog(tmp_path / "db" / "labels.json").append(Label(A, B, 1))
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_link_folder_or_pipe_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious\n")
+    (tmp_path / "link").symlink_to("victim")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "folder", "pipe"):
+        log = LabelLog(tmp_path / name)
+        with pytest.raises(UserError, match="expected a file of labels"):
+            log.append(Label(A, B, 1))
+        with pytest.raises(UserError, match="expected a file of labels"):
+            log.read()
+    assert (tmp_path / "victim").read_text() == "precious\n"
