@@ -34,7 +34,7 @@ class SegmentRecorder:
     Which of them did shows one step later (see `Step`), so a segment that ends on a terminal is saved then.
 
     Only the frames of environments that are being recorded are copied. A finished segment is compressed and written
-    at once, about 5 ms; with the usual probability that is some 15 µs a step of 16 environments.
+    at once, about 5 ms for Atari's; with the usual probability that is some 30 µs a step of 16 environments.
 
     Attributes:
         steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.

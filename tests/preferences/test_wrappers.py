@@ -156,7 +156,7 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
 
 def test_stable_baselines3_trains_while_recording(tmp_path: Path) -> None:
     env = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05, seed=1)
-    A2C("CnnPolicy", env, seed=0, device="cpu").learn(300)
+    A2C("MlpPolicy", env, seed=0, device="cpu").learn(300)
     db = SegmentDB(tmp_path)
     assert len(db.names) == env.recorder.stored > 0
     moved = np.diff(dot_position(db.load(db.names[0]).frames), axis=0)

@@ -55,7 +55,7 @@ def test_a_checkpoint_that_is_none_is_said(tmp_path: Path) -> None:
 def test_takes_the_path_of_a_reward_model_that_fits(tmp_path: Path) -> None:
     path = tmp_path / "reward-dot.dat"
     model = RewardModel([Member(RewardNet((84, 84, 3), 5), mean=2.0, std=0.25)], torch.device("cpu"))
-    save_reward_model(path, model, config={}, parents={})
+    save_reward_model(path, model, config={}, parents={}, results={})
     env = RewardModelWrapper(MovingDotEnv(), path)
     frame, _ = env.reset(seed=0)
     _, reward, *_ = env.step(2)
@@ -68,7 +68,7 @@ def test_takes_the_path_of_a_reward_model_that_fits(tmp_path: Path) -> None:
 def test_stable_baselines3_trains_on_it_while_the_score_is_recorded(tmp_path: Path) -> None:
     recorder = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05)
     model = A2C("CnnPolicy", RewardModelWrapper(recorder, ToTheLeft()), seed=0, device="cpu")
-    model.learn(300)
+    model.learn(210)
     assert model.ep_info_buffer is not None
     returns = [game["r"] for game in model.ep_info_buffer]
     assert returns
