@@ -1,5 +1,6 @@
 """Recording around single environments: what passes through, what is stored, and Stable-Baselines3 on top."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import ale_py
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 
@@ -154,9 +156,19 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
         EpisodeRecorderWrapper(continuous, tmp_path)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_stable_baselines3_trains_while_recording(tmp_path: Path) -> None:
     env = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05, seed=1)
-    A2C("MlpPolicy", env, seed=0, device="cpu").learn(300)
+    A2C("CnnPolicy", env, seed=0, device="cpu").learn(200)
     db = SegmentDB(tmp_path)
     assert len(db.names) == env.recorder.stored > 0
     moved = np.diff(dot_position(db.load(db.names[0]).frames), axis=0)

@@ -1,5 +1,6 @@
 """Paying the learned reward around a single environment."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_takes_the_path_of_a_reward_model_that_fits(tmp_path: Path) -> None:
         RewardModelWrapper(MovingDotEnv(size=94, dot=14), str(path)).reset()
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_stable_baselines3_trains_on_it_while_the_score_is_recorded(tmp_path: Path) -> None:
     recorder = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05)
     model = A2C("CnnPolicy", RewardModelWrapper(recorder, ToTheLeft()), seed=0, device="cpu")
