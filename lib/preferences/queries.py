@@ -145,7 +145,7 @@ class Leases:
                 if rival.holder != holder and rival.expires > now:
                     return None
                 self.release(rival.id)
-        lease = Lease(id or secrets.token_urlsafe(12), query, left, holder, now + self._seconds)
+        lease = Lease(id or secrets.token_hex(12), query, left, holder, now + self._seconds)
         self._by_id[lease.id] = lease
         if not query.repeat:
             self._by_pair[query.pair] = lease.id
@@ -164,6 +164,10 @@ class Leases:
     def find(self, id: str) -> Lease | None:
         """The lease of that id, which may have run out."""
         return self._by_id.get(id)
+
+    def repeats(self) -> set[Pair]:
+        """Pairs that are in front of somebody as a repeat check."""
+        return {lease.query.pair for lease in self._by_id.values() if lease.query.repeat}
 
     def live(self) -> set[Pair]:
         """Pairs in front of somebody now. Forgets leases that ran out long ago."""

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Stage 2: compare pairs of clips in the browser, or have a simulated teacher compare them."""
+
+from collections.abc import Sequence
+
+from lib import cli
+from lib.label_ui.config import LabelConfig
+
+
+def main(argv: Sequence[str] | None = None) -> int | None:
+    config = cli.parse(LabelConfig, argv, description=__doc__)
+    if config.teacher is None:
+        from lib.label_ui.serve import serve  # after the flags: --help need not wait for NiceGUI
+
+        return serve(config)
+    from lib.preferences.teachers import label_with_teacher
+
+    summary = label_with_teacher(
+        config.db_path,
+        config.teacher,
+        config.count or 100,
+        error_rate=config.error_rate or 0.0,
+        seed=config.seed or 0,
+        strategy=config.strategy,
+    )
+    for problem in summary.problems:
+        print(f"left out: {problem}")
+    print(
+        f"{config.db_path / 'labels.json'}: {summary.written} labels by {config.teacher}, "
+        f"{summary.ties} of them alike, {summary.wrong} wrong on purpose"
+    )
+    if summary.exhausted:
+        print("No pair is left that nobody has answered.")
+    return None
+
+
+if __name__ == "__main__":
+    cli.run(main)

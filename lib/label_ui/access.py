@@ -1,0 +1,327 @@
+"""Who may talk to the page: one-time links, signed cookies, and checks of every request before anything sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Role = Literal["host", "guest"]
+"""The host came by the link in the terminal, a guest by one made on the page."""
+
+COOKIE_SECONDS = 30 * 24 * 3600
+MAX_BODY = 1 << 20
+"""Bytes of a request; an answer takes some 500."""
+
+_TRIES = 10
+_TRIES_SECONDS = 60.0
+
+_STRICT = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# NiceGUI's pages carry inline scripts and compile templates; everything still has to come from this server.
+_NICEGUI = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'"
+)
+
+
+class Keys:
+    """Makes and checks links and cookies for one DB.
+
+    Cookies are signed, not stored, so that they outlive a restart of the server; links work once and are not.
+
+    Args:
+        secret: What cookies are signed with.
+        db: Id of the DB; a cookie opens no other.
+        now: Unix seconds.
+    """
+
+    def __init__(self, secret: bytes, db: str, now: Callable[[], float] = time.time) -> None:
+        self._secret = secret
+        self._db = db
+        self._now = now
+        self._links: dict[str, Role] = {}
+        self._wrong: deque[float] = deque()
+        self._lock = threading.Lock()
+        self.cookie = f"label-{db[:8]}"
+
+    def new_link(self, role: Role) -> str:
+        """A token that :meth:`redeem` accepts once."""
+        token = secrets.token_urlsafe(24)
+        with self._lock:
+            self._links[_digest(token)] = role
+        return token
+
+    def redeem(self, token: str) -> str | None:
+        """Exchanges a link's token for a cookie's value.
+
+        Returns:
+            None when the token is unknown or used, or after too many wrong ones within a minute.
+        """
+        now = self._now()
+        with self._lock:
+            while self._wrong and abs(now - self._wrong[0]) > _TRIES_SECONDS:
+                self._wrong.popleft()
+            if len(self._wrong) >= _TRIES:
+                return None
+            role = self._links.pop(_digest(token), None)
+            if role is None:
+                self._wrong.append(now)
+                return None
+        payload = f"{role}.{int(now) + COOKIE_SECONDS}.{secrets.token_hex(8)}"
+        return f"{payload}.{self._sign(payload)}"
+
+    def role(self, value: str) -> Role | None:
+        """Whose cookie it is, or None for one that is forged, expired or of another DB."""
+        payload, _, signature = value.rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
+            return None
+        role, expires, _ = payload.split(".")
+        if int(expires) < self._now():
+            return None
+        return "host" if role == "host" else "guest"
+
+    def _sign(self, payload: str) -> str:
+        return hmac.new(self._secret, f"{self._db}.{payload}".encode(), hashlib.sha256).hexdigest()
+
+
+def load_secret(folder: Path) -> tuple[bytes, bool]:
+    """The key that signs cookies, made on first use and kept outside the DB, which gets passed around.
+
+    Args:
+        folder: Where it is kept, readable by its owner only.
+
+    Returns:
+        32 bytes, and whether they will be the same next time.
+    """
+    path = folder / "label-page.key"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            key = file.read(64)
+        if len(key) == 32 and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return key, True
+    return secrets.token_bytes(32), False
+
+
+def state_folder() -> Path:
+    """Where this user's programs keep what is neither data nor settings (XDG_STATE_HOME)."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (
+        Path(base if base and Path(base).is_absolute() else Path.home() / ".local/state") / "clip-preferences"
+    )
+
+
+def own_names(host: str) -> set[str]:
+    """Names under which this machine may be addressed when it listens on `host`.
+
+    IP addresses need no listing: a page of somebody else's can point a name of theirs here, but not a number.
+    """
+    names = {"localhost", host.lower()}
+    if not is_loopback(host):
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return names
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Guard:
+    """ASGI middleware around everything: pages, clips, static files and sockets.
+
+    A request passes when its Host is one of ours, its Origin (if any; needed on whatever changes something) is the
+    page's own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], secure: bool) -> None:
+        self.app = app  # NiceGUI looks for it by this name
+        self._keys = keys
+        self._hosts = frozenset(hosts)
+        self._secure = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        reason = self._foreign(scope, headers)
+        if reason is not None:
+            await self._refuse(scope, receive, send, 403, reason)
+            return
+        role = self._role(headers)
+        token = self._token(scope)
+        if token is not None:
+            await self._enter(token, role)(scope, receive, self._with_headers(scope, send))
+        elif role is None:
+            await self._refuse(
+                scope, receive, send, 401, "This page opens with a link: take the one in the terminal."
+            )
+        elif int(headers.get("content-length") or 0) > MAX_BODY:
+            await self._refuse(
+                scope, receive, send, 413, "The request is larger than anything this page sends."
+            )
+        else:
+            scope.setdefault("state", {})["role"] = role
+            await self.app(scope, _limited(receive), self._with_headers(scope, send))
+
+    def _foreign(self, scope: Scope, headers: Headers) -> str | None:
+        """What is wrong with where a request comes from, or None."""
+        host = headers.get("host", "")
+        name = _host_name(host)
+        if name is None or not (name in self._hosts or _is_ip(name)):
+            return "The address in the browser is not one of this machine's names."
+        origin = headers.get("origin")
+        if origin is None:
+            changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
+            return "The request does not say which page sent it." if changes else None
+        if not _same_origin(origin, host):
+            return "The request comes from another page."
+        return None
+
+    def _role(self, headers: Headers) -> Role | None:
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self._keys.cookie)
+        except CookieError:
+            return None
+        return self._keys.role(morsel.value) if morsel else None
+
+    def _token(self, scope: Scope) -> str | None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            return None
+        return parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
+
+    def _enter(self, token: str, role: Role | None) -> Response:
+        if role is None:
+            value = self._keys.redeem(token)
+            if value is None:
+                return _sorry(
+                    401,
+                    "This link was used before or is not valid. Whoever is in can make a new one on the overview; "
+                    "starting the script again prints one too.",
+                )
+        response = RedirectResponse("/", status_code=303)
+        if role is None:
+            response.set_cookie(
+                self._keys.cookie,
+                value or "",
+                max_age=COOKIE_SECONDS,
+                httponly=True,
+                samesite="lax",
+                secure=self._secure,
+            )
+        return response
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, reason: str) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
+            return
+        wants_page = "text/html" in Headers(scope=scope).get("accept", "")
+        response = _sorry(status, reason) if wants_page else JSONResponse({"error": reason}, status)
+        await response(scope, receive, self._with_headers(scope, send))
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        """Adds the headers that keep browsers strict."""
+        strict = scope["path"] == "/label"
+        ours = not scope["path"].startswith("/_nicegui")
+
+        async def wrapped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if "content-security-policy" not in headers:
+                    page = headers.get("content-type", "").startswith("text/html")
+                    headers["Content-Security-Policy"] = _NICEGUI if page and not strict else _STRICT
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["X-Frame-Options"] = "DENY"
+                headers["Referrer-Policy"] = "same-origin"
+                headers["Cross-Origin-Resource-Policy"] = "same-origin"
+                headers["Cross-Origin-Opener-Policy"] = "same-origin"
+                if ours and "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        return wrapped
+
+
+def _limited(receive: Receive) -> Receive:
+    """Stops reading a body that says nothing about its length and does not end."""
+    seen = 0
+
+    async def wrapped() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > MAX_BODY:
+                return {"type": "http.disconnect"}
+        return message
+
+    return wrapped
+
+
+def _sorry(status: int, reason: str) -> Response:
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not open</title>'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f"<h1>Not open</h1><p>{reason}</p></html>",
+        status,
+        headers={"Content-Security-Policy": _STRICT},
+    )
+
+
+def _digest(token: str) -> str:
+    """Tokens are looked up by digest, so that the time a look-up takes says nothing about them."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _host_name(host: str) -> str | None:
+    """The name in a Host header without its port; None for nonsense."""
+    try:
+        split = urlsplit(f"//{host}")
+        _ = split.port
+    except ValueError:
+        return None
+    return split.hostname if host and split.netloc == host and "@" not in host else None
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    split = urlsplit(origin)
+    return split.scheme in ("http", "https") and split.netloc.lower() == host.lower()

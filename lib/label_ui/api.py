@@ -1,0 +1,143 @@
+"""The page's HTTP interface. Access is :mod:`lib.label_ui.access`'s business, meaning is the desk's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import Path as Segment
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from lib.cli import UserError
+from lib.label_ui.clips import Clip
+from lib.label_ui.desk import Desk, NotSaved
+from lib.label_ui.messages import (
+    BatchReply,
+    BatchRequest,
+    Id,
+    Offer,
+    Said,
+    Session,
+    Undo,
+    UndoReply,
+    Vote,
+    VoteReply,
+)
+from lib.preferences.queries import STRATEGIES
+from lib.preferences.segments import SegmentError
+
+STATIC = Path(__file__).parent / "static"
+STEPS_PER_SECOND = 15.0
+"""The game's own pace: 60 emulator frames a second, 4 a step."""
+
+ClipId = Annotated[str, Segment(pattern=r"^[0-9a-f]{16}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """What the command line says about the page."""
+
+    name: str | None = None
+    speed: float = 2.0
+    start_paused: bool = False
+
+
+def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
+    """The application without NiceGUI's pages: the labelling screen, its files, clips and answers."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(NotSaved)
+    def not_saved(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=507)
+
+    @app.exception_handler(UserError)
+    def database_gone(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, status_code=503)
+
+    @app.exception_handler(OSError)
+    def unreadable(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": f"The database cannot be read: {error}"}, status_code=503)
+
+    @app.get("/label")
+    def page() -> Response:
+        return FileResponse(STATIC / "label.html", headers={"Cache-Control": "no-cache"})
+
+    @app.get("/api/session")
+    def session(request: Request) -> Session:
+        return Session(
+            db=desk.id,
+            db_name=desk.root.resolve().name,
+            # Guests are asked for their own name.
+            name=settings.name if getattr(request.state, "role", None) == "host" else None,
+            goal=desk.goal,
+            speed=settings.speed,
+            start_paused=settings.start_paused,
+            strategy=desk.strategy,
+            strategies=list(STRATEGIES),
+            steps_per_second=STEPS_PER_SECOND,
+        )
+
+    @app.post("/api/batch")
+    def batch(ask: BatchRequest) -> BatchReply:
+        return desk.batch(ask)
+
+    @app.post("/api/vote")
+    def vote(vote: Vote) -> VoteReply:
+        return desk.vote(vote)
+
+    @app.post("/api/undo")
+    def undo(undo: Undo) -> UndoReply:
+        return desk.undo(undo)
+
+    @app.get("/api/history")
+    def history(
+        labeller: Annotated[str, Query(max_length=60)],
+        before: Id | None = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> list[Said]:
+        return desk.history(labeller, before, limit)
+
+    @app.get("/api/pair/{clip1}/{clip2}")
+    def pair(clip1: ClipId, clip2: ClipId) -> dict[str, Offer | list[Said]]:
+        try:
+            offer, said = desk.pair(clip1, clip2)
+        except KeyError:
+            raise HTTPException(404, "This pair is not in the database.") from None
+        return {"offer": offer, "said": said}
+
+    @app.get("/clip/{id}.png")
+    def clip(id: ClipId) -> Response:
+        found = _found(desk.clip, id)
+        return Response(
+            found.png, media_type="image/png", headers={"Clip-Meta": found.meta, "Cache-Control": "no-store"}
+        )
+
+    @app.get("/thumb/{id}.png")
+    def thumbnail(id: ClipId) -> Response:
+        found = _found(desk.thumbnail, id)
+        return Response(found.png, media_type="image/png", headers={"Cache-Control": "private, max-age=60"})
+
+    app.mount("/static", _Static(directory=STATIC))
+    return app
+
+
+class _Static(StaticFiles):
+    """Our own files are asked for anew each time (an ETag answers), so that an update shows at once."""
+
+    def file_response(self, *args: object, **options: object) -> Response:
+        response = super().file_response(*args, **options)  # type: ignore[arg-type]
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def _found(load: Callable[[str], Clip], id: str) -> Clip:
+    try:
+        return load(id)
+    except KeyError:
+        raise HTTPException(404, "There is no such clip.") from None
+    except SegmentError as error:
+        raise HTTPException(422, f"A clip cannot be shown and is left out: {error}") from None

@@ -1,0 +1,57 @@
+"""What the command line of the labelling page says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.cli import UserError, flag
+from lib.preferences.queries import STRATEGIES
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    db_path: Path = flag("-d", help="database of segments; answers go to its labels.json")
+    host: str = flag(default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
+    port: int = flag(default=8080, min=0, max=65535, help="port to listen on; 0 takes a free one")
+    name: str | None = flag(default=None, help="who is labelling; the page asks when it is not given")
+    goal: int | None = flag(
+        default=None, min=1, help="labels to reach in the database; the page shows the way"
+    )
+    strategy: str = flag(default="random", choices=sorted(STRATEGIES), help="how pairs are chosen")
+    repeat_rate: float = flag(
+        default=0.05, min=0.0, max=0.5, help="share of earlier pairs asked once more, sides swapped; 0: off"
+    )
+    start_paused: bool = flag(default=False, help="show clips paused at their first step")
+    speed: float = flag(
+        default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1 is the game's pace"
+    )
+    ssl_cert: Path | None = flag(
+        default=None, help="certificate (PEM), for listening beyond this machine with TLS"
+    )
+    ssl_key: Path | None = flag(default=None, help="key of --ssl-cert (PEM)")
+    seed: int | None = flag(
+        default=None, min=0, help="of the choice of pairs; a simulated teacher takes 0 without"
+    )
+    teacher: str | None = flag(default=None, help="let a simulated teacher label instead; no page is served")
+    count: int | None = flag(
+        default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
+    )
+    error_rate: float | None = flag(
+        default=None, min=0.0, max=1.0, help="probability that the teacher prefers the wrong one (default: 0)"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.db_path.is_dir():
+            raise UserError(
+                f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
+            )
+        if self.teacher is None and (self.count is not None or self.error_rate is not None):
+            raise UserError("--count and --error-rate belong to --teacher, which did not come")
+        if (self.ssl_cert is None) != (self.ssl_key is None):
+            raise UserError("--ssl-cert and --ssl-key go together; give both or none")
+        for name, path in (("--ssl-cert", self.ssl_cert), ("--ssl-key", self.ssl_key)):
+            if path is not None and not path.is_file():
+                raise UserError(f"{name} {path}: no such file")
+        if self.name is not None and not 1 <= len(self.name.strip()) <= 60:
+            raise UserError(f"--name: expected 1 to 60 characters, got {len(self.name.strip())}")

@@ -1,0 +1,520 @@
+"""What the labelling page does, without HTTP: hands out pairs, writes answers down, takes them back, sums up."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import itertools
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from lib.label_ui.clips import Clip, ClipStore
+from lib.label_ui.ledger import Entry, Labeller, Ledger, verdict
+from lib.label_ui.messages import (
+    BatchReply,
+    BatchRequest,
+    Offer,
+    Said,
+    Standing,
+    Undo,
+    UndoReply,
+    Vote,
+    VoteReply,
+)
+from lib.preferences.labels import Label, LabelLog
+from lib.preferences.queries import STRATEGIES, Leases, Pair, Query, Strategy, pair_of
+from lib.preferences.segments import SegmentDB, SegmentError
+
+CHECK_DISTANCE = 10
+"""A pair comes again as a repeat check after this many other answers at the earliest."""
+
+_RATE_WINDOW = 30
+_PAUSE_SECONDS = 60.0
+"""Longer gaps between two answers are breaks and do not count as labelling time."""
+_REFRESH_SECONDS = 1.0
+
+
+class NotSaved(Exception):
+    """An answer could not be written; the message says why and what mends it."""
+
+
+class Desk:
+    """One DB and everybody who labels it through this process. All methods may be called from any thread.
+
+    Args:
+        root: The DB's folder.
+        strategy: Name of the strategy that chooses pairs unless a page asks for another.
+        repeat_rate: Share of queries that are repeat checks, 0 to 1.
+        goal: Number of labels to reach in the DB, None without.
+        seed: Of the choice of pairs and sides; None for a fresh one.
+        clock: Seconds, monotonic; leases are measured with it.
+        now: Unix seconds; labels are dated with it.
+
+    Raises:
+        UserError: root is no folder.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        strategy: str = "random",
+        repeat_rate: float = 0.05,
+        goal: int | None = None,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.root = root
+        self.strategy = strategy
+        self.goal = goal
+        self.id = hashlib.blake2s(str(root.resolve()).encode(), digest_size=8).hexdigest()
+        self._db = SegmentDB(root)
+        self._log = LabelLog(root / "labels.json")
+        self._clips = ClipStore(self._db)
+        self._broken: dict[str, str] = {}
+        self._ledger = Ledger()
+        self._read_as: tuple[int, int, int] | None = None
+        self._leases = Leases(clock=clock)
+        self._strategies: dict[str, Strategy] = {}
+        self._repeat_rate = repeat_rate
+        self._rng = np.random.default_rng(seed)
+        self._clock = clock
+        self._now = now
+        self._refreshed = -np.inf
+        self._lock = threading.RLock()
+
+    # --- labelling ---------------------------------------------------------------------------------------------
+
+    def batch(self, ask: BatchRequest) -> BatchReply:
+        """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
+
+        Raises:
+            UserError: the DB's folder is gone, or labels.json is no file.
+        """
+        who: Labeller = (ask.labeller, None)
+        with self._lock:
+            names = self._sync()
+            kept = [offer for offer in ask.keep if self._keep(offer, ask.page, who, names)]
+            ids = {offer.id for offer in kept}
+            for lease in self._leases.held_by(ask.page):
+                if lease.id not in ids:
+                    self._leases.release(lease.id)
+            playable = [name for name in names if name not in self._broken]
+            count = max(0, ask.want - len(kept))
+            checks = self._repeat_checks(who, names, int((self._rng.random(count) < self._repeat_rate).sum()))
+            live = self._leases.live()
+            taken = _Either(self._ledger.standing, live)
+            strategy = self._strategy(ask.strategy)
+            fresh = strategy.propose(playable, taken, count - len(checks), self._rng)
+            offers = list(kept)
+            for query in _shuffle_in(fresh, checks, self._rng):
+                left = int(self._rng.integers(1, 3))
+                if query.repeat:
+                    earlier = self._ledger.standing[query.pair][who]
+                    left = 3 - _left(earlier, query.sample1)
+                granted = self._leases.grant(query, left, ask.page)
+                if granted is not None:
+                    offers.append(self._offer(granted.id, query, left))
+            notice = "" if offers else self._why_none(playable, live)
+            return BatchReply(
+                pairs=offers,
+                standing=self._standing(who),
+                notice=notice,
+                problems=list(self._broken.values())[:20],
+            )
+
+    def vote(self, vote: Vote) -> VoteReply:
+        """Writes an answer to disk. An answer sent twice is written once.
+
+        A vote counts even when its lease has run out or was granted by an earlier process; when somebody else has
+        answered the pair meanwhile, both answers are kept. It is dropped, and the reply says so, when its labeller
+        has already answered the pair another time.
+
+        Raises:
+            NotSaved: the disk is full, the DB read-only or gone.
+        """
+        who: Labeller = (vote.labeller, None)
+        offer = vote.offer
+        with self._lock:
+            names = self._sync()
+
+            def reply(outcome: Literal["saved", "duplicate", "dropped"], reason: str = "") -> VoteReply:
+                return VoteReply(outcome=outcome, reason=reason, standing=self._standing(who))
+
+            if offer.id in self._ledger.ids:
+                return reply("duplicate")
+            if vote.db != self.id:
+                return reply("dropped", "it belongs to another database")
+            if offer.sample1 == offer.sample2 or not (
+                _holds(names, offer.sample1) and _holds(names, offer.sample2)
+            ):
+                return reply("dropped", "one of its segments is no longer in the database")
+            lease = self._leases.find(offer.id)
+            if lease is not None:
+                asked = self._offer(lease.id, lease.query, lease.left)
+                if (asked.sample1, asked.sample2) != (offer.sample1, offer.sample2):
+                    return reply("dropped", "it does not name the pair that was asked")
+                offer = asked
+            before = self._ledger.standing.get(pair_of(offer.sample1, offer.sample2), {}).get(who)
+            if before is not None and not (offer.repeat or vote.change):
+                return reply("dropped", "you have already answered this pair, perhaps in another tab")
+            self._write(
+                Label(
+                    sample1=offer.sample1,
+                    sample2=offer.sample2,
+                    label=vote.label,
+                    annotator=vote.labeller,
+                    time=round(self._now(), 3),
+                    response_ms=vote.response_ms,
+                    left=offer.left,
+                    flag=vote.flag or None,
+                    strategy=offer.strategy,
+                    repeat=offer.repeat and before is not None,
+                    id=offer.id,
+                )
+            )
+            self._leases.release(offer.id)
+            return reply("saved")
+
+    def undo(self, undo: Undo) -> UndoReply:
+        """Takes an answer back; the pair may then be asked again.
+
+        Raises:
+            NotSaved: as for :meth:`vote`.
+        """
+        who: Labeller = (undo.labeller, None)
+        with self._lock:
+            self._sync()
+
+            def reply(outcome: Literal["undone", "duplicate", "dropped"], reason: str = "") -> UndoReply:
+                return UndoReply(outcome=outcome, reason=reason, standing=self._standing(who))
+
+            if undo.id in self._ledger.ids:
+                return reply("duplicate")
+            if undo.db != self.id:
+                return reply("dropped", "it belongs to another database")
+            entry = self._ledger.entry(who, undo.target)
+            if entry is None:
+                return reply("dropped", "that answer was already replaced or taken back")
+            line = entry.before or dataclasses.replace(
+                entry.label, cancelled=True, time=round(self._now(), 3)
+            )
+            self._write(dataclasses.replace(line, id=undo.id))
+            return reply("undone")
+
+    def history(self, labeller: str, before: str | None, limit: int) -> list[Said]:
+        """A labeller's answers that can be undone, oldest first.
+
+        Args:
+            labeller: Whose.
+            before: Only answers before the one of this vote id.
+            limit: How many at most, the latest of them.
+        """
+        with self._lock:
+            self._sync()
+            entries = [e for e in self._ledger.history[(labeller, None)] if e.label.id]
+            ids = [entry.label.id for entry in entries]
+            if before in ids:
+                entries = entries[: ids.index(before)]
+            return [self._said(entry.label) for entry in entries[-limit:]]
+
+    def pair(self, clip1: str, clip2: str) -> tuple[Offer, list[Said]]:
+        """A pair by its clips' ids, and what everybody says about it, for a look or a change.
+
+        Raises:
+            KeyError: no such clip.
+        """
+        with self._lock:
+            self._sync()
+            name1, name2 = self._clips.name_of(clip1), self._clips.name_of(clip2)
+            if name1 == name2:
+                raise KeyError(clip2)
+            said = list(self._ledger.standing.get(pair_of(name1, name2), {}).values())
+            left, strategy = 1, "opened"
+            if said:
+                name1, name2 = said[-1].sample1, said[-1].sample2
+                left, strategy = said[-1].left or 1, said[-1].strategy or strategy
+            query = Query(name1, name2, strategy, "opened from the existing labels")
+            return self._offer(secrets.token_hex(12), query, left), [self._said(one) for one in said]
+
+    def delete(self, label: Label) -> None:
+        """Cancels a label, whoever gave it.
+
+        Raises:
+            NotSaved: as for :meth:`vote`.
+        """
+        with self._lock:
+            self._sync()
+            if self._ledger.standing.get(label.pair, {}).get(label.labeller) is not None:
+                time = round(self._now(), 3)
+                id = "d-" + secrets.token_hex(12)
+                self._write(dataclasses.replace(label, cancelled=True, time=time, id=id))
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    def clip(self, id: str) -> Clip:
+        """A clip; one that cannot be shown is left out from then on. Raises KeyError, SegmentError."""
+        try:
+            return self._clips.clip(id)
+        except SegmentError as error:
+            with self._lock:
+                self._broken[self._clips.name_of(id)] = str(error)
+            raise
+
+    def thumbnail(self, id: str) -> Clip:
+        """A small picture of a segment. Raises KeyError, SegmentError."""
+        return self._clips.thumbnail(id)
+
+    def clip_id(self, name: str) -> str:
+        """The opaque id under which a segment's clip and thumbnail are served."""
+        return self._clips.id_of(name)
+
+    def labels(self) -> tuple[list[Label], set[Pair]]:
+        """The labels that hold, latest last, and the pairs on which there is disagreement."""
+        with self._lock:
+            self._sync()
+            labels = sorted(self._ledger.labels(), key=lambda label: label.time or 0.0)
+            return labels, self._ledger.disputed()
+
+    def count_segments(self) -> int:
+        """How many segments there are now. Raises UserError if the DB cannot be read."""
+        with self._lock:
+            return len(self._sync())
+
+    def overview(self) -> Overview:
+        """Figures about the whole DB. Walks the files once for their size."""
+        with self._lock:
+            names = self._sync()
+            labels = list(self._ledger.labels())
+            checks = {
+                who: [e.agrees for e in entries if e.agrees is not None]
+                for who, entries in self._ledger.history.items()
+            }
+            pairs = [said for said in self._ledger.standing.values() if len(said) > 1]
+            broken = dict(self._broken)
+        alike = sum(len({verdict(label) for label in said.values()}) == 1 for said in pairs)
+        return Overview(
+            segments=len(names),
+            labels=labels,
+            shared_pairs=len(pairs),
+            shared_alike=alike,
+            checks={_display(who): results for who, results in checks.items() if results},
+            broken=broken,
+            log_problems=list(self._log.problems),
+            bytes_segments=sum(_size(self.root / name) for name in names),
+            bytes_labels=_size(self._log.path),
+        )
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _sync(self) -> list[str]:
+        """Takes in new segments and labels of other processes; returns the segments' names, sorted."""
+        if self._clock() - self._refreshed >= _REFRESH_SECONDS:
+            self._db.refresh()
+            self._refreshed = self._clock()
+        try:
+            status = self._log.path.stat()
+            read_as = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            read_as = (0, 0, 0)
+        if read_as != self._read_as:
+            self._ledger.update(self._log.read())
+            self._read_as = read_as
+        return self._db.names
+
+    def _write(self, label: Label) -> None:
+        try:
+            self._log.append(label)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NotSaved(
+                f"{self._log.path} could not be written ({reason}); free space or mend it"
+            ) from error
+        self._sync()
+
+    def _strategy(self, name: str | None) -> Strategy:
+        name = name if name in STRATEGIES else self.strategy
+        if name not in self._strategies:
+            self._strategies[name] = STRATEGIES[name](self._db)
+        return self._strategies[name]
+
+    def _keep(self, offer: Offer, page: str, who: Labeller, names: Sequence[str]) -> bool:
+        pair = pair_of(offer.sample1, offer.sample2)
+        if offer.id in self._ledger.ids or not all(
+            _holds(names, name) and name not in self._broken for name in pair
+        ):
+            return False
+        said = self._ledger.standing.get(pair, {})
+        if (who not in said) if offer.repeat else said:
+            return False
+        query = Query(offer.sample1, offer.sample2, offer.strategy, offer.reason, offer.repeat)
+        offer.clip1, offer.clip2 = self.clip_id(offer.sample1), self.clip_id(offer.sample2)
+        return self._leases.grant(query, offer.left, page, id=offer.id) is not None
+
+    def _repeat_checks(self, who: Labeller, names: Sequence[str], count: int) -> list[Query]:
+        """Earlier pairs of a labeller to ask once more, none a second time."""
+        if not count:
+            return []
+        history = self._ledger.history[who]
+        checked = {entry.label.pair for entry in history if entry.label.repeat}
+        checked |= self._leases.repeats()
+        candidates = [
+            label
+            for label in (entry.label for entry in history[:-CHECK_DISTANCE])
+            if label.pair not in checked
+            and self._ledger.standing.get(label.pair, {}).get(who) is label
+            and all(_holds(names, name) and name not in self._broken for name in label.pair)
+        ]
+        chosen = self._rng.permutation(len(candidates))[:count]
+        return [
+            Query(candidates[i].sample1, candidates[i].sample2, "repeat", "asked once more", repeat=True)
+            for i in chosen
+        ]
+
+    def _why_none(self, playable: list[str], live: set[Pair]) -> str:
+        segments = len(playable)
+        if self._broken and segments < 2:
+            return f"None of the segments can be shown as a pair. {next(iter(self._broken.values()))}"
+        if segments == 0:
+            return (
+                "This database holds no segments yet. Record some with 01_a2c.py --db-path; "
+                "they appear here by themselves."
+            )
+        if segments == 1:
+            return "There is one segment so far, and a pair takes two. More appear here by themselves."
+        there = set(playable)
+        answered = sum(one in there and two in there for one, two in self._ledger.standing)
+        pairs = segments * (segments - 1) // 2
+        if answered < pairs and live:
+            return (
+                f"The last {pairs - answered} of {pairs} pairs are in front of other labellers. "
+                "A pair comes free two minutes after its labeller has left."
+            )
+        return (
+            f"All done: every one of the {pairs} pairs that {segments} segments make has been answered. "
+            "Newly recorded segments appear here by themselves."
+        )
+
+    def _offer(self, id: str, query: Query, left: int) -> Offer:
+        return Offer.model_validate(
+            {
+                "id": id,
+                "sample1": query.sample1,
+                "sample2": query.sample2,
+                "left": left,
+                "strategy": query.strategy,
+                "reason": query.reason,
+                "repeat": query.repeat,
+                "clip1": self.clip_id(query.sample1),
+                "clip2": self.clip_id(query.sample2),
+            }
+        )
+
+    def _said(self, label: Label) -> Said:
+        query = Query(label.sample1, label.sample2, label.strategy or "", "", label.repeat)
+        # Labels without an id of ours can be looked at but not undone.
+        id = (
+            label.id
+            if label.id and label.id.isalnum() and 8 <= len(label.id) <= 64
+            else secrets.token_hex(12)
+        )
+        offer = self._offer(id, query, label.left or 1)
+        return Said.model_validate(
+            {
+                "offer": offer,
+                "label": label.label,
+                "labeller": _display(label.labeller),
+                "flag": label.flag,
+                "time": label.time,
+            }
+        )
+
+    def _standing(self, who: Labeller) -> Standing:
+        kinds = Counter(label.label is None for label in self._ledger.labels())
+        mine = self._ledger.history[who]
+        midnight = time.mktime((*time.localtime(self._now())[:3], 0, 0, 0, 0, 0, -1))
+        return Standing(
+            segments=len(self._db.names),
+            total=kinds[False],
+            skipped=kinds[True],
+            mine=len(mine),
+            today=sum((entry.label.time or 0.0) >= midnight for entry in mine),
+            per_minute=_per_minute(mine),
+            checks=[entry.agrees for entry in mine if entry.agrees is not None][-20:],
+            goal=self.goal,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overview:
+    """Figures about a DB."""
+
+    segments: int
+    labels: list[Label]
+    shared_pairs: int
+    """Pairs that several labellers answered."""
+    shared_alike: int
+    """Of these, pairs on which all of them said the same."""
+    checks: dict[str, list[bool]]
+    """Outcomes of repeat checks by labeller."""
+    broken: dict[str, str]
+    log_problems: list[str]
+    bytes_segments: int
+    bytes_labels: int
+
+
+class _Either:
+    """Membership in either of two collections, without joining them."""
+
+    def __init__(self, one: dict[Pair, dict[Labeller, Label]], two: set[Pair]) -> None:
+        self._one, self._two = one, two
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._one or pair in self._two
+
+
+def _display(who: Labeller) -> str:
+    annotator, teacher = who
+    return annotator or (f"{teacher} (simulated)" if teacher else "unnamed")
+
+
+def _holds(names: Sequence[str], name: str) -> bool:
+    at = bisect.bisect_left(names, name)
+    return at < len(names) and names[at] == name
+
+
+def _left(label: Label, sample1: str) -> int:
+    """Which sample stood on the left, counted the way round that has `sample1` first."""
+    left = label.left or 1
+    return left if label.sample1 == sample1 else 3 - left
+
+
+def _shuffle_in(fresh: list[Query], checks: list[Query], rng: np.random.Generator) -> list[Query]:
+    """Puts repeat checks at random places among fresh queries, whose order is kept."""
+    queries = list(fresh)
+    for check in checks:
+        queries.insert(int(rng.integers(0, len(queries) + 1)), check)
+    return queries
+
+
+def _per_minute(entries: list[Entry]) -> float | None:
+    """Answers a minute over the last ones, breaks left out; None before there are a few."""
+    times = [entry.label.time for entry in entries[-_RATE_WINDOW:] if entry.label.time is not None]
+    gaps = [b - a for a, b in itertools.pairwise(times) if 0 < b - a <= _PAUSE_SECONDS]
+    return round(60 * len(gaps) / sum(gaps), 1) if len(gaps) >= 2 else None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,111 @@
+"""The label log as the page needs it: who said what about which pair, in which order, and what can be undone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lib.preferences.labels import Label
+from lib.preferences.queries import Pair
+
+Labeller = tuple[str | None, str | None]
+"""Annotator and teacher, as :attr:`Label.labeller` has them."""
+
+UNDO = "u-"
+"""First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
+says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer in a labeller's history."""
+
+    label: Label
+    before: Label | None
+    """What the same labeller had said about the pair until then."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether a repeat check brought the same answer; None when this is none."""
+        if not self.label.repeat or self.before is None:
+            return None
+        return verdict(self.label) == verdict(self.before)
+
+
+def verdict(label: Label) -> str | None:
+    """What a label says, whichever way round its samples stand: the better one's name, "" alike, None can't tell."""
+    if label.label is None:
+        return None
+    return ("", label.sample1, label.sample2)[label.label]
+
+
+class Ledger:
+    """All lines of a label log, applied in order."""
+
+    def __init__(self) -> None:
+        self._lines: list[Label] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self.ids: set[str] = set()
+        self.standing: dict[Pair, dict[Labeller, Label]] = {}
+        self.history: dict[Labeller, list[Entry]] = defaultdict(list)
+
+    def update(self, lines: list[Label]) -> None:
+        """Takes over the log's lines: those that are new, or all again if the file is no longer the same.
+
+        Args:
+            lines: Every line of the log, in order.
+        """
+        known = len(self._lines)
+        if known > len(lines) or (known and lines[known - 1] != self._lines[-1]):
+            self._clear()
+            known = 0
+        for line in lines[known:]:
+            self._apply(line)
+        self._lines = lines
+
+    def _apply(self, line: Label) -> None:
+        if line.id is not None:
+            self.ids.add(line.id)
+        pair, who = line.pair, line.labeller
+        history = self.history[who]
+        before = self.standing.get(pair, {}).pop(who, None)
+        holds: Label | None = None if line.cancelled else line
+        if line.id is not None and line.id.startswith(UNDO):
+            last = next((i for i in reversed(range(len(history))) if history[i].label.pair == pair), None)
+            if last is not None:
+                undone = history.pop(last)
+                holds = undone.before  # itself, so that it can be undone in turn
+        elif line.cancelled:
+            self.history[who] = [entry for entry in history if entry.label.pair != pair]
+        else:
+            history.append(Entry(line, before))
+        if holds is not None:
+            self.standing.setdefault(pair, {})[who] = holds
+        if not self.standing.get(pair, True):
+            del self.standing[pair]
+
+    def labels(self) -> Iterator[Label]:
+        """The labels that hold, pair by pair."""
+        for by_labeller in self.standing.values():
+            yield from by_labeller.values()
+
+    def entry(self, who: Labeller, id: str) -> Entry | None:
+        """The answer of that vote id if it is the labeller's last word on its pair."""
+        for entry in reversed(self.history[who]):
+            if entry.label.id == id:
+                return entry if self.standing.get(entry.label.pair, {}).get(who) is entry.label else None
+        return None
+
+    def disputed(self) -> set[Pair]:
+        """Pairs on which people disagree, with each other or with themselves in a repeat check."""
+        pairs = {
+            pair
+            for pair, said in self.standing.items()
+            if len({verdict(label) for label in said.values()}) > 1
+        }
+        for history in self.history.values():
+            pairs.update(entry.label.pair for entry in history if entry.agrees is False)
+        return pairs & self.standing.keys()

@@ -1,0 +1,123 @@
+"""What browser and server say to each other, checked on arrival."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{8,64}$")]
+"""Of a page, a pair or a vote. Without hyphens, which set undone and deleted answers apart (see ledger.UNDO)."""
+Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
+Sample = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+Side = Literal[1, 2]
+
+
+class Offer(BaseModel):
+    """A pair in front of a labeller. Its id is the lease's and becomes the vote's."""
+
+    id: Id
+    sample1: Sample
+    sample2: Sample
+    left: Side
+    """Which sample is shown on the left."""
+    strategy: Annotated[str, StringConstraints(max_length=60)]
+    reason: Annotated[str, StringConstraints(max_length=200)] = ""
+    repeat: bool = False
+    clip1: str = ""
+    """Opaque id of sample1's clip; the server fills it in."""
+    clip2: str = ""
+
+
+class BatchRequest(BaseModel):
+    """Renews what a page still shows and asks for more."""
+
+    page: Id
+    labeller: Person
+    keep: Annotated[list[Offer], Field(max_length=50)] = []
+    want: Annotated[int, Field(ge=0, le=50)]
+    strategy: str | None = None
+
+
+class Vote(BaseModel):
+    db: str
+    page: Id
+    labeller: Person
+    offer: Offer
+    label: Literal[0, 1, 2] | None
+    """Which sample is better; 0 alike, None cannot tell."""
+    response_ms: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    flag: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500)] | None = None
+    change: bool = False
+    """True when the labeller opened a labelled pair on purpose to label it anew."""
+
+
+class Undo(BaseModel):
+    db: str
+    page: Id
+    labeller: Person
+    id: Annotated[str, StringConstraints(pattern=r"^u-[A-Za-z0-9]{8,64}$")]
+    target: Id
+    """Id of the vote to take back."""
+
+
+class Standing(BaseModel):
+    """Where a labeller and the DB stand."""
+
+    segments: int
+    total: int
+    """Labels in the DB that a fit can use, of everybody."""
+    skipped: int
+    """Pairs answered with can't tell."""
+    mine: int
+    today: int
+    """Mine, since midnight where the server runs."""
+    per_minute: float | None
+    checks: list[bool]
+    """For my last repeat checks, oldest first, whether I said the same again."""
+    goal: int | None
+
+
+class BatchReply(BaseModel):
+    pairs: list[Offer]
+    standing: Standing
+    notice: str = ""
+    """Why there are no more pairs; empty while there are."""
+    problems: list[str] = []
+    """Segments that were left out, one sentence each."""
+
+
+class VoteReply(BaseModel):
+    outcome: Literal["saved", "duplicate", "dropped"]
+    reason: str = ""
+    standing: Standing
+
+
+class UndoReply(BaseModel):
+    outcome: Literal["undone", "duplicate", "dropped"]
+    reason: str = ""
+    standing: Standing
+
+
+class Said(BaseModel):
+    """A label as the page shows it."""
+
+    offer: Offer
+    label: Literal[0, 1, 2] | None
+    labeller: str
+    flag: str | None = None
+    time: float | None = None
+
+
+class Session(BaseModel):
+    """What a page has to know at its start."""
+
+    db: str
+    db_name: str
+    name: str | None
+    goal: int | None
+    speed: float
+    start_paused: bool
+    strategy: str
+    strategies: list[str]
+    steps_per_second: float

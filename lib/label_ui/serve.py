@@ -1,0 +1,132 @@
+"""Starts the labelling page and says how to reach it."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import socket
+import ssl
+import sys
+
+import uvicorn
+
+from lib.cli import UserError
+from lib.label_ui.access import Guard, Keys, is_loopback, load_secret, own_names, state_folder
+from lib.label_ui.api import PageSettings, build_api
+from lib.label_ui.config import LabelConfig
+from lib.label_ui.desk import Desk
+from lib.label_ui.pages import add_pages
+
+
+def serve(config: LabelConfig) -> int:
+    """Serves the page until Ctrl-C.
+
+    Args:
+        config: The command line.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        UserError: the port is taken, the certificate does not fit, the DB cannot be read.
+    """
+    _check_certificate(config)
+    desk = Desk(
+        config.db_path,
+        strategy=config.strategy,
+        repeat_rate=config.repeat_rate,
+        goal=config.goal,
+        seed=config.seed,
+    )
+    segments = desk.count_segments()
+    listener = _bind(config.host, config.port)
+    port = listener.getsockname()[1]
+    secret, lasting = load_secret(state_folder())
+    keys = Keys(secret, desk.id)
+    scheme = "https" if config.ssl_cert else "http"
+    base = f"{scheme}://{_address(config.host)}:{port}/"
+    name = config.name.strip() if config.name else None
+    app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
+    add_pages(app, desk, keys)
+    guarded = Guard(app, keys, own_names(config.host), secure=config.ssl_cert is not None)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            guarded,
+            log_level="warning",
+            access_log=False,  # it would show tokens
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            ssl_certfile=config.ssl_cert,
+            ssl_keyfile=config.ssl_key,
+        )
+    )
+    _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; answers are on disk as they are given.")
+    _say(
+        f"Open once (the link works for one browser, which then stays in):\n  {base}?token={keys.new_link('host')}"
+    )
+    if is_loopback(config.host):
+        user, machine = getpass.getuser(), socket.gethostname()
+        _say(
+            f"From another machine, first:  ssh -L {port}:localhost:{port} {user}@{machine}\n"
+            "  then open the same link there."
+        )
+    elif not config.ssl_cert:
+        _say(
+            f"Warning: {config.host} is reachable from other machines and the connection is not encrypted: whoever "
+            "listens in can read the link and the cookie. Give --ssl-cert and --ssl-key, or use ssh -L.",
+            error=True,
+        )
+    if not lasting:
+        _say(
+            f"Note: {state_folder()} cannot be written, so browsers need a new link after a restart.",
+            error=True,
+        )
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        _say("Stopped.")
+    return 0
+
+
+def _check_certificate(config: LabelConfig) -> None:
+    if config.ssl_cert is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.ssl_cert, config.ssl_key)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--ssl-cert {config.ssl_cert}: expected a certificate and its key (PEM); {error}"
+        ) from error
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"--port {port}: taken by another program, perhaps another labelling page; "
+                f"stop it or take --port {port + 1 if port < 65535 else 8080}"
+            ) from None
+        raise UserError(
+            f"--host {host} --port {port}: cannot listen there ({error.strerror or error})"
+        ) from None
+    return listener
+
+
+def _address(host: str) -> str:
+    """What to type into a browser for an address that is listened on."""
+    if is_loopback(host):
+        return "localhost" if ":" not in host else f"[{host}]"
+    if host in ("0.0.0.0", "::"):
+        return socket.getfqdn()
+    return f"[{host}]" if ":" in host else host
+
+
+def _say(text: str, error: bool = False) -> None:
+    print(text, file=sys.stderr if error else sys.stdout, flush=True)

@@ -1,0 +1,679 @@
+// The labelling screen: shows a pair, takes an answer by key or button, sees to it that it is on disk, goes on.
+
+import { Deck, sides } from "./deck.js";
+import { Outbox, request } from "./outbox.js";
+import { Player } from "./player.js";
+
+const BATCH = 10; // pairs held at a time
+const SPEEDS = [0.5, 1, 2, 4];
+const BOUNCE = 150; // ms after a pair appears in which an answer cannot be meant for it
+const HEARTBEAT = 30000; // ms; leases last two minutes
+const SAID = { 1: "1 better", 2: "2 better", 0: "alike", x: "can’t tell" };
+
+const $ = (id) => document.getElementById(id);
+
+function newId(prefix = "") {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+// One id a tab, kept over a reload. A duplicated tab starts with a copy and takes a new one.
+async function pageId() {
+  let id = sessionStorage.getItem("page") ?? newId();
+  const hold = (name) =>
+    new Promise((resolve) => {
+      if (!navigator.locks) return resolve(true);
+      navigator.locks.request(`page-${name}`, { ifAvailable: true }, (lock) => {
+        resolve(Boolean(lock));
+        return lock ? new Promise(() => {}) : undefined;
+      });
+    });
+  if (!(await hold(id))) {
+    id = newId();
+    sessionStorage.removeItem("offers");
+    await hold(id);
+  }
+  sessionStorage.setItem("page", id);
+  return id;
+}
+
+class Labeller {
+  constructor(session, page) {
+    this.session = session;
+    this.page = page;
+    this.deck = new Deck();
+    this.answered = []; // [{offer, answer, flag}], latest last; what Undo takes back
+    this.older = true; // whether the server may have earlier answers than these
+    this.shown = null; // the offer on screen, once its clips are
+    this.busy = false; // an answer is on its way
+    this.note = "";
+    this.notice = "";
+    this.review = null; // a labelled pair opened from the table
+    this.problems = new Set();
+    this.name = localStorage.getItem("labeller") ?? session.name;
+    this.strategy = sessionStorage.getItem("strategy") ?? session.strategy;
+    this.outbox = new Outbox(session.db, page, (op, reply) => this.settled(op, reply), () => this.showState());
+    this.player = new Player(
+      [1, 2].map((i) => ({ canvas: $(`canvas${i}`), bar: $(`bar${i}`), action: $(`action${i}`) })),
+      $("stage"),
+      session.steps_per_second,
+      (step, of) => {
+        $("step").textContent = `step ${step} / ${of}`;
+      },
+    );
+    const still = session.start_paused || matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.player.playing = !still;
+    this.startPaused = still;
+  }
+
+  async start() {
+    this.wire();
+    this.setSpeed(Number(localStorage.getItem("speed")) || this.session.speed);
+    if (!this.name) await this.askName();
+    this.showName();
+    await this.outbox.flush();
+    const opened = new URLSearchParams(location.search).get("pair")?.split(".");
+    if (opened?.length === 2) {
+      await this.openReview(opened);
+      return;
+    }
+    this.recall();
+    await this.refill();
+    this.loadHistory().catch(() => {});
+    setInterval(() => {
+      if (document.visibilityState === "visible") this.refill();
+    }, HEARTBEAT);
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible") this.refill();
+    });
+  }
+
+  // --- pairs ---------------------------------------------------------------------------------------------------
+
+  // Pairs this tab held before a reload; the server renews them.
+  recall() {
+    const left = JSON.parse(sessionStorage.getItem("offers") ?? "null");
+    if (left?.db === this.session.db && left.name === this.name) {
+      const gone = new Set(this.outbox.ops.map((op) => op.body.offer?.id));
+      this.deck.set(left.offers.filter((offer) => !gone.has(offer.id)));
+      this.display();
+    }
+  }
+
+  remember() {
+    const { db } = this.session;
+    sessionStorage.setItem("offers", JSON.stringify({ db, name: this.name, offers: this.deck.offers }));
+  }
+
+  // Renews the pairs ahead and asks for more. One request at a time; a call during one leads to one more.
+  async refill(keep = null) {
+    if (this.filling) {
+      this.again = true;
+      return this.filling;
+    }
+    this.filling = this.fill(keep).finally(() => {
+      this.filling = null;
+      if (this.again) {
+        this.again = false;
+        this.refill();
+      }
+    });
+    return this.filling;
+  }
+
+  async fill(keep) {
+    clearTimeout(this.refillTimer);
+    const kept = keep ?? this.deck.offers;
+    const asked = new Set(this.deck.offers.map((offer) => offer.id));
+    let reply;
+    try {
+      reply = await request("/api/batch", {
+        page: this.page, labeller: this.name, keep: kept, want: BATCH, strategy: this.strategy,
+      });
+    } catch (error) {
+      this.outbox.failed(error.status ? error.message : "");
+      this.refillTimer = setTimeout(() => this.refill(), 2000);
+      return;
+    }
+    if (!this.outbox.waiting) this.outbox.reached();
+    // While the request was under way the labeller may have gone on: keep what came off the deck off it, keep what
+    // was put on it (an undone pair), and never take away the pair on screen.
+    const now = this.deck.offers;
+    const stay = new Set(now.map((offer) => offer.id));
+    const fresh = reply.pairs.filter((offer) => stay.has(offer.id) || !asked.has(offer.id));
+    const known = new Set(fresh.map((offer) => offer.id));
+    const mine = now.filter((offer, at) => !known.has(offer.id) && (at === 0 || !asked.has(offer.id)));
+    const current = now[0];
+    const merged = [...mine, ...fresh];
+    if (current) merged.sort((a, b) => (b.id === current.id) - (a.id === current.id));
+    const answered = new Set(this.answered.map((one) => one.offer.id));
+    this.deck.set(merged.filter((offer) => !answered.has(offer.id)));
+    this.notice = reply.notice;
+    this.showStanding(reply.standing);
+    this.showProblems(reply.problems);
+    this.remember();
+    this.display();
+    if (!this.deck.offers.length) this.refillTimer = setTimeout(() => this.refill(), 3000);
+  }
+
+  // Brings the first pair of the deck on screen, at once if its clips are there.
+  display(pressed = null) {
+    const offer = this.deck.current;
+    this.showList();
+    $("stage").classList.toggle("empty", !offer);
+    if (!offer) {
+      this.shown = null;
+      this.player.clear();
+      this.say(this.notice, { banner: true });
+      this.enable();
+      return;
+    }
+    if (this.shown === offer.id) return;
+    const clips = this.deck.ready(offer);
+    if (!clips) {
+      this.shown = null;
+      this.wanted = offer.id;
+      this.enable();
+      $("stage").classList.add("loading");
+      this.deck.load(offer).then(
+        () => {
+          if (this.deck.current?.id === offer.id) this.display(pressed);
+        },
+        (error) => this.unplayable(offer, error),
+      );
+      return;
+    }
+    this.banner("");
+    $("stage").classList.remove("loading");
+    if (this.startPaused) this.player.pause();
+    this.player.show(clips);
+    this.shown = offer.id;
+    this.appeared = performance.now();
+    this.away = 0;
+    this.setNote("");
+    this.enable();
+    this.showPaused();
+    this.showSizes(clips);
+    if (pressed !== null) {
+      // From the key press to the first frame of the next pair being on screen; read with PerformanceObserver.
+      requestAnimationFrame(() => {
+        performance.clearMeasures("next pair");
+        performance.measure("next pair", { start: pressed });
+      });
+    }
+  }
+
+  unplayable(offer, error) {
+    if (this.deck.current?.id !== offer.id) return;
+    if (error.status === 422 || error.status === 404) {
+      this.problems.add(error.message);
+      this.say(error.message);
+      this.deck.drop(offer.id);
+      this.refill();
+      this.display();
+      return;
+    }
+    this.outbox.failed(error.status ? error.message : "");
+    setTimeout(() => {
+      this.deck.retry(offer);
+      if (this.deck.current?.id === offer.id && this.shown !== offer.id) this.display();
+    }, 1000);
+  }
+
+  async resample() {
+    if (this.busy || this.review) return;
+    this.say("New pairs drawn.");
+    const current = this.deck.offers.slice(0, 1);
+    await this.filling;
+    this.deck.set(current);
+    await this.refill(current);
+  }
+
+  // --- answers -------------------------------------------------------------------------------------------------
+
+  get answerable() {
+    const offer = this.deck.current;
+    return Boolean(offer && this.shown === offer.id && !this.busy && !this.outbox.blocked && !$("ask").open);
+  }
+
+  // answer: "1" left is better, "2" right is, "0" alike, "x" can't tell.
+  async answer(answer, pressed) {
+    if (!this.answerable || performance.now() - this.appeared < BOUNCE) return;
+    const offer = this.deck.current;
+    const label = { 0: 0, x: null, 1: offer.left, 2: 3 - offer.left }[answer];
+    this.busy = true;
+    this.enable();
+    const op = this.outbox.add("/api/vote", {
+      db: this.session.db,
+      page: this.page,
+      labeller: this.name,
+      offer,
+      label,
+      response_ms: Math.round(performance.now() - this.appeared - this.away),
+      flag: this.note || null,
+      change: Boolean(this.review),
+    });
+    this.pending = { op, offer, answer, flag: this.note, pressed };
+    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
+    await this.outbox.flush();
+    if (this.pending?.op === op && this.outbox.offline) this.moveOn(); // it waits in the outbox; the page says so
+    else if (this.pending?.op === op) this.showState();
+  }
+
+  // The server has dealt with an answer, perhaps one from before a reload.
+  settled(op, reply) {
+    if (reply.standing) this.showStanding(reply.standing);
+    if (reply.outcome === "dropped") {
+      this.say(`An answer was not counted: ${reply.reason}.`, { alert: true });
+      this.answered = this.answered.filter((one) => one.offer.id !== op.body.offer?.id);
+    }
+    if (this.pending?.op === op) this.moveOn(reply.outcome === "dropped");
+    else if (!this.outbox.waiting) {
+      this.say(reply.outcome === "dropped" ? null : "Back in touch. Everything that waited is saved.");
+      this.refill();
+    }
+  }
+
+  moveOn(dropped = false) {
+    const { offer, answer, flag, pressed } = this.pending;
+    this.pending = null;
+    this.busy = false;
+    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.remove("chosen");
+    if (!dropped) this.answered.push({ offer, answer, flag });
+    if (this.answered.length > 500) {
+      this.answered.splice(0, 250);
+      this.older = true;
+    }
+    if (this.review) {
+      this.endReview(dropped);
+      return;
+    }
+    this.deck.drop(offer.id);
+    this.remember();
+    this.display(pressed);
+    if (!dropped && !this.outbox.offline) this.say(`Saved: ${SAID[answer]}.`);
+    this.showState();
+    if (!this.outbox.offline) this.refill();
+  }
+
+  async undo() {
+    if (this.busy && !this.outbox.blocked) return;
+    if (this.review || $("ask").open) return;
+    if (this.pending) {
+      // It waits because the server cannot write. Take it back by a second message, never by dropping the first.
+      this.answered.push({ offer: this.pending.offer, answer: this.pending.answer });
+      this.deck.drop(this.pending.offer.id);
+      this.pending = null;
+      this.busy = false;
+    }
+    if (!this.answered.length && this.older) await this.loadHistory().catch(() => {});
+    const last = this.answered.pop();
+    if (!last) {
+      this.say("There is nothing to undo.");
+      return;
+    }
+    this.outbox.add("/api/undo", {
+      db: this.session.db, page: this.page, labeller: this.name, id: newId("u-"), target: last.offer.id,
+    });
+    // The same pair under a new id: the old one has been used.
+    const offer = { ...last.offer, id: newId() };
+    this.deck.set([offer, ...this.deck.offers]);
+    this.remember();
+    this.display();
+    this.setNote(last.flag ?? "");
+    this.say(`Taken back: ${SAID[last.answer]}. Answer this pair again.`);
+    await this.outbox.flush();
+    this.showState();
+    if (!this.outbox.offline) this.refill();
+  }
+
+  async loadHistory() {
+    const before = this.answered[0]?.offer.id;
+    const query = new URLSearchParams({ labeller: this.name, ...(before && { before }) });
+    const said = await request(`/api/history?${query}`);
+    const known = new Set(this.answered.map((one) => one.offer.id));
+    const earlier = said.filter((one) => !known.has(one.offer.id));
+    this.answered = [...earlier.map(({ offer, label, flag }) => ({ offer, answer: side(label, offer), flag })), ...this.answered];
+    this.older = earlier.length > 0;
+    this.showList();
+  }
+
+  // --- a labelled pair, opened from the table ------------------------------------------------------------------
+
+  async openReview([clip1, clip2]) {
+    const { offer, said } = await request(`/api/pair/${clip1}/${clip2}`);
+    this.review = { said };
+    document.body.classList.add("review");
+    for (const id of ["undo", "resample", "strategy"]) $(id).disabled = true;
+    $("list").replaceChildren();
+    this.deck.set([offer]);
+    this.display();
+    const words = said.map((one) => `${one.labeller}: ${SAID[side(one.label, offer)]}${one.flag ? ` (${one.flag})` : ""}`);
+    this.say(`${words.join("; ") || "Not labelled yet"}. An answer here replaces yours; Esc goes back.`);
+    const mine = said.find((one) => one.labeller === this.name);
+    if (mine?.flag) this.setNote(mine.flag);
+  }
+
+  endReview(dropped) {
+    if (!dropped && !this.outbox.waiting) location.assign("/labels");
+    else this.showState();
+  }
+
+  // --- keys and buttons ----------------------------------------------------------------------------------------
+
+  wire() {
+    document.addEventListener("keydown", (event) => this.key(event));
+    // A button that was clicked gives the focus back, so that Space goes on meaning pause.
+    document.addEventListener("click", (event) => {
+      if (event.detail > 0) event.target.closest("button, select")?.blur();
+    });
+    const press = (id, action) => $(id).addEventListener("click", (event) => action(event.timeStamp));
+    for (const button of document.querySelectorAll("[data-answer]")) {
+      button.addEventListener("click", (event) => this.answer(button.dataset.answer, event.timeStamp));
+    }
+    press("undo", () => this.undo());
+    press("flag", () => this.openNote());
+    press("pause", () => this.toggle());
+    press("back", () => this.stepBy(-1));
+    press("forth", () => this.stepBy(1));
+    press("replay", () => this.replay());
+    press("resample", () => this.resample());
+    press("who", () => this.askName().then(() => this.changeName()));
+    for (const speed of SPEEDS) {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
+      button.setAttribute("role", "radio");
+      button.dataset.speed = speed;
+      button.addEventListener("click", () => this.setSpeed(speed));
+      $("speed").append(button);
+    }
+    for (const name of this.session.strategies) $("strategy").append(new Option(name, name));
+    if (!this.session.strategies.includes(this.strategy)) this.strategy = this.session.strategy;
+    $("strategy").value = this.strategy;
+    $("strategy").addEventListener("change", () => {
+      this.strategy = $("strategy").value;
+      sessionStorage.setItem("strategy", this.strategy);
+      $("strategy").blur();
+      this.resample();
+    });
+    $("noteform").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.setNote($("note").value.trim() || "flagged");
+    });
+    let hidden = null;
+    document.addEventListener("visibilitychange", () => {
+      // Time spent elsewhere is no response time.
+      if (document.visibilityState === "hidden") hidden = performance.now();
+      else if (hidden !== null) this.away += performance.now() - hidden;
+    });
+    addEventListener("beforeunload", (event) => {
+      if (this.outbox.waiting && this.outbox.blocked) event.preventDefault();
+    });
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const target = event.target;
+    if (target === $("note")) {
+      if (event.key === "Escape") this.setNote("");
+      return;
+    }
+    if ($("ask").open || target.matches("input, textarea, select")) return;
+    // Digits by their place too: on some keyboards they need Shift.
+    const digit = /^(?:Digit|Numpad)([012])$/.exec(event.code)?.[1];
+    const key = digit ?? (event.key.length === 1 ? event.key.toLowerCase() : event.key);
+    const onButton = target.matches("button, a") && target.matches(":focus-visible");
+    if (key === "ArrowLeft" || key === "ArrowRight") {
+      event.preventDefault();
+      this.stepBy(key === "ArrowLeft" ? -1 : 1);
+      return;
+    }
+    if (key === " " && onButton) return; // somebody walks through the buttons with Tab
+    const actions = {
+      1: () => this.answer("1", event.timeStamp),
+      2: () => this.answer("2", event.timeStamp),
+      0: () => this.answer("0", event.timeStamp),
+      x: () => this.answer("x", event.timeStamp),
+      u: () => this.undo(),
+      Backspace: () => this.undo(),
+      f: () => this.openNote(),
+      " ": () => this.toggle(),
+      r: () => this.replay(),
+      n: () => this.resample(),
+      "-": () => this.changeSpeed(-1),
+      "+": () => this.changeSpeed(1),
+      "=": () => this.changeSpeed(1),
+      Escape: () => this.review && location.assign("/labels"),
+    };
+    if (!(key in actions)) return;
+    event.preventDefault();
+    if (!event.repeat) actions[key](); // a key that is held down answers once
+  }
+
+  toggle() {
+    if (this.player.playing) this.player.pause();
+    else this.player.play();
+    this.showPaused();
+  }
+
+  stepBy(by) {
+    this.player.step(by);
+    this.showPaused();
+  }
+
+  replay() {
+    this.player.playing = true;
+    this.player.replay();
+    this.showPaused();
+  }
+
+  setSpeed(speed) {
+    this.player.speed = SPEEDS.includes(speed) ? speed : 2;
+    localStorage.setItem("speed", this.player.speed);
+    for (const button of $("speed").children) {
+      const chosen = Number(button.dataset.speed) === this.player.speed;
+      button.setAttribute("aria-checked", chosen);
+      button.tabIndex = chosen ? 0 : -1;
+    }
+  }
+
+  changeSpeed(by) {
+    const at = SPEEDS.indexOf(this.player.speed) + by;
+    this.setSpeed(SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, at))]);
+  }
+
+  openNote() {
+    if (!this.shown || this.busy) return;
+    $("noteform").hidden = false;
+    $("flag").setAttribute("aria-expanded", "true");
+    $("note").value = this.note === "flagged" ? "" : this.note;
+    $("note").focus();
+  }
+
+  setNote(text) {
+    this.note = text;
+    $("noteform").hidden = true;
+    $("flag").setAttribute("aria-expanded", "false");
+    $("flag").setAttribute("aria-pressed", Boolean(text));
+    $("flag").title = text ? `Flagged: ${text}` : "Flag this pair with a note";
+    if (document.activeElement === $("note")) $("note").blur();
+    if (text) this.say(`Flagged: ${text}`);
+  }
+
+  askName() {
+    return new Promise((resolve) => {
+      $("askname").value = this.name ?? "";
+      $("ask").showModal();
+      $("ask").oncancel = (event) => {
+        if (this.name) resolve();
+        else event.preventDefault();
+      };
+      $("askform").onsubmit = (event) => {
+        event.preventDefault();
+        const name = $("askname").value.trim();
+        if (!name) return;
+        this.name = name;
+        localStorage.setItem("labeller", name);
+        $("ask").close();
+        resolve();
+      };
+    });
+  }
+
+  changeName() {
+    this.showName();
+    if (this.review) return;
+    this.answered = [];
+    this.older = true;
+    this.refill();
+    this.loadHistory().catch(() => {});
+  }
+
+  // --- what the panel says -------------------------------------------------------------------------------------
+
+  enable() {
+    const ready = this.answerable;
+    for (const button of document.querySelectorAll("[data-answer]")) button.disabled = !ready;
+    $("flag").disabled = !this.shown;
+  }
+
+  say(text, { alert = false, banner = false } = {}) {
+    if (banner) this.banner(text);
+    if (text === null || text === undefined) return;
+    $("status").classList.toggle("alert", alert);
+    $("status").textContent = banner ? "" : text;
+  }
+
+  banner(text) {
+    $("notice").hidden = !text;
+    $("notice").textContent = text;
+  }
+
+  showState() {
+    const { offline, blocked, waiting } = this.outbox;
+    this.enable();
+    if (blocked) {
+      const kept = waiting ? ` ${waiting} answer${waiting > 1 ? "s are" : " is"} kept in this browser and sent again by itself.` : "";
+      this.say(`Not saved: ${blocked}.${kept}`, { alert: true });
+    } else if (offline) {
+      const kept = waiting ? `${waiting} answer${waiting > 1 ? "s wait" : " waits"} in this browser, not on disk yet.` : "";
+      this.say(`The server does not answer. ${kept} Trying again.`, { alert: true });
+    } else if ($("status").classList.contains("alert") && !waiting) {
+      this.say("Back in touch.");
+    }
+  }
+
+  showName() {
+    $("who").textContent = this.name;
+    $("who").setAttribute("aria-label", `Labelling as ${this.name}; change`);
+  }
+
+  showPaused() {
+    $("pausetext").textContent = this.player.playing ? "Pause" : "Play";
+  }
+
+  showSizes(clips) {
+    const [one, two] = clips.map(({ meta }) => meta);
+    if (one.game && two.game && one.game !== two.game) {
+      this.say(`These clips are of two games, ${one.game} and ${two.game}: X leaves the pair out.`, { alert: true });
+    } else if (one.width !== two.width || one.height !== two.height) {
+      this.say("These clips are of different sizes, perhaps of two games: X leaves the pair out.", { alert: true });
+    }
+  }
+
+  showProblems(problems) {
+    const fresh = problems.filter((problem) => !this.problems.has(problem));
+    for (const problem of fresh) this.problems.add(problem);
+    if (fresh.length) this.say(`Left out: ${fresh[0]}`);
+  }
+
+  showStanding(standing) {
+    const { total, goal, today, mine, per_minute: rate, checks, skipped } = standing;
+    $("total").textContent = total;
+    $("of").textContent = `${goal ? `of ${goal} ` : ""}label${goal || total !== 1 ? "s" : ""}`;
+    $("of").title = `${skipped} can’t tell, not counted`;
+    $("goal").hidden = !goal;
+    if (goal) Object.assign($("goal"), { max: goal, value: Math.min(total, goal) });
+    const parts = [`yours ${mine}`, `today ${today}`];
+    if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
+    if (goal && total >= goal) parts.push("goal reached");
+    else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);
+    $("pace").replaceChildren(...parts.flatMap((part) => [words(part), " "]));
+    const same = checks.filter(Boolean).length;
+    $("checks").hidden = !checks.length;
+    $("checks").replaceChildren(
+      ...checks.map((agrees) => Object.assign(document.createElement("i"), { className: agrees ? "same" : "" })),
+      `${same} of ${checks.length} the same when asked again`,
+    );
+  }
+
+  showList() {
+    if (this.review) return;
+    const rows = [];
+    for (const { offer, answer } of this.answered.slice(-3)) rows.push(this.row(offer, SAID[answer], "said", null));
+    this.deck.offers.forEach((offer, at) => {
+      const text = at === 0 ? "now" : at === 1 ? "next" : "";
+      rows.push(this.row(offer, text, at === 0 ? "now" : "", at));
+    });
+    $("list").replaceChildren(...rows);
+    $("list").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  row(offer, text, kind, at) {
+    const item = document.createElement("li");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = kind;
+    button.title = `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`;
+    for (const id of sides(offer)) {
+      button.append(Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "", loading: "lazy" }));
+    }
+    button.append(Object.assign(document.createElement("span"), { textContent: text }));
+    if (at === 0) button.setAttribute("aria-current", "true");
+    button.disabled = at === null || at === 0;
+    button.addEventListener("click", () => {
+      if (this.busy) return;
+      const rest = this.deck.offers.filter((other) => other.id !== offer.id);
+      this.deck.set([offer, ...rest]);
+      this.remember();
+      this.display();
+    });
+    item.append(button);
+    return item;
+  }
+}
+
+function side(label, offer) {
+  if (label === null) return "x";
+  return label === 0 ? "0" : label === offer.left ? "1" : "2";
+}
+
+// A few words that stay on one line.
+function words(text) {
+  return Object.assign(document.createElement("span"), { textContent: text });
+}
+
+function duration(minutes) {
+  if (minutes < 1) return "1 min";
+  return minutes < 90 ? `${Math.round(minutes)} min` : `${(minutes / 60).toFixed(1)} h`;
+}
+
+async function main() {
+  let wait = 500;
+  for (;;) {
+    try {
+      const session = await request("/api/session");
+      const labeller = new Labeller(session, await pageId());
+      await labeller.start();
+      return;
+    } catch (error) {
+      $("status").textContent = error.status ? error.message : "The server does not answer. Trying again.";
+      $("status").classList.add("alert");
+      if (error.status) return;
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      wait = Math.min(wait * 2, 4000);
+    }
+  }
+}
+
+main();

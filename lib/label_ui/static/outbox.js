@@ -1,0 +1,110 @@
+// Answers on their way to the server. Each is put into localStorage before it is sent and stays there until the server
+// has said that it is on disk, so neither a lost connection nor a closed tab loses one. The server counts an answer
+// once however often it comes.
+
+const RETRY = [500, 1000, 2000, 4000, 8000]; // ms
+const TIMEOUT = 5000;
+
+export async function request(path, body) {
+  const response = await fetch(path, {
+    method: body === undefined ? "GET" : "POST",
+    headers: body === undefined ? {} : { "Content-Type": "application/json" },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal: AbortSignal.timeout(TIMEOUT),
+  });
+  if (response.ok) return response.json();
+  const said = await response.json().catch(() => ({}));
+  const reason = said.error ?? (typeof said.detail === "string" ? said.detail : `the server answered ${response.status}`);
+  throw Object.assign(new Error(reason), { status: response.status });
+}
+
+export class Outbox {
+  // onResult(op, reply) for each answer the server has settled; onState() when connection or queue changed.
+  constructor(db, page, onResult, onState) {
+    this.prefix = `answer:${db}:`;
+    this.page = page;
+    this.onResult = onResult;
+    this.onState = onState;
+    this.count = 0;
+    this.failures = 0;
+    this.sending = null;
+    this.timer = null;
+    this.offline = false;
+    this.blocked = ""; // why the server cannot take answers now although it is there
+    this.ops = [];
+    this.adopt();
+    addEventListener("online", () => this.flush());
+  }
+
+  // Takes over what this or a closed tab left behind.
+  adopt() {
+    const keys = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix)).sort();
+    this.ops = keys.map((key) => ({ key, ...JSON.parse(localStorage.getItem(key)) }));
+  }
+
+  get waiting() {
+    return this.ops.length;
+  }
+
+  add(path, body) {
+    this.count += 1;
+    const order = `${Date.now().toString().padStart(15, "0")}-${this.count.toString().padStart(6, "0")}`;
+    const op = { key: `${this.prefix}${order}-${this.page}`, path, body };
+    try {
+      localStorage.setItem(op.key, JSON.stringify({ path, body }));
+    } catch {
+      // Storage is full or off: the answer still waits here in memory.
+    }
+    this.ops.push(op);
+    return op;
+  }
+
+  // Sends what waits, in order. Resolves when nothing is left or the server cannot be reached.
+  flush() {
+    this.sending ??= this.send().finally(() => {
+      this.sending = null;
+    });
+    return this.sending;
+  }
+
+  async send() {
+    clearTimeout(this.timer);
+    while (this.ops.length) {
+      const op = this.ops[0];
+      let reply;
+      try {
+        reply = await request(op.path, op.body);
+      } catch (error) {
+        const status = error.status;
+        if (status >= 400 && status < 500 && ![401, 403, 408, 429].includes(status)) {
+          reply = { outcome: "dropped", reason: error.message };
+        } else {
+          this.failed(status ? error.message : "");
+          return;
+        }
+      }
+      this.ops.shift();
+      localStorage.removeItem(op.key);
+      this.reached();
+      this.onResult(op, reply);
+    }
+  }
+
+  failed(reason) {
+    this.offline = !reason;
+    this.blocked = reason;
+    const wait = RETRY[Math.min(this.failures, RETRY.length - 1)];
+    this.failures += 1;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.flush(), wait);
+    this.onState();
+  }
+
+  reached() {
+    const changed = this.offline || this.blocked;
+    this.offline = false;
+    this.blocked = "";
+    this.failures = 0;
+    if (changed) this.onState();
+  }
+}
