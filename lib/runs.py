@@ -17,6 +17,7 @@ import platform
 import re
 import secrets
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -323,6 +324,39 @@ def resolve_device(name: str) -> torch.device:
 
 
 # --- run folders -----------------------------------------------------------------------------------------------
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether bf16 is arithmetic that the device does natively rather than emulates."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+class Interrupt:
+    """Turns Ctrl-C and SIGTERM into a flag, so that work in progress ends between two of its steps.
+
+    Asked a second time, it raises KeyboardInterrupt at once.
+
+    Attributes:
+        asked: Whether the end was asked for.
+    """
+
+    def __enter__(self) -> Self:
+        self.asked = False
+        self._handlers = {sig: signal.signal(sig, self._ask) for sig in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for sig, handler in self._handlers.items():
+            signal.signal(sig, handler)
 
 
 def make_run_dir(root: Path, stage: str, name: str) -> Path:

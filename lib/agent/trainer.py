@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import signal
 import time
 from collections import deque
 from pathlib import Path
@@ -25,9 +24,11 @@ from lib.preferences.recorder import SegmentRecorder
 from lib.reward.model import load_reward_model
 from lib.runs import (
     Charts,
+    Interrupt,
     Progress,
     format_count,
     format_duration,
+    has_fast_bf16,
     make_run_dir,
     mean_interval,
     resolve_device,
@@ -37,13 +38,6 @@ from lib.runs import (
 _LOG_SECONDS = 2.0
 _RECENT_GAMES = 100
 _EVAL_SEED = 10_000  # evaluations play other games than training does
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether bf16 is arithmetic the device does natively, rather than emulates."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def update(
@@ -95,24 +89,6 @@ def update(
     if rollout.learned is not None:
         parts["learned_reward"] = (rewards * valid).sum() / valid.sum().clamp(min=1)
     return parts
-
-
-class _Interrupt:
-    """Turns Ctrl-C and SIGTERM into a flag that is looked at between two updates."""
-
-    def __enter__(self) -> "_Interrupt":
-        self.asked = False
-        self._old = {sig: signal.signal(sig, self._ask) for sig in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt  # asked twice: no more patience
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        for sig, handler in self._old.items():
-            signal.signal(sig, handler)
 
 
 class _Monitor:
@@ -241,7 +217,7 @@ def train(config: TrainConfig) -> Path | None:
 
         saved = None
         steps, next_eval = 0, config.eval_every
-        interrupt = stack.enter_context(_Interrupt())
+        interrupt = stack.enter_context(Interrupt())
         while steps < config.steps and not interrupt.asked:
             lr = config.learning_rate * max(0.0, 1 - steps / config.lr_decay_steps)
             for group in optimizer.param_groups:

@@ -169,8 +169,18 @@ def _shape(frame_shape: tuple[int, int, int]) -> str:
     return "×".join(map(str, frame_shape))
 
 
-def save_reward_model(path: Path, model: RewardModel, config: Any, parents: dict[str, Any]) -> None:
-    """Writes a reward checkpoint, atomically."""
+def save_reward_model(
+    path: Path, model: RewardModel, config: Any, parents: dict[str, Any], results: dict[str, float]
+) -> None:
+    """Writes a reward checkpoint, atomically.
+
+    Args:
+      path: the file.
+      model: what to keep.
+      config: the configuration of the fit.
+      parents: the DBs it was fitted on.
+      results: figures of the fit to keep with it.
+    """
     payload = {
         "frame_shape": list(model.frame_shape),
         "num_actions": model.num_actions,
@@ -178,6 +188,7 @@ def save_reward_model(path: Path, model: RewardModel, config: Any, parents: dict
             {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
             for member in model.members
         ],
+        "results": results,
     }
     save_checkpoint(path, "reward", payload, config, parents)
 

@@ -1,0 +1,35 @@
+"""The flags of 03_reward_train.py. Nothing heavy is imported here, so that --help answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.cli import UserError, flag
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """One fit of a reward model."""
+
+    dbs: list[Path] = flag(positional=True, metavar="DB", help="segment DBs with a labels.json each")
+    name: str = flag("-n", help="name of the model: OUT/reward-NAME.dat")
+    out: Path = flag("-o", help="folder for the reward model")
+    dev: str = flag(default="cpu", help="device of the network: cpu, cuda, cuda:1")
+    lr: float = flag(default=1e-4, min=0, help="Adam's learning rate")
+    batch_size: int = flag(default=64, min=1, help="pairs per update")
+    epochs: int = flag(default=100, min=1, help="epochs at the most")
+    patience: int = flag(default=4, min=1, help="stop after this many epochs without a better held-out loss")
+    held_out: float = flag(default=0.2, min=0.01, max=0.9, help="share of the labels kept for judging the fit")
+    frame_stride: int = flag(
+        default=1, min=1, help="fit on every n-th step of a clip, from a random first one (5: five times faster)"
+    )
+    num_actions: int | None = flag(
+        default=None, min=1, help="size of the action set, for segments of the original format that do not say it"
+    )
+    memory_mb: int = flag(default=4096, min=0, help="memory for decoded segments; the rest is read as needed")
+    seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")
+    runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
+    bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
+
+    def __post_init__(self) -> None:
+        if not self.dbs:
+            raise UserError("expected at least one DB, a folder of segments with a labels.json")

@@ -1,0 +1,257 @@
+"""Fitting a reward model to labels."""
+
+import copy
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lib.cli import UserError
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs, PreferenceData, SegmentStore, load_preferences, split_by_segment
+from lib.reward.loss import preference_accuracy, preference_loss
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.runs import (
+    Charts,
+    Interrupt,
+    Progress,
+    check_name,
+    format_duration,
+    has_fast_bf16,
+    make_run_dir,
+    resolve_device,
+    write_config,
+)
+
+_PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
+_LEAST_LABELS = 10
+
+
+def segment_returns(
+    network: RewardNet, segments: SegmentStore, indices: np.ndarray, device: torch.device, stride: int, offset: int
+) -> torch.Tensor:
+    """R̂ = Σₜ r̂(oₜ, aₜ) of some segments, estimated from every `stride`-th step.
+
+    Args:
+      network: r̂.
+      segments: where the frames lie.
+      indices: int64 `[K]`, which segments.
+      device: where to compute.
+      stride: 1 sums every step; n sums every n-th and multiplies by the share left out.
+      offset: first step, below stride.
+
+    Returns:
+      float32 `[K]`.
+    """
+    frames, actions, owners, scales = [], [], [], []
+    for owner, index in enumerate(indices):
+        all_frames, all_actions = segments.get(int(index))
+        frames.append(torch.from_numpy(all_frames[offset::stride]))
+        actions.append(torch.from_numpy(all_actions[offset::stride]))
+        owners.append(torch.full((len(actions[-1]),), owner))
+        scales.append(len(all_actions) / max(1, len(actions[-1])))
+    rewards = network(
+        torch.cat(frames).to(device, non_blocking=True), torch.cat(actions).to(device, non_blocking=True)
+    )
+    sums = torch.zeros(len(indices), device=device).index_add(0, torch.cat(owners).to(device), rewards)
+    return sums * torch.tensor(scales, device=device)
+
+
+def _both_returns(
+    network: RewardNet,
+    segments: SegmentStore,
+    pairs: Pairs,
+    device: torch.device,
+    bf16: bool,
+    stride: int = 1,
+    offset: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    both = np.concatenate([pairs.first, pairs.second])
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        returns = segment_returns(network, segments, both, device, stride, offset)
+    return returns[: len(pairs)], returns[len(pairs) :]
+
+
+def train_epoch(
+    network: RewardNet,
+    optimizer: torch.optim.Optimizer,
+    segments: SegmentStore,
+    pairs: Pairs,
+    config: FitConfig,
+    rng: np.random.Generator,
+    bf16: bool,
+) -> float:
+    """One pass over the training pairs in random order.
+
+    Returns:
+      The mean loss.
+    """
+    network.train()
+    device = next(network.parameters()).device
+    order, total = rng.permutation(len(pairs)), torch.zeros((), device=device)
+    for start in range(0, len(order), config.batch_size):
+        batch = order[start : start + config.batch_size]
+        optimizer.zero_grad(set_to_none=True)
+        for at in range(0, len(batch), _PAIRS_AT_ONCE):
+            part = pairs.subset(batch[at : at + _PAIRS_AT_ONCE])
+            offset = int(rng.integers(config.frame_stride))
+            return1, return2 = _both_returns(
+                network, segments, part, device, bf16, config.frame_stride, offset
+            )
+            preference1 = torch.from_numpy(part.preference1).to(device)
+            loss = preference_loss(return1, return2, preference1).sum()
+            (loss / len(batch)).backward()
+            total += loss.detach()
+        optimizer.step()
+    return float(total) / len(pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """How a reward model does on pairs it was not fitted on."""
+
+    loss: float
+    correct: int
+    decided: int
+    """Pairs that are no tie: those that accuracy is about."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.decided if self.decided else float("nan")
+
+
+@torch.no_grad()
+def judge(network: RewardNet, segments: SegmentStore, pairs: Pairs, bf16: bool) -> HeldOut:
+    """Loss and accuracy over every step of some pairs, in evaluation mode."""
+    network.eval()
+    device = next(network.parameters()).device
+    loss, correct, decided = 0.0, 0, 0
+    for at in range(0, len(pairs), _PAIRS_AT_ONCE):
+        part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
+        preference1 = torch.from_numpy(part.preference1).to(device)
+        return1, return2 = _both_returns(network, segments, part, device, bf16)
+        loss += float(preference_loss(return1, return2, preference1).sum())
+        hits = preference_accuracy(return1, return2, preference1)
+        correct, decided = correct + int(hits.sum()), decided + len(hits)
+    return HeldOut(loss / len(pairs), correct, decided)
+
+
+@torch.no_grad()
+def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) -> tuple[float, float]:
+    """Mean and standard deviation of r̂ over every step of every segment.
+
+    Raises:
+      UserError: r̂ does not depend on what it sees, so it cannot teach anything.
+    """
+    network.eval()
+    device = next(network.parameters()).device
+    outputs = []
+    for index in range(len(segments)):
+        frames, actions = segments.get(index)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            outputs.append(network(torch.from_numpy(frames).to(device), torch.from_numpy(actions).to(device)))
+    rewards = torch.cat(outputs).double()
+    mean, std = float(rewards.mean()), float(rewards.std())
+    if not std > 1e-6 * max(1.0, abs(mean)):
+        raise UserError("the reward model pays the same for everything; label more pairs, with fewer ties among them")
+    return mean, std
+
+
+def fit(config: FitConfig) -> Path:
+    """Fits a reward model as the configuration says.
+
+    Returns:
+      The checkpoint.
+
+    Raises:
+      UserError: something about the flags, the DBs or the labels that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    path = config.out / f"reward-{check_name(config.name)}.dat"
+    with Progress() as progress:
+        data = load_preferences(config.dbs, config.memory_mb, config.num_actions)
+        for problem in data.problems:
+            progress.line(f"left out: {problem}")
+        if len(data.pairs) < _LEAST_LABELS:
+            raise UserError(
+                f"expected at least {_LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
+                f"label more with 02_label_ui.py"
+            )
+        train, test = split_by_segment(data.pairs, config.held_out, config.seed)
+        run_dir = make_run_dir(config.runs, "reward", config.name)
+        write_config(run_dir, dataclasses.asdict(config))
+        torn = len(data.pairs) - len(train) - len(test)
+        progress.line(
+            f"{len(data.pairs)} labels on {len(data.segments)} segments of {data.segments.env_id or 'an unnamed game'}: "
+            f"{len(train)} to fit, {len(test)} held out"
+            + (f", {torn} left aside because they share clips with both" if torn else "")
+            + f"; curves in {run_dir}"
+        )
+        with Charts(run_dir) as charts, Interrupt() as interrupt:
+            network, best = _fit_one(config, data, train, test, device, bf16, charts, progress, interrupt)
+        mean, std = output_statistics(network, data.segments, bf16)
+        model = RewardModel([Member(network, mean, std)], device, bf16)
+        parents = {"dbs": data.parents, "labels": len(data.pairs)}
+        results = {
+            "held_out_loss": best.loss,
+            "held_out_correct": best.correct,
+            "held_out_decided": best.decided,
+        }
+        save_reward_model(path, model, dataclasses.asdict(config), parents, results)
+        progress.line(
+            f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
+            f"loss {best.loss:.3f}; saved {path}"
+        )
+    return path
+
+
+def _fit_one(
+    config: FitConfig,
+    data: PreferenceData,
+    train: np.ndarray,
+    test: np.ndarray,
+    device: torch.device,
+    bf16: bool,
+    charts: Charts,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> tuple[RewardNet, HeldOut]:
+    """Epochs until the held-out loss stops falling; the network of the best one and how it did."""
+    torch.manual_seed(config.seed)
+    rng = np.random.default_rng(config.seed)
+    assert data.segments.frame_shape is not None
+    network = RewardNet(data.segments.frame_shape, data.segments.num_actions).to(device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr)
+    train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
+    best, best_state, best_epoch = None, copy.deepcopy(network.state_dict()), 0
+    began = time.perf_counter()
+    for epoch in range(1, config.epochs + 1):
+        train_loss = train_epoch(network, optimizer, data.segments, train_pairs, config, rng, bf16)
+        result = judge(network, data.segments, test_pairs, bf16)
+        if not np.isfinite(train_loss) or not np.isfinite(result.loss):
+            if best is None:
+                raise UserError("the fit broke: its loss is no finite number; try a smaller --lr")
+            progress.line(f"epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}")
+            break
+        charts.scalars(
+            {"loss/train": train_loss, "loss/held_out": result.loss, "accuracy/held_out": result.accuracy}, epoch
+        )
+        if best is None or result.loss < best.loss:
+            best, best_state, best_epoch = result, copy.deepcopy(network.state_dict()), epoch
+        seconds = (time.perf_counter() - began) / epoch
+        left = min(config.epochs - epoch, config.patience - (epoch - best_epoch))
+        progress.line(
+            f"epoch {epoch}: loss {train_loss:.3f}, held out {result.loss:.3f}, accuracy {result.accuracy:.1%}"
+            f"{' *' if best_epoch == epoch else ''}  ({format_duration(seconds)} each, "
+            f"at least {format_duration(left * seconds)} to go)"
+        )
+        if epoch - best_epoch >= config.patience or interrupt.asked:
+            break
+    assert best is not None
+    if interrupt.asked:
+        progress.line(f"stopped by request; keeping the best so far, epoch {best_epoch}")
+    network.load_state_dict(best_state)
+    return network, best
