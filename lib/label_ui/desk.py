@@ -221,7 +221,7 @@ class Desk:
         """
         with self._lock:
             self._sync()
-            entries = [e for e in self._ledger.history[(labeller, None)] if e.label.id]
+            entries = [e for e in self._ledger.history[(labeller, None)] if _is_ours(e.label.id)]
             ids = [entry.label.id for entry in entries]
             if before in ids:
                 entries = entries[: ids.index(before)]
@@ -290,6 +290,11 @@ class Desk:
         with self._lock:
             return len(self._sync())
 
+    def state(self) -> tuple[object, ...]:
+        """Differs from an earlier one if segments or labels have changed since. Raises UserError, OSError."""
+        with self._lock:
+            return len(self._sync()), self._read_as, len(self._broken)
+
     def overview(self) -> Overview:
         """Figures about the whole DB. Walks the files once for their size."""
         with self._lock:
@@ -301,13 +306,15 @@ class Desk:
             }
             pairs = [said for said in self._ledger.standing.values() if len(said) > 1]
             broken = dict(self._broken)
+            answered = len(self._ledger.standing)
         alike = sum(len({verdict(label) for label in said.values()}) == 1 for said in pairs)
         return Overview(
             segments=len(names),
             labels=labels,
+            pairs=answered,
             shared_pairs=len(pairs),
             shared_alike=alike,
-            checks={_display(who): results for who, results in checks.items() if results},
+            checks={display_name(who): results for who, results in checks.items() if results},
             broken=broken,
             log_problems=list(self._log.problems),
             bytes_segments=sum(_size(self.root / name) for name in names),
@@ -432,7 +439,7 @@ class Desk:
             {
                 "offer": offer,
                 "label": label.label,
-                "labeller": _display(label.labeller),
+                "labeller": display_name(label.labeller),
                 "flag": label.flag,
                 "time": label.time,
             }
@@ -460,6 +467,8 @@ class Overview:
 
     segments: int
     labels: list[Label]
+    pairs: int
+    """Pairs that somebody answered."""
     shared_pairs: int
     """Pairs that several labellers answered."""
     shared_alike: int
@@ -482,9 +491,15 @@ class _Either:
         return pair in self._one or pair in self._two
 
 
-def _display(who: Labeller) -> str:
+def display_name(who: Labeller) -> str:
+    """What a labeller is called on the page."""
     annotator, teacher = who
     return annotator or (f"{teacher} (simulated)" if teacher else "unnamed")
+
+
+def _is_ours(id: str | None) -> bool:
+    """Whether it is the id of a vote from a page."""
+    return id is not None and id.isascii() and id.isalnum() and 8 <= len(id) <= 64
 
 
 def _holds(names: Sequence[str], name: str) -> bool:

@@ -381,7 +381,7 @@ class Labeller {
     press("who", () => this.askName().then(() => this.changeName()));
     for (const speed of SPEEDS) {
       const button = document.createElement("button");
-      Object.assign(button, { type: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
+      Object.assign(button, { type: "button", className: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
       button.setAttribute("role", "radio");
       button.dataset.speed = speed;
       button.addEventListener("click", () => this.setSpeed(speed));
@@ -598,7 +598,7 @@ class Labeller {
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
     if (goal && total >= goal) parts.push("goal reached");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);
-    $("pace").replaceChildren(...parts.flatMap((part) => [words(part), " "]));
+    $("pace").replaceChildren(...parts.map(words));
     const same = checks.filter(Boolean).length;
     $("checks").hidden = !checks.length;
     $("checks").replaceChildren(
@@ -623,7 +623,7 @@ class Labeller {
     const item = document.createElement("li");
     const button = document.createElement("button");
     button.type = "button";
-    button.className = kind;
+    button.className = `button ${kind}`;
     button.title = `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`;
     for (const id of sides(offer)) {
       button.append(Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "", loading: "lazy" }));
