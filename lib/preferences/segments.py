@@ -251,7 +251,9 @@ def _from_plain(plain: object) -> Segment:
     version = _field(plain, "version", int)
     if version != _VERSION:
         raise _Bad(f"format version {version}; this program reads version {_VERSION}")
-    shape, data = _field(plain, "shape", tuple), _field(plain, "frames", bytes)
+    shape, data = _field(plain, "shape", tuple), plain.get("frames")
+    if not isinstance(data, bytes | memoryview):
+        raise _Bad(f"frames must be bytes, is {type(data).__name__}")
     _check_shape(shape)
     if len(data) != math.prod(shape):
         raise _Bad(f"shape {shape} needs {math.prod(shape)} bytes of frames, found {len(data)}")
@@ -433,7 +435,7 @@ def _to_array(raw: object, dtype: object, shape: object, fortran: bool) -> np.nd
     """A frame over the bytes of the pickle, without a copy."""
     if not isinstance(dtype, _Dtype) or dtype.code != "u1":
         raise _Bad("frames must be uint8")
-    if not isinstance(raw, bytes) or not isinstance(shape, tuple) or len(shape) != 3:
+    if not isinstance(raw, bytes | memoryview) or not isinstance(shape, tuple) or len(shape) != 3:
         raise _Bad("frames must have shape [H, W, 3]")
     if any(type(side) is not int or not 1 <= side <= MAX_SIDE for side in shape):
         raise _Bad(f"frames must have H and W of 1 to {MAX_SIDE}")
@@ -451,7 +453,11 @@ def _new_dtype(code: object, align: object = False, copy: object = False) -> _Dt
 
 
 def _scalar(dtype: object, raw: object = None) -> int:
-    if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes) or len(raw) != dtype.numpy().itemsize:
+    if (
+        not isinstance(dtype, _Dtype)
+        or not isinstance(raw, bytes | memoryview)
+        or len(raw) != dtype.numpy().itemsize
+    ):
         raise _Bad("numpy scalar that is no integer")
     return int(np.frombuffer(raw, dtype.numpy())[0])
 
@@ -527,6 +533,7 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
     """Reads a pickle of plain values, or with `original` also the names of the original format."""
 
     def __init__(self, data: bytes, original: bool) -> None:
+        self._data = memoryview(data)
         self._file = io.BytesIO(data)
         super().__init__(self._file)
         self.dispatch = _Dispatch(self.opcodes)
@@ -587,12 +594,21 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
             raise _Bad("long text that is no array")
         self.append(str(raw, "raw-unicode-escape"))
 
+    def _bytes(self) -> None:
+        self._append_bytes(int.from_bytes(self.read(4), "little"))
+
     def _bytearray(self) -> None:
         # The one in the standard library allocates the claimed size before it looks at what is there.
-        size = int.from_bytes(self.read(8), "little")
-        if size > MAX_BYTES:
-            raise _Bad(f"claims {size} bytes of frames")
-        self.append(self.read(size))
+        self._append_bytes(int.from_bytes(self.read(8), "little"))
+
+    def _append_bytes(self, size: int) -> None:
+        if self._unframer.current_frame is not None:
+            self.append(self.read(size))
+            return
+        # Long bytes lie outside of pickle frames. New memory for a copy of them takes longer than all the rest.
+        place = self._file.tell()
+        self.append(self._data[place : place + size])
+        self._file.seek(min(place + size, len(self._data)))
 
     def _frame(self) -> None:
         size = int.from_bytes(self.read(8), "little")
@@ -644,7 +660,7 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
                 pickle.NEWFALSE,
             ),
             *(pickle.INT, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG, pickle.LONG1),
-            *(pickle.FLOAT, pickle.BINFLOAT, pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.SHORT_BINUNICODE),
+            *(pickle.FLOAT, pickle.BINFLOAT, pickle.SHORT_BINBYTES, pickle.SHORT_BINUNICODE),
             *(pickle.EMPTY_LIST, pickle.LIST, pickle.EMPTY_DICT),
             *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
             *(pickle.PUT, pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE),
@@ -658,6 +674,7 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc,unused-ignore]
         pickle.BUILD[0]: _set_state,
         pickle.BINUNICODE[0]: _long_text,
         pickle.UNICODE[0]: _line_text,
+        pickle.BINBYTES[0]: _bytes,
         pickle.BYTEARRAY8[0]: _bytearray,
         pickle.APPEND[0]: _append,
         pickle.APPENDS[0]: _appends,
