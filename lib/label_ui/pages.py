@@ -422,8 +422,8 @@ class _Table:
                 "The pair may then be asked again. labels.json keeps a line about it."
             )
             with html.div().classes("buttons"):
-                ui.button("Keep", on_click=dialog.close).props("flat no-caps autofocus")
-                ui.button("Delete", on_click=delete).props("unelevated no-caps color=negative")
+                _button("Keep", dialog.close).props("autofocus")
+                _button("Delete", delete, main=True)
         dialog.on("hide", dialog.delete)
 
 

@@ -1,0 +1,132 @@
+"""Which pair comes next, and who holds it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lib.preferences.queries import STRATEGIES, Leases, Pair, Query, RandomPairs, pair_of
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def names(count: int) -> list[str]:
+    return [f"00/{i:08d}.dat" for i in range(count)]
+
+
+def test_a_pair_is_the_same_either_way_round() -> None:
+    assert pair_of("b", "a") == pair_of("a", "b") == ("a", "b") == Query("b", "a", "random").pair
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 30])
+def test_random_asks_every_pair_once_and_then_stops(count: int) -> None:
+    rng, taken = np.random.default_rng(0), set[Pair]()
+    while queries := RandomPairs().propose(names(count), taken, 4, rng):
+        for query in queries:
+            assert query.pair not in taken
+            assert query.sample1 != query.sample2
+            taken.add(query.pair)
+    assert taken == set(itertools.combinations(names(count), 2))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_random_has_nothing_to_ask_with_fewer_than_two_segments(count: int) -> None:
+    assert RandomPairs().propose(names(count), set(), 3, np.random.default_rng(0)) == []
+
+
+def test_random_is_uniform_over_pairs() -> None:
+    rng, counts = np.random.default_rng(1), dict.fromkeys(itertools.combinations(names(5), 2), 0)
+    for _ in range(4000):
+        counts[RandomPairs().propose(names(5), set(), 1, rng)[0].pair] += 1
+    # 400 expected each; five standard deviations of a binomial are 95.
+    assert all(abs(count - 400) < 95 for count in counts.values())
+
+
+def test_random_is_uniform_over_the_last_pairs_too() -> None:
+    last = set(itertools.islice(itertools.combinations(names(80), 2), 3))
+    taken = set(itertools.combinations(names(80), 2)) - last
+    rng, counts = np.random.default_rng(2), dict.fromkeys(last, 0)
+    for _ in range(150):
+        counts[RandomPairs().propose(names(80), taken, 1, rng)[0].pair] += 1
+    assert min(counts.values()) > 20
+
+
+def test_same_seed_same_pairs() -> None:
+    first, second = (RandomPairs().propose(names(50), set(), 20, np.random.default_rng(3)) for _ in range(2))
+    assert first == second
+    assert len({query.pair for query in first}) == 20
+
+
+def test_every_strategy_is_made_for_a_db_and_names_itself() -> None:
+    assert "random" in STRATEGIES
+    assert all(
+        query.strategy == "random"
+        for query in RandomPairs().propose(names(9), set(), 5, np.random.default_rng(0))
+    )
+
+
+QUERY = Query("a", "b", "random")
+
+
+def test_a_pair_belongs_to_one_holder_until_the_lease_runs_out() -> None:
+    clock = Clock()
+    leases = Leases(seconds=120, clock=clock)
+    first = leases.grant(QUERY, 1, "ada")
+    assert first is not None
+    assert leases.live() == {("a", "b")}
+    assert leases.grant(Query("b", "a", "random"), 1, "bob") is None
+    clock.time += 119
+    assert leases.grant(QUERY, 1, "bob") is None
+    clock.time += 2
+    assert leases.live() == set()
+    assert leases.find(first.id) == first, "a late answer still finds its lease"
+    assert leases.grant(QUERY, 2, "bob") is not None
+    assert leases.find(first.id) is None
+
+
+def test_a_sign_of_life_renews_under_the_same_id() -> None:
+    clock = Clock()
+    leases = Leases(seconds=120, clock=clock)
+    first = leases.grant(QUERY, 1, "ada")
+    assert first is not None
+    clock.time += 100
+    again = leases.grant(QUERY, 1, "ada", id=first.id)
+    assert again is not None
+    assert again.id == first.id
+    clock.time += 100
+    assert leases.grant(QUERY, 1, "bob") is None
+
+
+def test_release_frees_the_pair_and_only_that() -> None:
+    leases = Leases()
+    one, two = leases.grant(QUERY, 1, "ada"), leases.grant(Query("a", "c", "random"), 1, "ada")
+    assert one is not None
+    assert two is not None
+    leases.release(one.id)
+    leases.release("unknown")
+    assert leases.held_by("ada") == [two]
+    assert leases.grant(QUERY, 1, "bob") is not None
+
+
+def test_repeat_checks_block_nobody() -> None:
+    leases = Leases()
+    assert leases.grant(Query("a", "b", "repeat", repeat=True), 1, "ada") is not None
+    assert leases.repeats() == {("a", "b")}
+    assert leases.live() == set()
+    assert leases.grant(QUERY, 1, "bob") is not None
+
+
+def test_forgotten_leases_do_not_pile_up() -> None:
+    clock = Clock()
+    leases = Leases(seconds=1, clock=clock)
+    for i in range(100):
+        leases.grant(Query("a", f"b{i}", "random"), 1, "ada")
+    clock.time += 100
+    leases.live()
+    assert leases.held_by("ada") == []
