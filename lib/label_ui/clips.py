@@ -182,6 +182,29 @@ class ClipStore:
         return Clip(encode_png(np.ascontiguousarray(frame[::2, ::2])), "")
 
 
+# The emulator's joystick, which every game that uses all of it numbers this way (Seaquest does).
+_FULL_JOYSTICK = [
+    "NOOP",
+    "FIRE",
+    "UP",
+    "RIGHT",
+    "LEFT",
+    "DOWN",
+    "UPRIGHT",
+    "UPLEFT",
+    "DOWNRIGHT",
+    "DOWNLEFT",
+    "UPFIRE",
+    "RIGHTFIRE",
+    "LEFTFIRE",
+    "DOWNFIRE",
+    "UPRIGHTFIRE",
+    "UPLEFTFIRE",
+    "DOWNRIGHTFIRE",
+    "DOWNLEFTFIRE",
+]
+
+
 def action_names(env_id: str, num_actions: int) -> list[str]:
     """What an environment's actions are called, such as "UPFIRE".
 
@@ -194,6 +217,8 @@ def action_names(env_id: str, num_actions: int) -> list[str]:
     """
     if not env_id:
         return []
+    if num_actions == len(_FULL_JOYSTICK) and ("NoFrameskip" in env_id or env_id.startswith("ALE/")):
+        return list(_FULL_JOYSTICK)  # the usual case need not wait for the imports below
     try:
         # Only a page that shows a recording needs these, and importing them takes a while.
         import ale_py

@@ -220,8 +220,12 @@ class Desk:
             limit: How many at most, the latest of them.
         """
         with self._lock:
-            self._sync()
-            entries = [e for e in self._ledger.history[(labeller, None)] if _is_ours(e.label.id)]
+            names = self._sync()
+            entries = [
+                entry
+                for entry in self._ledger.history[(labeller, None)]
+                if _is_ours(entry.label.id) and all(_holds(names, name) for name in entry.label.pair)
+            ]
             ids = [entry.label.id for entry in entries]
             if before in ids:
                 entries = entries[: ids.index(before)]
@@ -418,7 +422,7 @@ class Desk:
                 "sample1": query.sample1,
                 "sample2": query.sample2,
                 "left": left,
-                "strategy": query.strategy,
+                "strategy": query.strategy[:60],  # a label of another program may say anything
                 "reason": query.reason,
                 "repeat": query.repeat,
                 "clip1": self.clip_id(query.sample1),

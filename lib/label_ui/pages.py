@@ -111,7 +111,7 @@ class _LiveOverview:
 
     async def build(self) -> None:
         await self._update()
-        ui.timer(5.0, self._update, immediate=False)
+        ui.timer(2.0, self._update, immediate=False)
 
     async def _update(self) -> None:
         state: object

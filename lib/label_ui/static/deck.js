@@ -2,11 +2,13 @@
 // pictures (some 7 MB each) of the first few only.
 
 const DECODED = 3; // pairs
+const RECENT = 8; // answered pairs whose files are kept, so that an undo works without the server too
 
 export class Deck {
   constructor() {
     this.offers = [];
-    this.clips = new Map(); // clip id → {file: Promise<{blob, meta}>, image: Promise<ImageBitmap> | null, ready}
+    this.recent = [];
+    this.clips = new Map(); // clip id → {file: Promise<{blob, meta}>, image: Promise | null, ready: {image, meta} | null}
   }
 
   get current() {
@@ -19,37 +21,44 @@ export class Deck {
   }
 
   drop(id) {
+    this.recent = [...this.recent, ...this.offers.filter((offer) => offer.id === id)].slice(-RECENT);
     this.set(this.offers.filter((offer) => offer.id !== id));
   }
 
   // Starts what is missing, lets go of what is no longer ahead. In order, so that the next pair comes first.
   prefetch() {
     const wanted = new Set();
-    this.offers.forEach((offer, at) => {
+    const decoded = new Set();
+    for (const { clip1, clip2 } of this.offers.slice(0, DECODED)) decoded.add(clip1).add(clip2);
+    for (const offer of [...this.offers, ...this.recent]) {
       for (const id of [offer.clip1, offer.clip2]) {
         wanted.add(id);
-        let clip = this.clips.get(id);
-        if (!clip) {
-          clip = { file: fetchClip(id), image: null, ready: null, decoded: at };
-          clip.file.catch(() => {});
-          this.clips.set(id, clip);
+        if (!this.clips.has(id)) {
+          const file = fetchClip(id);
+          file.catch(() => {});
+          this.clips.set(id, { file, image: null, ready: null });
         }
-        if (at < DECODED && !clip.image) {
-          const entry = clip;
-          entry.image = entry.file.then(async ({ blob, meta }) => {
-            const image = await createImageBitmap(blob);
-            if (this.clips.get(id) !== entry) image.close();
-            else entry.ready = { image, meta };
-          });
-          entry.image.catch(() => {});
-        }
+        if (decoded.has(id)) this.decode(this.clips.get(id));
       }
-    });
-    for (const [id, clip] of this.clips) {
-      if (wanted.has(id)) continue;
-      this.clips.delete(id);
-      clip.ready?.image.close();
     }
+    for (const [id, clip] of this.clips) {
+      if (!decoded.has(id) && clip.image) {
+        clip.ready?.image.close();
+        Object.assign(clip, { image: null, ready: null });
+      }
+      if (!wanted.has(id)) this.clips.delete(id);
+    }
+  }
+
+  decode(clip) {
+    if (clip.image) return;
+    const decoding = clip.file.then(async ({ blob, meta }) => {
+      const image = await createImageBitmap(blob);
+      if (clip.image === decoding) clip.ready = { image, meta };
+      else image.close();
+    });
+    clip.image = decoding;
+    decoding.catch(() => {});
   }
 
   // Both clips of an offer, left first, or null while they are on their way.

@@ -153,7 +153,7 @@ class Labeller {
     this.showProblems(reply.problems);
     this.remember();
     this.display();
-    if (!this.deck.offers.length) this.refillTimer = setTimeout(() => this.refill(), 3000);
+    if (!this.deck.offers.length) this.refillTimer = setTimeout(() => this.refill(), 2000);
   }
 
   // Brings the first pair of the deck on screen, at once if its clips are there.
@@ -268,8 +268,8 @@ class Labeller {
       this.answered = this.answered.filter((one) => one.offer.id !== op.body.offer?.id);
     }
     if (this.pending?.op === op) this.moveOn(reply.outcome === "dropped");
-    else if (!this.outbox.waiting) {
-      this.say(reply.outcome === "dropped" ? null : "Back in touch. Everything that waited is saved.");
+    else if (op.late && !this.outbox.waiting) {
+      if (reply.outcome !== "dropped") this.say("Back in touch. Everything that waited is saved.");
       this.refill();
     }
   }

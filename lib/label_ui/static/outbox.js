@@ -93,6 +93,7 @@ export class Outbox {
   failed(reason) {
     this.offline = !reason;
     this.blocked = reason;
+    for (const op of this.ops) op.late = true;
     const wait = RETRY[Math.min(this.failures, RETRY.length - 1)];
     this.failures += 1;
     clearTimeout(this.timer);

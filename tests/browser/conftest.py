@@ -1,0 +1,269 @@
+"""A real Chromium in front of the real script, on real Seaquest segments."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from lib.preferences.segments import Segment, Sidecar, save_segment
+
+SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
+READY = "[data-answer='1']:not([disabled])"
+_CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            if _CHROMIUM is None:
+                item.add_marker(pytest.mark.skip(reason="no Chromium"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _CHROMIUM is None:
+        terminalreporter.write_line(
+            "The page's browser tests were skipped: no Chromium found (Debian: apt install chromium)."
+        )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def seaquest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DB of 48 segments of random play. Copy it before writing to it."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    root, games, parts, length = tmp_path_factory.mktemp("seaquest"), 12, 4, 50
+    emulator = AtariVectorEnv(
+        "seaquest", games, img_height=210, img_width=160, grayscale=False, stack_num=1, reward_clipping=False
+    )
+    actions = np.random.default_rng(0).integers(0, 18, (parts * length, games))
+    observation, _ = emulator.reset(seed=0)
+    for part in range(parts):
+        frames, scores = [], []
+        for step in range(part * length, (part + 1) * length):
+            frames.append(observation[:, 0].copy())
+            observation, score, *_ = emulator.step(actions[step])
+            scores.append(score)
+        for game in range(games):
+            segment = Segment(
+                frames=np.stack(frames)[:, game].copy(),
+                actions=actions[part * length : (part + 1) * length, game].astype(np.int64),
+                sidecar=Sidecar(
+                    scores=np.stack(scores)[:, game].astype(np.float32),
+                    life_lost=np.zeros(length, bool),
+                    game_over=np.zeros(length, bool),
+                    env_id="SeaquestNoFrameskip-v4",
+                    num_actions=18,
+                    policy="",
+                    step=part * length,
+                ),
+            )
+            save_segment(root / f"{game:02d}" / f"{part:08d}.dat", segment)
+    emulator.close()
+    return root
+
+
+class Site:
+    """The script, serving one DB on one port; may be stopped and started again."""
+
+    def __init__(self, db: Path, state: Path, *flags: str) -> None:
+        self.db = db
+        self.flags = flags
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.base = f"http://localhost:{self.port}"
+        self._environment = os.environ | {"XDG_STATE_HOME": str(state)}
+        self.link = ""
+        self.name = ""  # whose labels count, when the site is shared by tests
+        self.cookies: Any = None
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, before: Callable[[], None] | None = None) -> "Site":
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "-d", str(self.db), "--port", str(self.port), *self.flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            preexec_fn=before,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = re.search(r"http://\S+token=\S+", line)
+            if found:
+                self.link = found[0]
+                return self
+        raise AssertionError("the script ended without printing its link")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.communicate(timeout=20)
+            self.process = None
+
+    def labels(self) -> list[dict[str, Any]]:
+        path = self.db / "labels.json"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if self.name in ("", line["annotator"])]
+
+    def standing(self) -> dict[tuple[str, ...], Any]:
+        """The label that holds on each pair, by (sample, sample, annotator)."""
+        held: dict[tuple[str, ...], Any] = {}
+        for line in self.labels():
+            key = (*sorted((line["sample1"], line["sample2"])), line["annotator"])
+            held.pop(key, None)
+            if not line.get("cancelled"):
+                held[key] = line["label"]
+        return held
+
+
+@pytest.fixture(scope="session")
+def common(seaquest: Path, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("common")
+    shutil.copytree(seaquest, folder / "db")
+    site = Site(folder / "db", folder / "state", "--repeat-rate", "0", "--goal", "500").start()
+    context = browser.new_context()
+    context.new_page().goto(site.link)
+    site.cookies = context.storage_state()
+    context.close()
+    yield site
+    site.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def site(common: Site, request: pytest.FixtureRequest) -> Site:
+    """A running site shared with other tests; each of them is somebody else and sees only their own labels."""
+    mine = copy.copy(common)
+    mine.name = request.node.name[:60]
+    return mine
+
+
+@pytest.fixture
+def serve(seaquest: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Starts the page on a copy of the Seaquest DB, or on another one."""
+    sites: list[Site] = []
+
+    def start(
+        *flags: str, db: Path | None = None, name: str = "ada", before: Callable[[], None] | None = None
+    ) -> Site:
+        if db is None:
+            db = tmp_path / "seaquest"
+            shutil.copytree(seaquest, db)
+        site = Site(db, tmp_path / "state", "--name", name, "--repeat-rate", "0", "--seed", "0", *flags)
+        sites.append(site)
+        return site.start(before)
+
+    yield start
+    for site in sites:
+        site.stop(signal.SIGKILL)
+
+
+class Tab:
+    """A page of the site together with what it complained about."""
+
+    def __init__(self, context: BrowserContext, site: Site) -> None:
+        self.context = context
+        self.site = site
+        self.page: Page = context.new_page()
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def label(self) -> "Tab":
+        self.page.goto(f"{self.site.base}/label")
+        self.ready()
+        return self
+
+    def ready(self) -> None:
+        self.page.wait_for_selector(READY, timeout=15_000)
+        self.page.wait_for_timeout(170)  # an answer this soon after a pair appears would not be taken
+
+    def press(self, *keys: str) -> None:
+        """Answers by key, each on a pair of its own."""
+        for key in keys:
+            self.ready()
+            before = self.shown()
+            self.page.keyboard.press(key)
+            self.page.wait_for_function(
+                "before => document.querySelector('#list [aria-current]')?.title !== before", arg=before
+            )
+
+    def shown(self) -> str:
+        """The pair on screen."""
+        return self.page.locator("#list [aria-current]").get_attribute("title") or ""
+
+    def status(self) -> str:
+        return self.page.locator("#status").inner_text()
+
+    def wait_status(self, text: str) -> None:
+        self.page.wait_for_function(
+            "text => document.querySelector('#status').textContent.includes(text)", arg=text, timeout=15_000
+        )
+
+    def wait_labels(self, count: int) -> None:
+        """Waits until that many lines are in labels.json."""
+        for _ in range(300):
+            if len(self.site.labels()) == count:
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"expected {count} labels, found {len(self.site.labels())}")
+
+    def wait_total(self, total: int) -> None:
+        self.page.wait_for_function(
+            "total => document.querySelector('#total').textContent == total", arg=str(total), timeout=15_000
+        )
+
+
+@pytest.fixture
+def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Opens a site's link in a browser of its own (its own cookies and storage)."""
+    contexts: list[BrowserContext] = []
+    tabs: list[Tab] = []
+
+    def open(site: Site, link: str | None = None, **options: Any) -> Tab:
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 720}, storage_state=site.cookies, **options
+        )
+        if site.name:
+            context.add_init_script(f"localStorage.labeller ??= {json.dumps(site.name)}")
+        contexts.append(context)
+        tab = Tab(context, site)
+        tabs.append(tab)
+        tab.page.goto(link or (site.base if site.cookies else site.link))
+        return tab
+
+    yield open
+    for context in contexts:
+        context.close()
+    assert [error for tab in tabs for error in tab.errors] == []

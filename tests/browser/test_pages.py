@@ -1,0 +1,151 @@
+"""Overview and table of existing labels."""
+
+import json
+from collections.abc import Callable
+
+from tests.browser.conftest import Site, Tab
+
+Serve = Callable[..., Site]
+Enter = Callable[..., Tab]
+EVIL = "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>{{7*7}}"
+
+
+def add(site: Site, *labels: dict[str, object]) -> None:
+    with (site.db / "labels.json").open("a") as file:
+        file.writelines(json.dumps(label) + "\n" for label in labels)
+
+
+def name(number: int) -> str:
+    return f"{number:02d}/00000000.dat"
+
+
+def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    add(
+        site,
+        {
+            "sample1": name(0),
+            "sample2": name(1),
+            "label": 1,
+            "annotator": "ada",
+            "time": 1.0,
+            "left": 2,
+            "id": "a" * 12,
+        },
+        {"sample1": name(0), "sample2": name(1), "label": 2, "annotator": "bob", "time": 2.0},
+        {"sample1": name(2), "sample2": name(3), "label": None, "teacher": "score", "time": 3.0},
+        {
+            "sample1": name(4),
+            "sample2": name(5),
+            "label": 0,
+            "annotator": "bob",
+            "flag": "odd diver",
+            "time": 4.0,
+        },
+    )
+    tab = enter(site)
+    page = tab.page
+    page.goto(f"{site.base}/labels")
+    rows = page.locator("tbody tr:has(a.pair)")
+    rows.nth(3).wait_for()
+    assert [int(rows.nth(0).locator("img").nth(i).evaluate("e => e.naturalWidth")) for i in (0, 1)] == [
+        80,
+        80,
+    ]
+
+    def expect(count: int) -> None:
+        page.wait_for_function(
+            "count => document.querySelectorAll('tbody a.pair').length == count", arg=count
+        )
+
+    page.fill("input[type=search]", "diver")
+    expect(1)
+    page.fill("input[type=search]", "")
+    expect(4)
+    page.get_by_role("checkbox", name="Flagged").click()
+    expect(1)
+    page.get_by_role("checkbox", name="Flagged").click()
+    expect(4)
+    page.get_by_role("checkbox", name="Disputed").click()
+    expect(2)
+    page.get_by_role("checkbox", name="Disputed").click()
+    expect(4)
+    page.get_by_role("combobox", name="Answer").click()
+    page.get_by_role("option", name="Can’t tell").click()
+    expect(1)
+    page.get_by_role("combobox", name="Answer").click()
+    page.get_by_role("option", name="Any answer").click()
+    expect(4)
+    page.get_by_role("combobox", name="Labeller").click()
+    page.get_by_role("option", name="bob").click()
+    expect(2)
+
+    page.get_by_role("button", name="Delete this label of bob").first.click()
+    page.get_by_role("button", name="Delete", exact=True).last.click()
+    expect(1)
+    assert site.labels()[-1]["cancelled"] is True
+    assert site.labels()[-1]["annotator"] == "bob"
+
+    page.goto(f"{site.base}/labels")
+    page.get_by_role("link", name="Open or change").last.click()
+    tab.ready()
+    tab.wait_status("ada: 1 better; bob: 2 better")
+    page.keyboard.press("2")
+    page.wait_for_url("**/labels")
+    last = site.labels()[-1]
+    assert (last["annotator"], last["label"], last["sample1"]) == ("ada", 2, name(0))
+    assert len(site.standing()) == 3
+
+
+def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
+    site = serve("--goal", "50")
+    tab = enter(site)
+    figures = tab.page.locator(".figures")
+    figures.wait_for()
+    assert "48\nsegments" in figures.inner_text().replace("\n\n", "\n")
+    assert "0 of 50" in figures.inner_text()
+    add(
+        site,
+        *(
+            {"sample1": name(0), "sample2": name(i), "label": 1, "annotator": "bob", "time": float(i)}
+            for i in range(1, 6)
+        ),
+    )
+    tab.page.wait_for_selector("text=5 of 50", timeout=12_000)
+    assert "bob" in tab.page.locator("table").inner_text()
+    assert tab.page.locator(".growth svg").count() == 1
+
+
+def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    add(
+        site,
+        {
+            "sample1": name(0),
+            "sample2": name(1),
+            "label": 1,
+            "annotator": EVIL[:60],
+            "flag": EVIL,
+            "time": 1.0,
+        },
+        {
+            "sample1": name(0),
+            "sample2": name(2),
+            "label": 1,
+            "annotator": "bob",
+            "flag": EVIL,
+            "strategy": EVIL,
+            "time": 2.0,
+        },
+        {"sample1": EVIL, "sample2": name(2), "label": 1, "teacher": EVIL, "time": 3.0},
+    )
+    tab = enter(site)
+    tab.page.wait_for_selector("text=onerror")
+    assert tab.page.evaluate("window.pwned") is None
+    tab.page.goto(f"{site.base}/labels")
+    tab.page.wait_for_selector("a.pair")
+    assert "{{7*7}}" in tab.page.locator("tbody").inner_text()
+    assert tab.page.evaluate("window.pwned") is None
+    tab.page.locator("a.pair").nth(1).click()
+    tab.wait_status("onerror")
+    assert tab.page.evaluate("window.pwned") is None

@@ -1,0 +1,153 @@
+"""Lost connections, restarts, full disks, several tabs and people: nothing lost, nothing doubled."""
+
+import resource
+import signal
+from collections.abc import Callable
+
+from playwright.sync_api import APIResponse, Route
+
+from tests.browser.conftest import Site, Tab
+
+Serve = Callable[..., Site]
+Enter = Callable[..., Tab]
+
+
+def ids(site: Site) -> list[str]:
+    return [line["id"] for line in site.labels()]
+
+
+def test_reload_in_the_middle_of_a_pair(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.press("1")
+    tab.ready()
+    rows = [row.get_attribute("title") for row in tab.page.locator("#list button").all()][1:]
+    tab.page.reload()
+    tab.ready()
+    assert tab.shown() == rows[0]
+    tab.press("2")
+    assert len(site.standing()) == len(site.labels()) == 2
+
+
+def test_server_stopped_and_started(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    tab = enter(site).label()
+    tab.press("1", "2")
+    tab.ready()
+    pair = tab.shown()
+    site.stop(signal.SIGKILL)
+    tab.page.keyboard.press("1")  # while nobody listens
+    tab.wait_status("waits in this browser")
+    assert len(site.labels()) == 2
+    tab.ready()
+    tab.page.keyboard.press("2")
+    tab.wait_status("2 answers wait")
+    site.start()
+    tab.wait_status("saved")
+    tab.wait_total(4)
+    tab.press("0")
+    assert len(site.standing()) == len(site.labels()) == 5
+    assert len(set(ids(site))) == 5
+    assert {site.labels()[2]["sample1"], site.labels()[2]["sample2"]} <= set(pair.replace(":", "").split())
+
+
+def test_answers_given_offline_are_sent_in_order(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    tab = enter(site).label()
+    tab.press("1")
+    tab.ready()
+    tab.context.set_offline(True)
+    for key in ("2", "0", "u", "x"):
+        tab.ready()
+        tab.page.keyboard.press(key)
+        tab.page.wait_for_timeout(250)
+    tab.wait_status("4 answers wait in this browser, not on disk yet")
+    assert len(site.labels()) == 1
+    tab.context.set_offline(False)
+    tab.wait_status("saved")
+    assert [(line["label"] is None, bool(line.get("cancelled"))) for line in site.labels()[1:]] == [
+        (False, False),
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+    assert len(site.standing()) == 3
+
+
+def test_offline_answers_outlive_the_tab(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    tab = enter(site).label()
+    site.stop(signal.SIGKILL)
+    tab.page.keyboard.press("1")
+    tab.wait_status("waits in this browser")
+    tab.page.close()
+    site.start()
+    again = Tab(tab.context, site).label()
+    again.wait_total(1)
+    assert len(site.labels()) == 1
+
+
+def test_an_answer_whose_receipt_was_lost_counts_once(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    lost: list[APIResponse] = []
+
+    def lose(route: Route) -> None:
+        if not lost:
+            lost.append(route.fetch())  # the server writes it down, the browser never hears
+            route.abort()
+        else:
+            route.continue_()
+
+    tab.page.route("**/api/vote", lose)
+    tab.page.keyboard.press("1")
+    tab.wait_status("saved")
+    assert len(lost) == len(site.labels()) == 1
+
+
+def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:
+    limit = (150, resource.RLIM_INFINITY)
+    site = serve(before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    tab = enter(site).label()
+    pair = tab.shown()
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved")
+    assert "1 answer is kept in this browser" in tab.status()
+    assert tab.shown() == pair, "the page does not move on"
+    tab.page.keyboard.press("2")
+    assert site.labels() == []
+    assert site.process is not None
+    resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    tab.wait_total(1)
+    tab.press("2")
+    assert len(site.standing()) == len(site.labels()) == 2
+
+
+def test_two_tabs_of_one_person(site: Site, enter: Enter) -> None:
+    one = enter(site).label()
+    two = Tab(one.context, site).label()
+    for _ in range(3):
+        assert one.shown() != two.shown()
+        one.page.bring_to_front()
+        one.press("1")
+        two.page.bring_to_front()
+        two.press("2")
+    assert len(site.standing()) == len(site.labels()) == 6
+
+
+def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    ada = enter(site)
+    ada.page.click("text=Invite")
+    link = ada.page.get_by_label("Link").input_value()
+    ada.label()
+    bob = enter(site, link=link)
+    bob.page.goto(f"{site.base}/label")
+    bob.page.wait_for_selector("dialog[open]")
+    bob.page.fill("#askname", "bob")
+    bob.page.keyboard.press("Enter")
+    for _ in range(4):
+        ada.press("1")
+        bob.press("2")
+    names = [line["annotator"] for line in site.labels()]
+    assert (names.count("ada"), names.count("bob")) == (4, 4)
+    pairs = {frozenset((line["sample1"], line["sample2"])) for line in site.labels()}
+    assert len(pairs) == 8, "no pair went to both"

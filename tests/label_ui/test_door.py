@@ -1,0 +1,81 @@
+"""02_label_ui.py through its command line, as far as no browser is needed."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.label_ui.dbs import make_db
+
+SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
+
+
+def call(*args: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, args)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_needs_no_nicegui() -> None:
+    code = (
+        "import runpy, sys\nsys.argv = ['02_label_ui.py', '--help']\n"
+        f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "slow = {'nicegui', 'uvicorn', 'fastapi', 'torch', 'gymnasium'} & sys.modules.keys()\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPT.parent)
+    assert done.returncode == 0, done.stderr
+    for name in ("--goal", "--ssl-cert", "--teacher", "--repeat-rate", "--start-paused"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-d", "DB/missing"], "no such folder"),
+        ([], "--db-path"),
+        (["-d", "DB", "--strategy", "psychic"], "random"),
+        (["-d", "DB", "--count", "5"], "--teacher"),
+        (["-d", "DB", "--ssl-cert", "x.pem"], "go together"),
+        (["-d", "DB", "--ssl-cert", "x.pem", "--ssl-key", "y.pem"], "no such file"),
+        (["-d", "DB", "--ssl-cert", "DB/00/00000000.dat", "--ssl-key", "DB/00/00000000.dat"], "PEM"),
+        (["-d", "DB", "--port", "99999"], "65535"),
+        (["-d", "DB", "--host", "192.0.2.1"], "cannot listen"),
+        (["-d", "DB", "--goal", "0"], "at least 1"),
+        (["-d", "DB", "--repeat-rate", "2"], "0.5"),
+        (["-d", "DB", "--name", "x" * 61], "60 characters"),
+        (["-d", "DB", "--teacher", "nobody"], "score"),
+    ],
+    ids=lambda value: " ".join(value)[-24:] if isinstance(value, list) else "",
+)
+def test_bad_flags_get_one_line_and_status_2(tmp_path: Path, args: list[str], says: str) -> None:
+    make_db(tmp_path / "DB", 2)
+    done = call(*[arg.replace("DB", str(tmp_path / "DB")) for arg in args])
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("02_label_ui.py: error: ")
+    assert says in done.stderr
+
+
+def test_a_taken_port_gets_one_line_and_status_2(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = call("-d", make_db(tmp_path / "db", 2), "--port", taken.getsockname()[1])
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "taken by another program" in done.stderr
+
+
+def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
+    db = make_db(tmp_path / "db", 6)
+    done = call("-d", db, "--teacher", "score", "--count", 7, "--seed", 1)
+    assert done.returncode == 0, done.stderr
+    assert "7 labels by score" in done.stdout
+    labels = [json.loads(line) for line in (db / "labels.json").read_text().splitlines()]
+    assert len(labels) == 7
+    assert {label["teacher"] for label in labels} == {"score"}
