@@ -3,7 +3,8 @@
 import http.client
 from collections.abc import Callable
 
-from tests.browser.conftest import Site, Tab
+from tests.browser.conftest import Tab
+from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

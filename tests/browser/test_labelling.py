@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from lib.preferences.segments import Segment, load_segment, save_segment
-from tests.browser.conftest import Site, Tab
+from tests.browser.conftest import Tab
+from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

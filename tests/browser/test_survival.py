@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import APIResponse, Route
 
-from tests.browser.conftest import Site, Tab
+from tests.browser.conftest import Tab
+from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

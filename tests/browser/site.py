@@ -1,0 +1,69 @@
+"""Starts 02_label_ui.py as a user does, for tests and benchmarks."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
+
+
+class Site:
+    """The script, serving one DB on one port; may be stopped and started again."""
+
+    def __init__(self, db: Path, state: Path, *flags: str) -> None:
+        self.db = db
+        self.flags = flags
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.base = f"http://localhost:{self.port}"
+        self._environment = os.environ | {"XDG_STATE_HOME": str(state)}
+        self.link = ""
+        self.name = ""  # whose labels count, when the site is shared by tests
+        self.cookies: Any = None
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, before: Callable[[], None] | None = None) -> "Site":
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "-d", str(self.db), "--port", str(self.port), *self.flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            preexec_fn=before,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = re.search(r"http://\S+token=\S+", line)
+            if found:
+                self.link = found[0]
+                return self
+        raise AssertionError("the script ended without printing its link")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.communicate(timeout=20)
+            self.process = None
+
+    def labels(self) -> list[dict[str, Any]]:
+        path = self.db / "labels.json"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if self.name in ("", line.get("annotator"))]
+
+    def standing(self) -> dict[tuple[str, ...], Any]:
+        """The label that holds on each pair, by (sample, sample, annotator)."""
+        held: dict[tuple[str, ...], Any] = {}
+        for line in self.labels():
+            key = (*sorted((line["sample1"], line["sample2"])), str(line.get("annotator")))
+            held.pop(key, None)
+            if not line.get("cancelled"):
+                held[key] = line["label"]
+        return held
