@@ -48,8 +48,10 @@ class Labeller {
     this.busy = false; // an answer is on its way
     this.note = "";
     this.notice = "";
-    this.review = null; // a labelled pair opened from the table
+    this.review = false; // a labelled pair was opened from the table
+    this.reviewNote = "";
     this.problems = new Set();
+    this.rows = new Map(); // offer id → its row in the list
     this.name = localStorage.getItem("labeller") ?? session.name;
     this.strategy = sessionStorage.getItem("strategy") ?? session.strategy;
     this.outbox = new Outbox(session.db, page, (op, reply) => this.settled(op, reply), () => this.showState());
@@ -190,7 +192,7 @@ class Labeller {
     this.shown = offer.id;
     this.appeared = performance.now();
     this.away = 0;
-    this.setNote("");
+    this.setNote(this.reviewNote);
     this.enable();
     this.showPaused();
     this.showSizes(clips);
@@ -251,7 +253,7 @@ class Labeller {
       label,
       response_ms: Math.round(performance.now() - this.appeared - this.away),
       flag: this.note || null,
-      change: Boolean(this.review),
+      change: this.review,
     });
     this.pending = { op, offer, answer, flag: this.note, pressed };
     for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
@@ -342,16 +344,21 @@ class Labeller {
 
   async openReview([clip1, clip2]) {
     const { offer, said } = await request(`/api/pair/${clip1}/${clip2}`);
-    this.review = { said };
+    this.review = true;
     document.body.classList.add("review");
     for (const id of ["undo", "resample", "strategy"]) $(id).disabled = true;
     $("list").replaceChildren();
+    const lines = said.map((one) => `${one.labeller}: ${SAID[side(one.label, offer)]}${one.flag ? ` (${one.flag})` : ""}`);
+    $("said").replaceChildren(
+      ...(lines.length ? lines : ["Not labelled yet"]).map((line) =>
+        Object.assign(document.createElement("li"), { textContent: line }),
+      ),
+    );
+    $("opened").hidden = false;
+    const mine = said.find((one) => one.labeller === this.name);
+    this.reviewNote = mine?.flag ?? "";
     this.deck.set([offer]);
     this.display();
-    const words = said.map((one) => `${one.labeller}: ${SAID[side(one.label, offer)]}${one.flag ? ` (${one.flag})` : ""}`);
-    this.say(`${words.join("; ") || "Not labelled yet"}. An answer here replaces yours; Esc goes back.`);
-    const mine = said.find((one) => one.labeller === this.name);
-    if (mine?.flag) this.setNote(mine.flag);
   }
 
   endReview(dropped) {
@@ -609,28 +616,37 @@ class Labeller {
 
   showList() {
     if (this.review) return;
-    const rows = [];
-    for (const { offer, answer } of this.answered.slice(-3)) rows.push(this.row(offer, SAID[answer], "said", null));
-    this.deck.offers.forEach((offer, at) => {
-      const text = at === 0 ? "now" : at === 1 ? "next" : "";
-      rows.push(this.row(offer, text, at === 0 ? "now" : "", at));
-    });
-    $("list").replaceChildren(...rows);
+    const shown = [
+      ...this.answered.slice(-3).map(({ offer, answer }) => [offer, SAID[answer], null]),
+      ...this.deck.offers.map((offer, at) => [offer, ["now", "next"][at] ?? "", at]),
+    ];
+    // Rows are kept from one pair to the next: their pictures need not be made again.
+    const rows = new Map();
+    for (const [offer, text, at] of shown) {
+      const row = this.rows.get(offer.id) ?? this.row(offer);
+      rows.set(offer.id, row);
+      row.button.classList.toggle("said", at === null);
+      row.button.disabled = at === null || at === 0;
+      row.text.textContent = text;
+      if (at === 0) row.button.setAttribute("aria-current", "true");
+      else row.button.removeAttribute("aria-current");
+    }
+    this.rows = rows;
+    $("list").replaceChildren(...Array.from(rows.values(), (row) => row.item));
     $("list").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }
 
-  row(offer, text, kind, at) {
+  row(offer) {
     const item = document.createElement("li");
     const button = document.createElement("button");
-    button.type = "button";
-    button.className = `button ${kind}`;
-    button.title = `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`;
-    for (const id of sides(offer)) {
-      button.append(Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "", loading: "lazy" }));
-    }
-    button.append(Object.assign(document.createElement("span"), { textContent: text }));
-    if (at === 0) button.setAttribute("aria-current", "true");
-    button.disabled = at === null || at === 0;
+    const text = document.createElement("span");
+    Object.assign(button, {
+      type: "button",
+      className: "button",
+      title: `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`,
+    });
+    const pictures = sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" }));
+    button.append(...pictures, text);
     button.addEventListener("click", () => {
       if (this.busy) return;
       const rest = this.deck.offers.filter((other) => other.id !== offer.id);
@@ -639,7 +655,7 @@ class Labeller {
       this.display();
     });
     item.append(button);
-    return item;
+    return { item, button, text };
   }
 }
 
