@@ -1,20 +1,24 @@
 """Speed and memory of the labelling page over many labels, in a real Chromium.
 
-Presses keys on a DB of its own and prints the time from key press to the next pair's first frame on screen, and
-the memory of server and tab as labels come in. Needs Chromium.
+On a DB of its own: first presses keys and prints the time from key press to the next pair's first frame on screen;
+then lets a script in the tab go on, with the debugger detached (attached, it keeps a copy of all that is fetched),
+and prints the memory of server and tab as labels come in. Needs Chromium.
 
-    .venv/bin/python -m benchmarks.label_page --labels 1000
+    .venv/bin/python -m benchmarks.label_page --keys 200 --labels 1000
 """
 
 import argparse
+import math
 import shutil
 import signal
+import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import CDPSession, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
 from lib.preferences.segments import Segment, save_segment
 from tests.browser.site import Site
@@ -25,6 +29,9 @@ _OBSERVE = """() => {
     for (const entry of list.getEntries()) if (entry.name === 'next pair') waits.push(entry.duration);
   }).observe({type: 'measure'});
 }"""
+
+_ANSWER = """() => setInterval(() => document.body.dispatchEvent(
+  new KeyboardEvent('keydown', {key: '1', code: 'Digit1', bubbles: true})), 200)"""
 
 
 def record(db: Path, count: int) -> None:
@@ -59,65 +66,97 @@ def resident(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def tab_memory(browser: CDPSession) -> float:
-    """Resident memory of the largest renderer in MB."""
-    processes = browser.send("SystemInfo.getProcessInfo")["processInfo"]
-    return max(resident(process["id"]) for process in processes if process["type"] == "renderer")
+def tab_memory(browser: int) -> float:
+    """Resident memory of the largest renderer of a Chromium in MB."""
+    sizes = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            parent, pid = int(folder.name), int(folder.name)
+            while parent not in (browser, 1, 0):
+                parent = int((Path("/proc") / str(parent) / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == browser and b"--type=renderer" in command:
+                sizes.append(resident(pid))
+        except (OSError, IndexError, ValueError):
+            continue  # the process ended while it was looked at
+    return max(sizes)
+
+
+def connect(playwright: Playwright, port: int) -> Browser:
+    """Attaches to a Chromium once it listens."""
+    for _ in range(100):
+        try:
+            return playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{port}")
+        except Error:
+            time.sleep(0.1)
+    raise SystemExit("Chromium did not start")
+
+
+def measure_speed(page: Page, site: Site, count: int) -> None:
+    """Presses keys and prints how long each took to bring the next pair."""
+    begin = time.perf_counter()
+    page.goto(site.link)
+    page.wait_for_selector(".figures")
+    print(f"overview shown after {time.perf_counter() - begin:.2f} s")
+    begin = time.perf_counter()
+    page.goto(f"{site.base}/label")
+    page.wait_for_selector("[data-answer='1']:not([disabled])")
+    print(f"first pair playing after {time.perf_counter() - begin:.2f} s")
+    page.evaluate(_OBSERVE)
+    for number in range(1, count + 1):
+        page.wait_for_timeout(170)  # the page takes no answer earlier
+        page.keyboard.press("120x"[number % 4])
+        page.wait_for_function("number => waits.length == number", arg=number)
+    waits = np.array(page.evaluate("waits"))
+    figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
+    print(
+        f"key press to next pair, {count} times, ms: 50th / 95th / 99th percentile {figures}, worst {waits.max():.0f}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--labels", type=int, default=1000)
-    parser.add_argument("--segments", type=int, default=64)
+    parser.add_argument("--keys", type=int, default=200, help="key presses for the speed")
+    parser.add_argument("--labels", type=int, default=1000, help="labels for the memory")
     args = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        raise SystemExit("no Chromium found; on Debian: apt install chromium")
+    segments = math.ceil(math.sqrt(2 * (args.keys + args.labels))) + 10
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         db = Path(folder) / "db"
         db.mkdir()
-        record(db, args.segments)
+        record(db, segments)
         begin = time.perf_counter()
         site = Site(db, Path(folder) / "state", "--name", "bench", "--goal", str(args.labels)).start()
-        print(f"server ready after {time.perf_counter() - begin:.2f} s with {args.segments} segments")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        print(f"server ready after {time.perf_counter() - begin:.2f} s with {segments} segments")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        browser = subprocess.Popen(
+            [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,720",
+             f"--remote-debugging-port={port}", f"--user-data-dir={folder}/profile", "about:blank"],
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         try:
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
-            begin = time.perf_counter()
-            page.goto(site.link)
-            page.wait_for_selector(".figures")
-            print(f"overview shown after {time.perf_counter() - begin:.2f} s")
-            begin = time.perf_counter()
-            page.goto(f"{site.base}/label")
+            attached = connect(playwright, port)
+            page = attached.contexts[0].pages[0]
+            measure_speed(page, site, args.keys)
+            page.reload()
             page.wait_for_selector("[data-answer='1']:not([disabled])")
-            print(f"first pair playing after {time.perf_counter() - begin:.2f} s")
-            page.evaluate(_OBSERVE)
-            processes = browser.new_browser_cdp_session()
-            session = page.context.new_cdp_session(page)
+            page.evaluate(_ANSWER)
+            attached.close()
             assert site.process is not None
-            print("labels  server MB  tab MB  heap MB  DOM nodes")
-            for count in range(args.labels + 1):
-                if count % max(1, args.labels // 10) == 0:
-                    session.send("HeapProfiler.collectGarbage")
-                    session.send("Performance.enable")
-                    metrics = {
-                        m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]
-                    }
-                    print(
-                        f"{count:6}  {resident(site.process.pid):9.1f}  {tab_memory(processes):6.1f}  "
-                        f"{metrics['JSHeapUsedSize'] / 1e6:7.2f}  {metrics['Nodes']:9.0f}",
-                        flush=True,
-                    )
-                if count < args.labels:
-                    page.wait_for_timeout(170)  # the page takes no answer earlier
-                    page.keyboard.press("120x"[count % 4])
-                    page.wait_for_function("count => waits.length == count", arg=count + 1)
-            waits = np.array(page.evaluate("waits"))
-            figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
-            print(
-                f"key press to next pair, ms: 50th / 95th / 99th percentile {figures}, worst {waits.max():.0f}"
-            )
-            print(f"lines in labels.json: {len(site.labels())}")
+            print("labels  server MB  tab MB")
+            for mark in range(args.keys, args.keys + args.labels + 1, max(1, args.labels // 10)):
+                while len(site.labels()) < mark:
+                    time.sleep(0.2)
+                print(
+                    f"{mark:6}  {resident(site.process.pid):9.1f}  {tab_memory(browser.pid):6.1f}", flush=True
+                )
         finally:
-            browser.close()
+            browser.send_signal(signal.SIGTERM)
+            browser.wait()
             site.stop(signal.SIGKILL)
 
 

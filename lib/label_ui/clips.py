@@ -250,9 +250,10 @@ def _index_colours(image: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     Returns:
         Indices uint8 [H, W] and colours uint8 [N, 3], or None when there are more than 256 colours.
     """
-    code = image[..., 0].astype(np.uint32) << 16
-    code |= image[..., 1].astype(np.uint32) << 8
-    code |= image[..., 2]
+    # Four bytes a pixel, read as one number.
+    padded = np.zeros((*image.shape[:2], 4), np.uint8)
+    padded[..., :3] = image
+    code = padded.view("<u4")[..., 0]
     # A table of 2^16 entries stays in the CPU's cache; two colours on one entry (rare) fall back to sorting.
     slot = (code * np.uint32(0x9E3779B1)) >> np.uint32(16)
     owner = np.full(1 << 16, 0xFFFFFFFF, np.uint32)
@@ -269,5 +270,5 @@ def _index_colours(image: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         index = inverse.reshape(code.shape).astype(np.uint8)
     if len(colours) > 256:
         return None
-    palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8)
+    palette = np.stack([colours & 255, colours >> 8 & 255, colours >> 16], axis=1).astype(np.uint8)
     return index, palette

@@ -124,7 +124,8 @@ def _address(host: str) -> str:
     if is_loopback(host):
         return "localhost" if ":" not in host else f"[{host}]"
     if host in ("0.0.0.0", "::"):
-        return socket.getfqdn()
+        name = socket.getfqdn()
+        return socket.gethostname() if name.startswith("localhost") else name
     return f"[{host}]" if ":" in host else host
 
 
