@@ -33,7 +33,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 def probes(env_id: str) -> dict[str, Probe]:
     """Measures of behaviour that can be read off this environment's frames, by name."""
     if "Seaquest" in env_id:
-        return {"depth": seaquest.submarine_depth}
+        return {"depth": seaquest.submarine_depth, "midwater": seaquest.submarine_midwater}
     if "MovingDot" in env_id:
         return {"distance": moving_dot.distance_from_middle}
     return {}

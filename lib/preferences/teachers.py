@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.cli import UserError
-from lib.envs.seaquest import submarine_depth
+from lib.envs.seaquest import submarine_midwater
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.queries import STRATEGIES, Pair
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
@@ -32,17 +32,16 @@ def score(segment: Segment) -> float:
     return float(segment.sidecar.scores.sum())
 
 
-def depth(segment: Segment) -> float:
-    """How deep Seaquest's submarine was on average, 0 (surface) to 1 (sea bed).
+def midwater(segment: Segment) -> float:
+    """How near to mid-water Seaquest's submarine kept, 0 (surface or sea bed) to 1 (half-way) on average.
 
     Raises:
-      UserError: the frames are not Seaquest's.
+      UserError: the frames are not of Seaquest's size.
     """
     if segment.frames.shape[1:] != (210, 160, 3):
-        raise UserError(
-            f"teacher depth: expected Seaquest's 210×160 frames, got {'×'.join(map(str, segment.frames.shape[1:3]))}"
-        )
-    seen = submarine_depth(segment.frames)
+        size = "×".join(map(str, segment.frames.shape[1:3]))
+        raise UserError(f"teacher midwater: expected Seaquest's 210×160 frames, got {size}")
+    seen = submarine_midwater(segment.frames)
     return 0.0 if np.isnan(seen).all() else float(np.nanmean(seen))
 
 
@@ -60,7 +59,7 @@ class Teacher:
         return 1 if value1 > value2 else 2
 
 
-TEACHERS = {"score": Teacher(score), "depth": Teacher(depth, tie=0.02)}
+TEACHERS = {"score": Teacher(score), "midwater": Teacher(midwater, tie=0.02)}
 """Teachers by the name that --teacher takes and labels carry."""
 
 

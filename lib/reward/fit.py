@@ -48,14 +48,13 @@ def segment_returns(
     frames, actions, owners, scales = [], [], [], []
     for owner, index in enumerate(indices):
         all_frames, all_actions = segments.get(int(index))
-        frames.append(torch.from_numpy(all_frames[offset::stride]))
-        actions.append(torch.from_numpy(all_actions[offset::stride]))
-        owners.append(torch.full((len(actions[-1]),), owner))
+        frames.append(all_frames[offset::stride])
+        actions.append(all_actions[offset::stride])
+        owners.append(np.full(len(actions[-1]), owner))
         scales.append(len(all_actions) / max(1, len(actions[-1])))
-    rewards = network(
-        torch.cat(frames).to(device, non_blocking=True), torch.cat(actions).to(device, non_blocking=True)
-    )
-    sums = torch.zeros(len(indices), device=device).index_add(0, torch.cat(owners).to(device), rewards)
+    all_rewards = network(*(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (frames, actions)))
+    owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
+    sums = torch.zeros(len(indices), device=device).index_add(0, owner_of, all_rewards)
     return sums * torch.tensor(scales, device=device)
 
 
@@ -151,7 +150,7 @@ def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) ->
     for index in range(len(segments)):
         frames, actions = segments.get(index)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            outputs.append(network(torch.from_numpy(frames).to(device), torch.from_numpy(actions).to(device)))
+            outputs.append(network(torch.tensor(frames, device=device), torch.tensor(actions, device=device)))
     rewards = torch.cat(outputs).double()
     mean, std = float(rewards.mean()), float(rewards.std())
     if not std > 1e-6 * max(1.0, abs(mean)):
@@ -223,7 +222,7 @@ def _fit_one(
     torch.manual_seed(config.seed)
     rng = np.random.default_rng(config.seed)
     assert data.segments.frame_shape is not None
-    network = RewardNet(data.segments.frame_shape, data.segments.num_actions).to(device)
+    network = RewardNet(data.segments.frame_shape, data.segments.num_actions, config.dropout).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
     best, best_state, best_epoch = None, copy.deepcopy(network.state_dict()), 0

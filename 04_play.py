@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step."""
+
+from collections.abc import Sequence
+
+from lib import cli
+from lib.agent.play_config import PlayConfig
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(PlayConfig, argv, description=__doc__)
+    from lib.agent.play import play  # after the flags: --help need not wait for PyTorch
+
+    play(config)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The whole wheel once, on real Seaquest and a CPU: train, record, label, fit, finetune, play.
+
+Each stage is run as a user would type it. A stage whose result is already there is not run again; delete the
+folder to start over.
+"""
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib import cli
+from lib.cli import flag
+
+TEACHER = "midwater"
+ENV_GAMES = 20
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """How to turn the wheel."""
+
+    out: Path = flag(default=Path("demo-out"), help="folder for everything the demo makes")
+    seed: int = flag(default=0, min=0, help="seed of every stage")
+    v0_steps: int = flag(default=200_000, min=1, help="steps of training on the game's score")
+    v1_steps: int = flag(default=120_000, min=1, help="steps of finetuning on the learned reward")
+    labels: int = flag(default=250, min=10, help="pairs that the simulated teacher compares")
+    games: int = flag(default=ENV_GAMES, min=2, help="full games behind each row of the table")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(DemoConfig, argv, description=__doc__)
+    out, began = config.out, time.monotonic()
+    v0, v1, db = out / "v0" / "latest.dat", out / "v1" / "latest.dat", out / "db"
+    reward = out / "rewards" / "reward-demo.dat"
+    common = f"--seed {config.seed} --runs {out / 'runs'}"
+    trained = f"{common} --eval-games {config.games}"
+
+    _stage(
+        "1. An agent learns on the game's score, and clips of its play are recorded",
+        f"./01_a2c.py -n demo-v0 --steps {config.v0_steps} --eval-every {config.v0_steps} {trained} "
+        f"--save {v0.parent} --db-path {db} --record-prob 0.003",
+        done=v0,
+    )
+    _stage(
+        f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
+        f"./02_label_ui.py -d {db} --teacher {TEACHER} --count {config.labels} --error-rate 0.1 --seed {config.seed}",
+        done=db / "labels.json",
+    )
+    _stage(
+        "3. A reward model is fitted to the comparisons",
+        f"./03_reward_train.py -n demo -o {reward.parent} {db} --frame-stride 10 {common}",
+        done=reward,
+    )
+    _stage(
+        "4. The agent is finetuned on the learned reward; the score is never shown to it",
+        f"./01_a2c.py -n demo-v1 -m {v0} -r {reward} --finetune --lr 3e-4 --steps {config.v1_steps} "
+        f"--eval-every {config.v1_steps} {trained} --save {v1.parent}",
+        done=v1,
+    )
+    for name, model in (("v0", v0), ("v1", v1)):
+        videos = out / "videos" / name
+        _stage(
+            f"5. Watch {name} play, with the learned reward drawn under the picture",
+            f"./04_play.py -m {model} -n 1 -r {videos} --reward {reward} --seed {config.seed}",
+            done=videos / "game-01.mp4",
+        )
+    _report(config, {"v0 (score)": v0, "v1 (learned reward)": v1}, time.monotonic() - began)
+
+
+def _stage(title: str, command: str, done: Path) -> None:
+    print(f"\n== {title}\n$ {command}", flush=True)
+    if done.exists():
+        print(f"({done} is there: nothing to do)")
+        return
+    began = time.monotonic()
+    code = subprocess.run([sys.executable, *shlex.split(command)], check=False).returncode
+    if code:
+        raise SystemExit(code)
+    print(f"({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:
+    from lib.runs import format_duration, load_checkpoint, mean_interval
+
+    print(f"\n{'':22}{'score':>16}{TEACHER:>18}{'steps a game':>18}   ({config.games} full games, mean ± 95 %)")
+    for name, path in models.items():
+        games = load_checkpoint(path, "policy")["evaluation"]
+        cells = []
+        for column, digits in (("scores", 0), (TEACHER, 3), ("steps", 0)):
+            mean, half = mean_interval(games[column])
+            cells.append(f"{mean:.{digits}f} ± {half:.{digits}f}")
+        print(f"{name:22}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
+    out = config.out
+    print(
+        f"\n{TEACHER}: 1 is half-way between the surface and the sea bed, 0 is either of them; that is what was taught.\n"
+        f"videos {out}/videos   curves: tensorboard --logdir {out}/runs   clips and labels {out}/db\n"
+        f"{format_duration(seconds)} in all. Now with your own labels:\n"
+        f"  make label DB={out}/db\n"
+        f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db --frame-stride 10\n"
+        f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --lr 3e-4 "
+        f"--steps {config.v1_steps} --save {out}/mine"
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,151 @@
+"""Playing single games to look at: through ptan's agent and wrappers, with video and the learned reward."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+import ptan
+import torch
+
+from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.play_config import PlayConfig
+from lib.agent.video import FRAMES_PER_SECOND, VideoWriter, with_reward_strip
+from lib.cli import UserError
+from lib.envs.atari import FRAME_SKIP, TIME_LIMIT, atari_spec
+from lib.envs.make import make_world
+from lib.envs.observation import Observer
+from lib.reward.model import RewardModel, load_reward_model
+from lib.runs import mean_interval, resolve_device
+
+_DEFAULT_ENV = "SeaquestNoFrameskip-v4"
+
+
+class PlayedStep(NamedTuple):
+    """One decision of the agent and what came of it."""
+
+    frame: np.ndarray  # uint8 [H, W, 3], what a person sees when the action is chosen
+    action: int
+    score: float
+
+
+class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
+    """Remembers a step's picture below `wrap_dqn`: the maximum over its last two emulator frames, in colour."""
+
+    def reset(self, **kwargs: object) -> tuple[np.ndarray, dict[str, object]]:  # type: ignore[override]
+        observation, info = super().reset(**kwargs)  # type: ignore[arg-type]
+        self._older = self._newest = observation
+        return observation, info
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:  # type: ignore[override]
+        observation, score, terminated, truncated, info = super().step(action)
+        self._older, self._newest = self._newest, observation
+        return observation, float(score), terminated, truncated, info
+
+    @property
+    def picture(self) -> np.ndarray:
+        """uint8 `[H, W, 3]`."""
+        return np.maximum(self._older, self._newest)
+
+
+def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterator[PlayedStep]:
+    """One full game of a `…NoFrameskip` environment under `wrap_dqn`, with every life and the unclipped score."""
+    tap = LastFrames(gymnasium.make(env_id, max_episode_steps=TIME_LIMIT * (FRAME_SKIP + 1)))
+    env = ptan.common.wrappers.wrap_dqn(tap, episodic_life=False, clip_reward=False, noop_max=30)
+    with env:
+        # wrap_dqn passes no seed on, so the emulator and the number of no-ops are seeded below it.
+        tap.reset(seed=seed)
+        env.unwrapped.np_random = np.random.default_rng(seed)
+        observation, _ = env.reset()
+        for _ in range(TIME_LIMIT):
+            picture = tap.picture
+            action = int(agent([observation])[0][0])
+            observation, score, terminated, truncated, _ = env.step(action)
+            yield PlayedStep(picture, action, float(score))
+            if terminated or truncated:
+                return
+
+
+def play_world(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterator[PlayedStep]:
+    """One full game of any other environment."""
+    world = make_world(env_id, num_envs=1)
+    try:
+        observer = Observer(1, world.frame_shape, torch.device("cpu"))
+        step = world.reset(seed)
+        while True:
+            observation = observer.push(torch.from_numpy(step.frames), torch.from_numpy(step.reset))
+            action = int(agent([observation[0].numpy()])[0][0])
+            picture = step.frames[0].copy()
+            world.send(np.array([action]))
+            step = world.recv()
+            if step.reset[0]:
+                return
+            yield PlayedStep(picture, action, float(step.score[0]))
+    finally:
+        world.close()
+
+
+def play(config: PlayConfig) -> None:
+    """Plays the games, prints a line each and the mean, and records them where asked.
+
+    Raises:
+      UserError: something about the flags or the files that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    network, origin = load_policy(config.model)
+    env_id = config.env or origin.get("config", {}).get("env", _DEFAULT_ENV)
+    world = make_world(env_id, num_envs=1)
+    frame_shape, num_actions = world.frame_shape, world.num_actions
+    world.close()
+    check_actions(network, num_actions, config.model, env_id)
+    reward = None
+    if config.reward is not None:
+        reward = load_reward_model(config.reward, device)
+        reward.check(frame_shape, num_actions, config.reward, env_id)
+    if config.record is not None:
+        try:
+            config.record.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"-r {config.record}: expected a folder to write to: {error.strerror}") from error
+
+    network.to(device).eval()
+    agent = ptan.agent.PolicyAgent(lambda states: network(states)[0], device=device, apply_softmax=True)
+    spec = atari_spec(env_id)
+    one_game = play_atari if spec is not None and "NoFrameskip" in env_id else play_world
+    np.random.seed(config.seed)  # ptan's action selector draws from NumPy's global generator
+    scores = []
+    for game in range(config.games):
+        score, steps, learned = _play_one(one_game(env_id, agent, config.seed + game), game, reward, config.record)
+        scores.append(score)
+        print(
+            f"game {game + 1}: score {score:g} in {steps} steps"
+            + ("" if reward is None else f", learned return {learned:.1f} ({learned / max(steps, 1):+.3f} a step)"),
+            flush=True,
+        )
+    mean, half = mean_interval(scores)
+    print(f"{config.games} games of {env_id}: score {mean:.1f} ± {half:.1f} (95 %), best {max(scores):g}")
+    if config.record is not None:
+        print(f"videos in {config.record}")
+
+
+def _play_one(
+    steps: Iterator[PlayedStep], game: int, reward: RewardModel | None, record: Path | None
+) -> tuple[float, int, float]:
+    """Plays a game to its end; its score, length and learned return."""
+    video = None if record is None else VideoWriter(record / f"game-{game + 1:02d}.mp4", FRAMES_PER_SECOND)
+    score, count, paid = 0.0, 0, []
+    try:
+        for step in steps:
+            if reward is not None:
+                paid.append(float(reward.rewards(step.frame[None], np.array([step.action]))[0]))
+            if video is not None:
+                video.add(step.frame if reward is None else with_reward_strip(step.frame, paid))
+            score, count = score + step.score, count + 1
+        if video is not None:
+            video.close()
+    except BaseException:
+        if video is not None:
+            video.discard()
+        raise
+    return score, count, sum(paid)
