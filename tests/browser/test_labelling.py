@@ -171,7 +171,7 @@ def test_playback_by_keys(site: Site, enter: Enter) -> None:
         ("+", "4"),
     ):
         tab.page.keyboard.press(key)
-        assert tab.page.locator("#speed [aria-checked=true]").get_attribute("data-speed") == speed
+        assert tab.page.locator("#speed [aria-pressed=true]").get_attribute("data-speed") == speed
     # At 4× the 50 steps and the pause at their end take 0.92 s.
     seen = set()
     for _ in range(60):
@@ -180,7 +180,7 @@ def test_playback_by_keys(site: Site, enter: Enter) -> None:
     assert len(seen) > 10
     tab.page.reload()
     tab.ready()
-    assert tab.page.locator("#speed [aria-checked=true]").get_attribute("data-speed") == "4", "kept"
+    assert tab.page.locator("#speed [aria-pressed=true]").get_attribute("data-speed") == "4", "kept"
 
 
 def test_reduced_motion_starts_paused(site: Site, enter: Enter) -> None:

@@ -257,6 +257,7 @@ class Labeller {
     });
     this.pending = { op, offer, answer, flag: this.note, pressed };
     for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
+    setTimeout(() => this.pending?.op === op && !this.outbox.blocked && this.say("Saving…"), 700);
     await this.outbox.flush();
     if (this.pending?.op === op && this.outbox.offline) this.moveOn(); // it waits in the outbox; the page says so
     else if (this.pending?.op === op) this.showState();
@@ -389,7 +390,6 @@ class Labeller {
     for (const speed of SPEEDS) {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", className: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
-      button.setAttribute("role", "radio");
       button.dataset.speed = speed;
       button.addEventListener("click", () => this.setSpeed(speed));
       $("speed").append(button);
@@ -478,9 +478,7 @@ class Labeller {
     this.player.speed = SPEEDS.includes(speed) ? speed : 2;
     localStorage.setItem("speed", this.player.speed);
     for (const button of $("speed").children) {
-      const chosen = Number(button.dataset.speed) === this.player.speed;
-      button.setAttribute("aria-checked", chosen);
-      button.tabIndex = chosen ? 0 : -1;
+      button.setAttribute("aria-pressed", Number(button.dataset.speed) === this.player.speed);
     }
   }
 
