@@ -364,3 +364,16 @@ def test_the_next_pair_plays_soon_after_the_key(site: Site, enter: Enter, record
     )
     record_property("next_pair_p95_ms", high)
     assert high < 250
+
+
+def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.keyboard.press("f")
+    tab.page.keyboard.type("odd")
+    tab.page.keyboard.press("Enter")
+    tab.press("1")
+    tab.page.keyboard.press("u")
+    tab.ready()
+    assert tab.page.locator("#flag").get_attribute("aria-pressed") == "true"
+    tab.press("2")
+    assert [line.get("flag") for line in site.labels() if not line.get("cancelled")] == ["odd", "odd"]

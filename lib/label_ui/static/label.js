@@ -49,7 +49,7 @@ class Labeller {
     this.note = "";
     this.notice = "";
     this.review = false; // a labelled pair was opened from the table
-    this.reviewNote = "";
+    this.notes = new Map(); // offer id → note it had before, for pairs that come back
     this.problems = new Set();
     this.rows = new Map(); // offer id → its row in the list
     this.name = localStorage.getItem("labeller") ?? session.name;
@@ -125,7 +125,7 @@ class Labeller {
 
   async fill(keep) {
     clearTimeout(this.refillTimer);
-    const kept = keep ?? this.deck.offers;
+    const kept = (keep ?? this.deck.offers).slice(0, 50); // the server takes no more
     const asked = new Set(this.deck.offers.map((offer) => offer.id));
     let reply;
     try {
@@ -174,7 +174,6 @@ class Labeller {
     const clips = this.deck.ready(offer);
     if (!clips) {
       this.shown = null;
-      this.wanted = offer.id;
       this.enable();
       $("stage").classList.add("loading");
       this.deck.load(offer).then(
@@ -192,7 +191,7 @@ class Labeller {
     this.shown = offer.id;
     this.appeared = performance.now();
     this.away = 0;
-    this.setNote(this.reviewNote);
+    this.setNote(this.notes.get(offer.id) ?? "");
     this.enable();
     this.showPaused();
     this.showSizes(clips);
@@ -207,9 +206,11 @@ class Labeller {
 
   unplayable(offer, error) {
     if (this.deck.current?.id !== offer.id) return;
-    if (error.status === 422 || error.status === 404) {
-      this.problems.add(error.message);
-      this.say(error.message);
+    const undecodable = error instanceof DOMException && error.name === "InvalidStateError";
+    if (undecodable || error.status === 422 || error.status === 404) {
+      const text = undecodable ? "A clip cannot be shown by this browser and is left out." : error.message;
+      this.problems.add(text);
+      this.say(text);
       this.deck.drop(offer.id);
       this.refill();
       this.display();
@@ -320,10 +321,10 @@ class Labeller {
     });
     // The same pair under a new id: the old one has been used.
     const offer = { ...last.offer, id: newId() };
+    if (last.flag) this.notes.set(offer.id, last.flag);
     this.deck.set([offer, ...this.deck.offers]);
     this.remember();
     this.display();
-    this.setNote(last.flag ?? "");
     this.say(`Taken back: ${SAID[last.answer]}. Answer this pair again.`);
     await this.outbox.flush();
     this.showState();
@@ -357,7 +358,7 @@ class Labeller {
     );
     $("opened").hidden = false;
     const mine = said.find((one) => one.labeller === this.name);
-    this.reviewNote = mine?.flag ?? "";
+    if (mine?.flag) this.notes.set(offer.id, mine.flag);
     this.deck.set([offer]);
     this.display();
   }
