@@ -121,9 +121,8 @@ def test_a_flag_with_a_note_goes_with_the_answer(site: Site, enter: Enter) -> No
     assert "flag" not in site.labels()[-1]
 
 
-def test_frames_are_exact_and_step_by_step(serve: Serve, enter: Enter) -> None:
-    site = serve("--start-paused")
-    tab = enter(site).label()
+def test_frames_are_exact_and_step_by_step(site: Site, enter: Enter) -> None:
+    tab = enter(site, reduced_motion="reduce").label()
     names = re.findall(r"\d+/\d+\.dat", tab.shown())
     segments = [load_segment(site.db / name) for name in names]
 
@@ -183,8 +182,9 @@ def test_playback_by_keys(site: Site, enter: Enter) -> None:
     assert tab.page.locator("#speed [aria-pressed=true]").get_attribute("data-speed") == "4", "kept"
 
 
-def test_reduced_motion_starts_paused(site: Site, enter: Enter) -> None:
-    tab = enter(site, reduced_motion="reduce").label()
+@pytest.mark.parametrize("flag", ["", "--start-paused"])
+def test_reduced_motion_or_a_flag_starts_paused(site: Site, serve: Serve, enter: Enter, flag: str) -> None:
+    tab = (enter(serve(flag)) if flag else enter(site, reduced_motion="reduce")).label()
     tab.page.wait_for_timeout(200)
     assert tab.page.inner_text("#step") == "step 1 / 50"
     tab.page.keyboard.press("Space")
@@ -353,7 +353,7 @@ def test_the_next_pair_plays_soon_after_the_key(site: Site, enter: Enter, record
         "for (const entry of list.getEntries()) if (entry.name === 'next pair') waits.push(entry.duration);"
         "}).observe({type: 'measure'})"
     )
-    for number in range(25):
+    for number in range(20):
         tab.ready()
         tab.page.keyboard.press("12"[number % 2])
         tab.page.wait_for_function("count => waits.length == count", arg=number + 1)

@@ -51,8 +51,7 @@ def test_server_stopped_and_started(serve: Serve, enter: Enter) -> None:
     assert {site.labels()[2]["sample1"], site.labels()[2]["sample2"]} <= set(pair.replace(":", "").split())
 
 
-def test_answers_given_offline_are_sent_in_order(serve: Serve, enter: Enter) -> None:
-    site = serve()
+def test_answers_given_offline_are_sent_in_order(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     tab.press("1")
     tab.ready()
