@@ -10,6 +10,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 
 from lib.preferences.segments import Segment, load_segment, save_segment
 from tests.browser.conftest import Tab
