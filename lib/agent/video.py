@@ -27,6 +27,7 @@ class VideoWriter:
         self._partial = path.with_name(f".{path.name}.partial")
         self._stream: av.VideoStream | None = None
         try:
+            self._partial.touch()  # PyAV opens the file only when the first packet comes
             self._container = av.open(str(self._partial), "w", format="mp4")
         except OSError as error:
             raise UserError(f"{path}: could not begin the video: {error.strerror}") from error

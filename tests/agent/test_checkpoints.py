@@ -1,0 +1,110 @@
+"""The checkpoint folder: what is kept, what it is called, what the links point to; loading policies."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
+from lib.agent.evaluate import Evaluation
+from lib.agent.network import PolicyNet
+from lib.cli import UserError
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+
+
+@pytest.fixture(scope="module")
+def network() -> PolicyNet:
+    torch.manual_seed(0)
+    return PolicyNet(4)
+
+
+def games(*scores: float, steps: int = 580) -> Evaluation:
+    return Evaluation(np.array(scores), np.full(len(scores), steps), {"depth": np.full(len(scores), 0.5)})
+
+
+def kept(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if not path.is_symlink())
+
+
+def links(root: Path) -> tuple[str, str]:
+    return (root / "best.dat").resolve().name, (root / "latest.dat").resolve().name
+
+
+def test_keeps_the_best_and_the_latest(tmp_path: Path, network: PolicyNet) -> None:
+    folder = CheckpointFolder(tmp_path / "new" / "models")
+    root = tmp_path / "new" / "models"
+    seen = []
+    for steps, score in [
+        (100, 20.0),
+        (200, 60.0),
+        (300, 40.0),
+        (400, 50.0),
+        (500, 60.0),
+        (600, 80.0),
+        (700, 0.0),
+    ]:
+        path = folder.save(network, steps, games(score), {}, {})
+        assert path.is_file()
+        assert len(kept(root)) <= 2
+        assert set(kept(root)) == set(links(root))  # nothing else lies there, temporary files included
+        seen.append(tuple(int(name.split("_")[1].split("-")[0]) for name in links(root)))
+    assert seen == [(100, 100), (200, 200), (200, 300), (200, 400), (200, 500), (600, 600), (600, 700)]
+    assert not (root / "best.dat").readlink().is_absolute()  # the folder can be moved
+
+
+def test_is_named_after_steps_score_and_length(tmp_path: Path, network: PolicyNet) -> None:
+    path = CheckpointFolder(tmp_path).save(
+        network, 123, games(450, 470, steps=581), {"env": "E"}, {"policy": "P"}
+    )
+    assert path.name == "model_000123-rw=460-steps=581.dat"
+    path = CheckpointFolder(tmp_path).save(network, 12_000_000, games(-0.2), {}, {})
+    assert path.name == "model_12000000-rw=-0-steps=580.dat"
+
+
+def test_a_checkpoint_says_what_it_is(tmp_path: Path, network: PolicyNet) -> None:
+    path = CheckpointFolder(tmp_path).save(network, 123, games(20, 40), {"env": "E"}, {"policy": "P"})
+    content = torch.load(path, weights_only=True)
+    assert content["evaluation"] == {"scores": [20, 40], "steps": [580, 580], "depth": [0.5, 0.5]}
+    assert (content["steps"], content["num_actions"]) == (123, 4)
+
+    loaded, origin = load_policy(tmp_path / "best.dat")
+    assert (origin["config"], origin["parents"], origin["steps"]) == ({"env": "E"}, {"policy": "P"}, 123)
+    assert all(
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
+    )
+
+
+def test_a_bare_state_dict_loads(tmp_path: Path, network: PolicyNet) -> None:
+    torch.save(network.state_dict(), tmp_path / "model_000009-rw=460-steps=580.dat")
+    loaded, origin = load_policy(tmp_path / "model_000009-rw=460-steps=580.dat")
+    assert loaded.num_actions == 4
+    assert torch.equal(loaded.conv[0].weight, network.conv[0].weight)
+    assert origin == {}
+
+
+def test_refuses_what_is_no_policy(tmp_path: Path) -> None:
+    reward = RewardNet((84, 84, 3), 4)
+    torch.save(reward.state_dict(), tmp_path / "bare.dat")
+    model = RewardModel([Member(reward, 0.0, 1.0)], torch.device("cpu"))
+    save_reward_model(tmp_path / "reward-x.dat", model, {}, {}, {})
+    for name, says in [
+        ("bare.dat", "is it a reward model"),
+        ("reward-x.dat", "got a reward checkpoint"),
+        ("none.dat", "no such file"),
+    ]:
+        with pytest.raises(UserError, match=rf"{name}: expected .*{says}"):
+            load_policy(tmp_path / name)
+
+
+def test_refuses_a_policy_of_other_actions(network: PolicyNet) -> None:
+    check_actions(network, 4, Path("m.dat"), "Pong")
+    with pytest.raises(UserError, match=r"m\.dat: a policy of 4 actions, but Seaquest has 18"):
+        check_actions(network, 18, Path("m.dat"), "Seaquest")
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--save .*file: expected a folder"):
+        CheckpointFolder(tmp_path / "file")

@@ -1,0 +1,71 @@
+"""Full games, one an environment, with a world that plays back a script."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.network import PolicyNet
+from lib.envs.gym_world import GymWorld
+from lib.envs.moving_dot import distance_from_middle
+from tests.agent.worlds import GreyReader, Row, ScriptedWorld
+
+CPU = torch.device("cpu")
+
+SHORT = [
+    Row(10),
+    Row(20, score=60, terminal=True),
+    Row(30, reset=True),
+    Row(40, score=1e6),
+    Row(50, score=1e6),
+]
+CUT = [Row(11), Row(21), Row(31, score=-3, truncated=True), Row(41, reset=True), Row(51, score=1e6)]
+LONG = [
+    Row(12),
+    Row(22, score=200, terminal=True),  # a lost life ends no game
+    Row(0, score=20),
+    Row(42, score=1, terminal=True),
+    Row(52, reset=True),
+]
+
+
+def grey(frames: np.ndarray) -> np.ndarray:
+    """NaN where the picture is black."""
+    reading = frames[:, 0, 0, 0].astype(np.float32)
+    return np.where(reading == 0, np.nan, reading)
+
+
+def test_one_full_game_in_every_environment() -> None:
+    world = ScriptedWorld([SHORT, CUT, LONG])
+    result = evaluate(GreyReader(), world, seed=9, device=CPU, bf16=False, probes={"grey": grey})
+    assert world.seeds == [9]
+    assert result.scores.tolist() == [60, -3, 221]
+    assert result.steps.tolist() == [1, 2, 3]
+    # Every frame of the game, its last included; black ones are ignored.
+    assert result.measures["grey"].tolist() == pytest.approx([15, 21, (12 + 22 + 42) / 3])
+    # Actions follow the newest observation, and nothing is played beyond the longest game.
+    assert [sent.tolist() for sent in world.sent] == [[0, 1, 2], [0, 1, 2], [0, 1, 0], [0, 1, 2]]
+
+
+def test_says_mean_interval_and_best() -> None:
+    # Student's t for 3 degrees of freedom is 3.18245; the standard error of 0, 0, 10, 10 is √(100/3)/2.
+    text = str(Evaluation(np.array([0.0, 0, 10, 10]), np.array([5, 6, 7, 8]), {"depth": np.full(4, 0.25)}))
+    assert text == "score 5.0 ± 9.2 (95 %, 4 games)  best 10  steps 6  depth 0.250 ± 0.000"
+
+
+def test_seeds_decide_games_and_actions() -> None:
+    torch.manual_seed(0)
+    network, world = PolicyNet(5), GymWorld("MovingDot-v0", 4, limit=20)
+    probes = {"distance": distance_from_middle}
+
+    def play(seed: int) -> Evaluation:
+        return evaluate(network, world, seed, CPU, bf16=False, probes=probes)
+
+    one, same, other = play(0), play(0), play(1)
+    assert one.scores.tolist() == same.scores.tolist()
+    assert one.measures["distance"].tolist() == same.measures["distance"].tolist()
+    assert one.scores.tolist() != other.scores.tolist()
+    assert one.steps.tolist() == [20] * 4
+    # The score is 1 − distance/72 px of each step; the probe also reads the frame before the first of them.
+    assert ((one.measures["distance"] * 21 - (20 - one.scores) * 72) > -0.01).all()
+    assert ((one.measures["distance"] * 21 - (20 - one.scores) * 72) < 72.01).all()

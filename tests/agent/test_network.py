@@ -1,0 +1,190 @@
+"""The policy network: the original's weights fit, others are refused, frozen convolutions stay."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.config import TrainConfig
+from lib.agent.network import PolicyNet, policy_from_state
+from lib.agent.rollout import Rollout
+from lib.agent.trainer import update
+from lib.cli import UserError
+from lib.reward.model import RewardNet
+
+ORIGINAL = {
+    "conv.0.weight": (32, 4, 8, 8),
+    "conv.0.bias": (32,),
+    "conv.2.weight": (64, 32, 4, 4),
+    "conv.2.bias": (64,),
+    "conv.4.weight": (64, 64, 3, 3),
+    "conv.4.bias": (64,),
+    "policy.0.weight": (512, 3136),
+    "policy.0.bias": (512,),
+    "policy.2.weight": (18, 512),
+    "policy.2.bias": (18,),
+    "value.0.weight": (512, 3136),
+    "value.0.bias": (512,),
+    "value.2.weight": (1, 512),
+    "value.2.bias": (1,),
+}
+
+
+def test_has_the_weights_of_the_original() -> None:
+    assert {name: tuple(value.shape) for name, value in PolicyNet(18).state_dict().items()} == ORIGINAL
+
+
+def test_a_state_dict_of_the_original_loads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = {name: 0.01 * torch.randn(shape, generator=generator) for name, shape in ORIGINAL.items()}
+    network = policy_from_state(state, "original.dat")
+    assert network.num_actions == 18
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+
+    # The forward pass spelt out: ÷ 255, ReLU between layers, none behind the last.
+    pictures = torch.randint(0, 256, (2, 4, 84, 84), generator=generator, dtype=torch.uint8)
+    x = pictures / 255
+    for name, stride in (("conv.0", 4), ("conv.2", 2), ("conv.4", 1)):
+        x = torch.nn.functional.conv2d(x, state[f"{name}.weight"], state[f"{name}.bias"], stride).relu()
+    x = x.flatten(1)
+    hidden = {
+        head: (x @ state[f"{head}.0.weight"].T + state[f"{head}.0.bias"]).relu()
+        for head in ("policy", "value")
+    }
+    expected = {head: hidden[head] @ state[f"{head}.2.weight"].T + state[f"{head}.2.bias"] for head in hidden}
+    logits, values = network(pictures)
+    torch.testing.assert_close(logits, expected["policy"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(values, expected["value"][:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_policy_is_nearly_uniform() -> None:
+    torch.manual_seed(0)
+    logits, _ = PolicyNet(18)(torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8))
+    assert logits.softmax(-1).min() > 0.9 / 18
+
+
+def weights(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    state: dict[str, Any] = {
+        **PolicyNet(6).state_dict(),
+        **{k.replace("__", "."): v for k, v in changes.items()},
+    }
+    return {name: value for name, value in state.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (
+            RewardNet((210, 160, 3), 18).state_dict(),
+            r"expected the weights of a policy.*is it a reward model\?",
+        ),
+        ({}, r"expected the weights of a policy.*got none"),
+        (weights(conv__2__bias=None), r"conv\.2\.bias, which is missing"),
+        (
+            weights(conv__0__weight=torch.zeros(32, 3, 8, 8)),
+            r"conv\.0\.weight of shape \(32, 4, 8, 8\), got \(32, 3, 8, 8\)",
+        ),
+        (weights(value__2__bias=torch.zeros(2)), r"value\.2\.bias of shape \(1,\), got \(2,\)"),
+        (weights(lstm__weight=torch.zeros(1)), r"another network: lstm\.weight"),
+        (weights(policy__2__weight=torch.zeros(6)), r"expected the weights of a policy"),
+        (weights(policy__2__bias=torch.zeros(7)), r"policy\.2\.bias of shape \(6,\), got \(7,\)"),
+    ],
+)
+def test_refuses_weights_of_another_network(state: dict[str, torch.Tensor], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        policy_from_state(state, "some.dat")
+    assert str(caught.value).startswith("some.dat: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def rollout(
+    steps: int = 4, envs: int = 2, learned: torch.Tensor | None = None, score: float = 1.0, seed: int = 0
+) -> Rollout:
+    generator = torch.Generator().manual_seed(seed)
+    return Rollout(
+        torch.randint(0, 256, (steps, envs, 4, 84, 84), generator=generator, dtype=torch.uint8),
+        torch.randint(0, 6, (steps, envs), generator=generator),
+        torch.randn(steps + 1, envs, generator=generator),
+        learned,
+        np.full((steps, envs), score, np.float32),
+        np.zeros((steps, envs), bool),
+        np.zeros((steps, envs), bool),
+        np.ones((steps, envs), bool),
+    )
+
+
+def updated(played: Rollout, frozen: bool = False, **flags: Any) -> tuple[PolicyNet, PolicyNet, dict]:
+    """The network before and after one update."""
+    torch.manual_seed(0)
+    network, before = PolicyNet(6), PolicyNet(6)
+    before.load_state_dict(network.state_dict())
+    network.conv.requires_grad_(not frozen)
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=1e-3, eps=1e-5)
+    parts = update(network, optimizer, played, TrainConfig(name="test", **flags), bf16=False)
+    return before, network, parts
+
+
+def changed(before: PolicyNet, after: PolicyNet) -> set[str]:
+    return {
+        name.split(".")[0]
+        for (name, old), new in zip(before.state_dict().items(), after.state_dict().values(), strict=True)
+        if not torch.equal(old, new)
+    }
+
+
+def test_an_update_changes_everything() -> None:
+    before, after, _ = updated(rollout())
+    assert changed(before, after) == {"conv", "policy", "value"}
+    assert all(parameter.grad is not None for parameter in after.parameters())
+
+
+def test_frozen_convolutions_get_no_gradient_and_do_not_change() -> None:
+    before, after, _ = updated(rollout(), frozen=True)
+    assert changed(before, after) == {"policy", "value"}
+    assert all(parameter.grad is None for parameter in after.conv.parameters())
+
+
+def test_the_gradient_is_clipped() -> None:
+    _, after, parts = updated(rollout(score=-1.0), grad_clip=0.1)
+    norm = torch.stack([p.grad.norm() for p in after.parameters() if p.grad is not None]).norm()
+    assert parts["grad_norm"] > 0.2  # before clipping
+    assert norm.item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_an_update_learns_nothing_from_steps_that_were_ignored() -> None:
+    """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
+    played = rollout()
+    played.terminal[1, 0] = True
+    played.valid[2, 0] = False
+    _, quiet, _ = updated(played)
+    played.score[2, 0], played.actions[2, 0] = -1.0, (played.actions[2, 0] + 3) % 6
+    played.observations[2, 0] = 255 - played.observations[2, 0]
+    played.values[2, 0] -= 1e3
+    _, loud, _ = updated(played)
+    for one, other in zip(quiet.parameters(), loud.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+    played.valid[2, 0] = True
+    before, seen, _ = updated(played)
+    assert any((a - b).abs().max() > 1e-4 for a, b in zip(quiet.parameters(), seen.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("clip", "mean"), [(True, 1.0), (False, 20.0)])
+def test_the_score_is_signed_only_where_asked(clip: bool, mean: float) -> None:
+    played = rollout(score=20.0)
+    played.terminal[:] = True  # so that returns are rewards
+    _, _, parts = updated(played, clip_score=clip)
+    assert parts["batch_rewards"].item() == pytest.approx(mean, rel=1e-5)
+    assert "learned_reward" not in parts
+
+
+def test_the_learned_reward_replaces_the_score_and_keeps_its_size() -> None:
+    learned = torch.tensor([[0.25, -3.0], [0.5, 8.0], [1e6, 0.0], [0.0, 0.25]])
+    played = rollout(learned=learned, score=1e3)
+    played.terminal[:] = True
+    played.valid[2, 0] = False
+    _, _, parts = updated(played)
+    assert parts["batch_rewards"].item() == pytest.approx(6 / 7, rel=1e-4)
+    assert parts["learned_reward"].item() == pytest.approx(6 / 7, rel=1e-4)

@@ -1,0 +1,129 @@
+"""Advantages and returns against numbers worked out by hand."""
+
+import pytest
+import torch
+
+from lib.agent.returns import lambda_advantages
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
+
+
+def flags(*where: int, steps: int) -> torch.Tensor:
+    flagged = torch.zeros(steps, 1, dtype=torch.bool)
+    flagged[list(where)] = True
+    return flagged
+
+
+# Three steps with rewards 1, 2, 4, values 10, 20, 30, 40, discount ½.
+REWARDS, VALUES, GAMMA = column(1, 2, 4), column(10, 20, 30, 40), 0.5
+
+
+def returns(terminal: torch.Tensor, truncated: torch.Tensor, gamma: float = GAMMA) -> list[float]:
+    advantages = lambda_advantages(REWARDS, VALUES, terminal, truncated, gamma)
+    assert advantages.shape == (3, 1)
+    return (advantages + VALUES[:-1]).squeeze(1).tolist()
+
+
+NONE = flags(steps=3)
+
+
+def test_n_step_returns_bootstrap_with_the_value_after_the_last_step() -> None:
+    # G₂ = 4 + ½·40, G₁ = 2 + ½·24, G₀ = 1 + ½·14
+    assert returns(NONE, NONE) == [8, 14, 24]
+
+
+def test_the_advantage_is_the_return_less_the_value() -> None:
+    assert lambda_advantages(REWARDS, VALUES, NONE, NONE, GAMMA).squeeze(1).tolist() == [-2, -6, -6]
+
+
+def test_a_terminal_has_no_future() -> None:
+    # A life lost at step 1: G₁ = 2, G₀ = 1 + ½·2; the game goes on, so G₂ = 4 + ½·40 is as before.
+    assert returns(flags(1, steps=3), NONE) == [2, 2, 24]
+
+
+def test_a_terminal_at_the_end_is_not_bootstrapped() -> None:
+    assert returns(flags(2, steps=3), NONE) == [3, 4, 4]
+
+
+def test_a_truncation_bootstraps_with_the_last_frame_of_the_game_that_was_cut() -> None:
+    # v₂ = 30 is that frame's: G₁ = 2 + ½·30, G₀ = 1 + ½·17; G₂ is the reset's and starts anew.
+    assert returns(NONE, flags(1, steps=3)) == [9.5, 17, 24]
+
+
+def test_a_truncation_at_the_end_bootstraps_too() -> None:
+    assert returns(NONE, flags(2, steps=3)) == [8, 14, 24]
+
+
+def test_where_both_are_set_terminal_counts() -> None:
+    assert returns(flags(1, steps=3), flags(1, steps=3)) == [2, 2, 24]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "expected"), [(0.0, [1, 2, 4]), (1.0, [47, 46, 44]), (0.25, [2.375, 5.5, 14])]
+)
+def test_discounts(gamma: float, expected: list[float]) -> None:
+    assert returns(NONE, NONE, gamma) == expected
+
+
+def test_one_step() -> None:
+    values, reward = column(3, 8), column(-1)
+    go = flags(steps=1)
+    assert lambda_advantages(reward, values, go, go, 0.5).item() == -1 + 4 - 3
+    assert lambda_advantages(reward, values, flags(0, steps=1), go, 0.5).item() == -1 - 3
+    assert lambda_advantages(reward, values, go, flags(0, steps=1), 0.5).item() == -1 + 4 - 3
+
+
+def test_environments_do_not_mix() -> None:
+    rewards = torch.tensor([[1.0, 5.0], [2.0, 6.0]])
+    values = torch.tensor([[0.0, 1.0], [0.0, 2.0], [10.0, 20.0]])
+    terminal = torch.tensor([[False, False], [True, False]])
+    advantages = lambda_advantages(rewards, values, terminal, torch.zeros(2, 2, dtype=torch.bool), 0.5)
+    # Left: G₁ = 2, G₀ = 1 + ½·2. Right: G₁ = 6 + ½·20, G₀ = 5 + ½·16.
+    assert advantages.tolist() == [[2, 12], [2, 14]]
+
+
+def test_lambda_below_one_is_the_explicit_sum_of_temporal_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    steps, envs, gamma, lambda_ = 9, 40, 0.9, 0.7
+    rewards = torch.randn(steps, envs, generator=generator, dtype=torch.float64)
+    values = torch.randn(steps + 1, envs, generator=generator, dtype=torch.float64)
+    terminal = torch.rand(steps, envs, generator=generator) < 0.15
+    truncated = torch.rand(steps, envs, generator=generator) < 0.15
+    assert (terminal & truncated).any()
+    expected = torch.zeros(steps, envs, dtype=torch.float64)
+    for env in range(envs):
+        for t in range(steps):
+            for i in range(t, steps):
+                future = 0.0 if terminal[i, env] else gamma * values[i + 1, env].item()
+                delta = rewards[i, env].item() + future - values[i, env].item()
+                expected[t, env] += (gamma * lambda_) ** (i - t) * delta
+                if terminal[i, env] or truncated[i, env]:
+                    break
+    torch.testing.assert_close(
+        lambda_advantages(rewards, values, terminal, truncated, gamma, lambda_), expected, rtol=0, atol=1e-12
+    )
+
+
+def test_nothing_of_the_new_game_reaches_the_old_one() -> None:
+    """Row 2 is the reset after a game over (left) and after a truncation (right); row 3 is the new game."""
+    terminal = torch.tensor([[False, False], [True, False], [False, False], [False, False]])
+    truncated = torch.tensor([[False, False], [False, True], [False, False], [False, False]])
+    rewards, values = torch.ones(4, 2), torch.full((5, 2), 2.0)
+    quiet = lambda_advantages(rewards, values, terminal, truncated, 0.99)
+    rewards[2:], values[3:] = 1e6, -1e6
+    loud = lambda_advantages(rewards, values, terminal, truncated, 0.99)
+    assert torch.equal(quiet[:2], loud[:2])
+    assert not torch.isclose(quiet[2:], loud[2:]).any()
+    # The last frame of the truncated game does count, that of the finished one does not.
+    values[2] = 5.0
+    changed = lambda_advantages(rewards, values, terminal, truncated, 0.99)
+    assert (changed[1] - quiet[1]).tolist() == pytest.approx([0, 0.99 * 3], abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (5, 2), (4, 3), (4,)])
+def test_refuses_values_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    no = torch.zeros(3, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"values \[T\+1, B\]"):
+        lambda_advantages(torch.zeros(3, 2), torch.zeros(shape), no, no, 0.99)

@@ -1,0 +1,84 @@
+"""A world that plays back a script, and a policy that can be read off its actions and values."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.agent.network import PolicyNet
+from lib.envs.world import Step
+
+
+class Row(NamedTuple):
+    """One step of one environment: the picture is all of one grey, the rest is about what led to it."""
+
+    grey: int
+    score: float = 0.0
+    terminal: bool = False
+    truncated: bool = False
+    reset: bool = False
+
+
+class ScriptedWorld:
+    """Plays one script of rows per environment, whatever the actions, and keeps these.
+
+    The arrays of a step are overwritten by the next `recv`, as the interface allows.
+    """
+
+    def __init__(self, scripts: Sequence[Sequence[Row]], num_actions: int = 5, size: int = 84) -> None:
+        self.env_id, self.num_envs, self.num_actions = "Scripted-v0", len(scripts), num_actions
+        self.frame_shape = (size, size, 3)
+        self.action_names = [str(action) for action in range(num_actions)]
+        self.sent: list[np.ndarray] = []
+        self.seeds: list[int] = []
+        self._scripts = scripts
+        self._at = 0
+        self._step = Step(
+            np.zeros((len(scripts), *self.frame_shape), np.uint8),
+            np.zeros(len(scripts), np.float32),
+            *np.zeros((3, len(scripts)), bool),
+        )
+
+    def reset(self, seed: int) -> Step:
+        self.seeds.append(seed)
+        self._at = 0
+        return self._show()
+
+    def send(self, actions: np.ndarray) -> None:
+        assert actions.dtype == np.int64
+        assert actions.shape == (self.num_envs,)
+        self.sent.append(actions.copy())
+
+    def recv(self) -> Step:
+        self._at += 1
+        assert len(self.sent) >= self._at
+        return self._show()
+
+    def close(self) -> None:
+        pass
+
+    def _show(self) -> Step:
+        for env, script in enumerate(self._scripts):
+            row = script[self._at]
+            self._step.frames[env] = row.grey
+            self._step.score[env] = row.score
+            self._step.terminal[env] = row.terminal
+            self._step.truncated[env] = row.truncated
+            self._step.reset[env] = row.reset or self._at == 0
+        return self._step
+
+
+class GreyReader(PolicyNet):
+    """Chooses action grey mod A of the newest picture, and values a state at its grey / 100."""
+
+    def __init__(self, num_actions: int = 5) -> None:
+        nn.Module.__init__(self)
+        self.num_actions = num_actions
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert observations.dtype == torch.uint8
+        grey = observations[:, -1, 40, 40].long()
+        logits = nn.functional.one_hot(grey % self.num_actions, self.num_actions) * 1e4
+        return logits.float(), grey.float() / 100
