@@ -31,7 +31,7 @@ def grey_resize_cpu(frames: np.ndarray) -> np.ndarray:
     batch, height, width, _ = frames.shape
     if height < SIZE or width < SIZE:
         # Enlarging interpolates between rows, which must not mix neighbours in the tall picture.
-        return np.stack([_grey_resize_picture(frame) for frame in frames])
+        return np.stack([_grey_resize_small(frame) for frame in frames])
     per_part = max(1, _MAX_ROWS // height)
     parts = [
         _grey_resize_picture(frames[i : i + per_part].reshape(-1, width, 3), min(per_part, batch - i))
@@ -44,6 +44,13 @@ def grey_resize_cpu(frames: np.ndarray) -> np.ndarray:
 def _grey_resize_picture(picture: np.ndarray, count: int = 1) -> np.ndarray:
     grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
     return np.asarray(cv2.resize(grey, (SIZE, count * SIZE), interpolation=cv2.INTER_AREA))
+
+
+def _grey_resize_small(picture: np.ndarray) -> np.ndarray:
+    # One side at a time: where either grows, OpenCV samples the other rather than averaging over it.
+    grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+    rows = cv2.resize(grey.astype(np.float32), (picture.shape[1], SIZE), interpolation=cv2.INTER_AREA)
+    return np.rint(cv2.resize(rows, (SIZE, SIZE), interpolation=cv2.INTER_AREA)).astype(np.uint8)
 
 
 def area_weights(source: int, target: int = SIZE) -> torch.Tensor:

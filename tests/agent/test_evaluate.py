@@ -7,6 +7,7 @@ import torch
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.envs.gym_world import GymWorld
+from lib.envs.make import Probe
 from lib.envs.moving_dot import distance_from_middle
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
@@ -56,7 +57,7 @@ def test_says_mean_interval_and_best() -> None:
 def test_seeds_decide_games_and_actions() -> None:
     torch.manual_seed(0)
     network, world = PolicyNet(5), GymWorld("MovingDot-v0", 4, limit=20)
-    probes = {"distance": distance_from_middle}
+    probes: dict[str, Probe] = {"distance": distance_from_middle}
 
     def play(seed: int) -> Evaluation:
         return evaluate(network, world, seed, CPU, bf16=False, probes=probes)

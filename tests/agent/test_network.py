@@ -167,7 +167,7 @@ def test_an_update_learns_nothing_from_steps_that_were_ignored() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
     played.valid[2, 0] = True
-    before, seen, _ = updated(played)
+    _, seen, _ = updated(played)
     assert any((a - b).abs().max() > 1e-4 for a, b in zip(quiet.parameters(), seen.parameters(), strict=True))
 
 

@@ -1,0 +1,242 @@
+"""Seaquest as a world: what its steps say, against single emulators stepped by hand."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lib.cli import UserError
+from lib.envs.atari import TIME_LIMIT, AtariWorld, atari_spec
+from lib.envs.make import make_world, probes
+from lib.envs.world import Step
+
+SEAQUEST = "SeaquestNoFrameskip-v4"
+STEPS, ENVS = 800, 4
+
+
+class Games(NamedTuple):
+    """Some steps of a world; row t is what followed the t-th actions."""
+
+    score: np.ndarray  # float32 [T, B]
+    terminal: np.ndarray
+    truncated: np.ndarray
+    reset: np.ndarray
+    frames: np.ndarray  # int64 [T, B]: a hash of each picture
+
+
+def hashes(step: Step) -> list[int]:
+    return [hash(frame.tobytes()) for frame in step.frames]
+
+
+def play(world: AtariWorld, steps: int, seed: int, act: Callable[[int], np.ndarray]) -> Games:
+    """Plays from a reset; row 0 is the reset itself."""
+    step = world.reset(seed)
+    rows = [[step.score.copy(), step.terminal.copy(), step.truncated.copy(), step.reset.copy(), hashes(step)]]
+    for t in range(steps):
+        world.send(act(t))
+        step = world.recv()
+        assert step.frames.dtype == np.uint8
+        assert step.frames.shape == (world.num_envs, *world.frame_shape)
+        assert step.score.dtype == np.float32
+        assert {flags.dtype for flags in step[2:]} == {np.dtype(bool)}
+        assert {field.shape for field in step[1:]} == {(world.num_envs,)}
+        rows.append(
+            [step.score.copy(), step.terminal.copy(), step.truncated.copy(), step.reset.copy(), hashes(step)]
+        )
+    return Games(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def random_actions(envs: int) -> Callable[[int], np.ndarray]:
+    actions = np.random.default_rng(0).integers(0, 18, (STEPS, envs))
+    return lambda t: actions[t]
+
+
+@pytest.fixture(scope="module")
+def world() -> AtariWorld:
+    return AtariWorld(SEAQUEST, ENVS, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def games(world: AtariWorld) -> Games:
+    """Random play through several games of every environment."""
+    return play(world, STEPS, 0, random_actions(ENVS))
+
+
+def test_says_what_it_is(world: AtariWorld) -> None:
+    assert (world.env_id, world.num_envs, world.num_actions) == (SEAQUEST, ENVS, 18)
+    assert world.frame_shape == (210, 160, 3)
+    assert world.action_names[:6] == ["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"]
+    step = world.reset(1)
+    assert step.reset.all()
+    assert not step.score.any()
+    assert not step.terminal.any()
+    assert not step.truncated.any()
+    assert step.frames.std() > 10
+
+
+def test_the_score_is_not_clipped(games: Games) -> None:
+    assert games.score.max() >= 20
+    assert set(np.unique(games.score % 10)) == {0}
+
+
+def test_a_lost_life_is_a_terminal_that_resets_nothing(games: Games) -> None:
+    assert not games.truncated.any()
+    for env in range(ENVS):
+        ends = np.flatnonzero(games.reset[:, env])
+        assert ends[0] == 0
+        assert len(ends) > 1  # a game was played to its end
+        for begin, end in itertools.pairwise(ends):
+            terminal = np.flatnonzero(games.terminal[begin + 1 : end, env]) + begin + 1
+            assert len(terminal) == 4  # Seaquest's lives; the last one ends the game
+            assert terminal[-1] == end - 1
+            assert end - begin > 100
+    assert not (games.terminal & games.reset).any()
+    assert not games.score[games.reset].any()
+
+
+def test_the_same_seed_gives_the_same_games_and_another_gives_others(world: AtariWorld, games: Games) -> None:
+    again = play(world, 60, 0, random_actions(ENVS))
+    other = play(world, 60, 1, random_actions(ENVS))
+    for ours, theirs in zip(again, games, strict=True):
+        assert np.array_equal(ours, theirs[:61])
+    assert (other.frames != again.frames).any()
+
+
+def test_environments_of_one_seed_begin_differently(world: AtariWorld) -> None:
+    same = play(world, 40, 0, lambda t: np.full(ENVS, 1))
+    assert len({tuple(column) for column in same.frames.T}) > 1
+
+
+def test_results_come_in_the_order_of_the_environments(world: AtariWorld) -> None:
+    """Each environment holds one direction: the submarine is where its own action took it."""
+    names = ["UP", "DOWN", "LEFT", "RIGHT"]
+    actions = np.array([world.action_names.index(name) for name in names])
+    step = world.reset(0)
+    for _ in range(70):
+        world.send(actions)
+        step = world.recv()
+    rows, columns = [], []
+    for frame in step.frames:
+        water = (frame[46:165] == (187, 187, 53)).all(-1)
+        rows.append(np.flatnonzero(water.any(1))[0])
+        columns.append(np.flatnonzero(water.any(0))[0])
+    assert rows[0] == 0
+    assert rows[1] > 60
+    assert columns[2] < columns[0] - 20
+    assert columns[3] > columns[0] + 20
+
+
+def test_frames_stay_until_the_next_step_comes(world: AtariWorld) -> None:
+    step = world.reset(0)
+    for _ in range(30):
+        held = [field.copy() for field in step]
+        world.send(np.full(ENVS, 2))
+        time.sleep(0.005)  # the emulator is at work meanwhile
+        assert all(np.array_equal(field, copy) for field, copy in zip(step, held, strict=True))
+        step = world.recv()
+
+
+def single_emulator(noops: int, actions: list[int]) -> list[np.ndarray]:
+    """One emulator by hand: no-ops, then every action four times; the maximum over the last two frames."""
+    env = gymnasium.make(SEAQUEST)
+    env.reset(seed=0)
+    for _ in range(noops):
+        env.step(0)
+    env.step(1)  # FIRE, as the vector emulator presses where the game knows it
+    pictures = []
+    for action in actions:
+        last = [env.step(action)[0] for _ in range(4)][-2:]
+        pictures.append(np.maximum(*last))
+    env.close()
+    return pictures
+
+
+def test_a_picture_is_the_maximum_over_the_last_two_of_four_emulator_frames(world: AtariWorld) -> None:
+    rng = np.random.default_rng(0)
+    actions = [5] * 25 + [int(a) for a in rng.integers(0, 18, 30)]
+    world.reset(0)
+    ours = []
+    for action in actions:
+        world.send(np.full(ENVS, action))
+        ours.append(world.recv().frames.copy())
+    matched = set()
+    for noops in range(31):
+        theirs = np.stack(single_emulator(noops, actions))
+        matched |= {env for env in range(ENVS) if np.array_equal(np.stack(ours)[:, env], theirs)}
+        if len(matched) == ENVS:
+            break
+    assert matched == set(range(ENVS))
+
+
+@pytest.mark.parametrize("limit", [20, 33])
+def test_the_time_limit_truncates_after_exactly_so_many_steps(limit: int) -> None:
+    world = AtariWorld(SEAQUEST, 2, time_limit=limit, num_threads=1)
+    games = play(world, 3 * (limit + 1), 0, lambda t: np.zeros(2, int))
+    world.close()
+    at = np.arange(3 * (limit + 1) + 1) % (limit + 1)
+    assert np.array_equal(games.truncated, np.stack([at == limit] * 2, 1))
+    assert np.array_equal(games.reset, np.stack([at == 0] * 2, 1))
+    assert not games.terminal.any()
+    assert TIME_LIMIT == 5000
+
+
+def test_sticky_actions_reach_the_emulator() -> None:
+    envs = 4
+
+    def frames(env_id: str, seed: int) -> np.ndarray:
+        world = AtariWorld(env_id, envs, num_threads=1)
+        assert world.env_id == env_id
+        assert world.num_actions == 18
+        # Left and right by turns: a repeated action shows.
+        played = play(world, 60, seed, lambda t: np.full(envs, 3 + t % 2))
+        world.close()
+        return played.frames
+
+    sticky, again, plain = frames("ALE/Seaquest-v5", 0), frames("ALE/Seaquest-v5", 0), frames(SEAQUEST, 0)
+    assert np.array_equal(sticky, again)
+    assert np.array_equal(sticky[:1], plain[:1])  # the same no-ops before
+    assert (sticky[-20:] != plain[-20:]).any(0).all()  # and other games from there, in every environment
+
+
+def test_reads_the_settings_off_the_registry() -> None:
+    spec, sticky = atari_spec(SEAQUEST), atari_spec("ALE/Seaquest-v5")
+    assert spec is not None
+    assert sticky is not None
+    assert (spec["game"], spec["repeat_action_probability"]) == ("seaquest", 0.0)
+    assert (sticky["game"], sticky["repeat_action_probability"]) == ("seaquest", 0.25)
+    assert atari_spec("MovingDot-v0") is None
+    assert atari_spec("CartPole-v1") is None
+
+
+@pytest.mark.parametrize("env_id", ["Seaquest-v4", "Seaquest-v0"])
+def test_refuses_ids_that_skip_frames_by_themselves(env_id: str) -> None:
+    with pytest.raises(UserError, match=rf"--env {env_id}: expected .* take e\.g\. SeaquestNoFrameskip-v4"):
+        make_world(env_id, 1)
+
+
+@pytest.mark.parametrize("env_id", ["NoSuchGame-v4", "CartPole-v1"])
+def test_an_id_of_no_atari_game_is_said(env_id: str) -> None:
+    with pytest.raises(UserError, match=f"--env {env_id}: no such Atari game"):
+        AtariWorld(env_id, 1)
+
+
+def test_an_unknown_id_is_said() -> None:
+    with pytest.raises(UserError, match="NoSuchGame-v4"):
+        make_world("NoSuchGame-v4", 1)
+
+
+def test_games_of_another_height_keep_it() -> None:
+    world = AtariWorld("AdventureNoFrameskip-v4", 2, num_threads=1)
+    assert world.frame_shape == (250, 160, 3)
+    assert world.reset(0).frames.shape == (2, 250, 160, 3)
+    world.close()
+
+
+def test_probes_belong_to_their_game() -> None:
+    assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == {"depth", "midwater"}
+    assert set(probes("MovingDot-v0")) == {"distance"}
+    assert probes("PongNoFrameskip-v4") == {}
