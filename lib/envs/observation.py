@@ -81,7 +81,8 @@ def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.T
     Returns:
       uint8 `[B, 84, 84]`.
     """
-    grey = (frames.float() @ frames.new_tensor(_LUMA, dtype=torch.float32)).round()
+    red, green, blue = (weight * channel for weight, channel in zip(_LUMA, frames.unbind(-1), strict=True))
+    grey = (red + green + blue).round()
     return (rows @ grey @ columns.T).round().to(torch.uint8)
 
 
@@ -107,7 +108,7 @@ class Observer:
         """
         stack = self._stack
         stack[:, :-1] = stack[:, 1:].clone()
-        stack[reset] = 0
+        stack.masked_fill_(reset[:, None, None, None], 0)  # indexing by a mask would make the host wait for a GPU
         if self._on_cpu:
             stack[:, -1] = torch.from_numpy(grey_resize_cpu(frames.numpy()))
         else:
