@@ -32,8 +32,8 @@ test: install ## format, lint, types and tests
 demo: install ## the whole wheel once on real Seaquest, on the CPU
 	$(PY) demo.py
 
-bench: install ## measure every claim about speed and quality
-	@if test -d benchmarks; then $(PY) -m benchmarks.run; else echo "make bench: no benchmarks/ in this checkout"; fi
+bench: install ## measure the labelling page (the other rooms' benchmarks join it here)
+	$(PY) -m benchmarks.label_page
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" $(if $(PORT),--port "$(PORT)")

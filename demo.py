@@ -87,7 +87,9 @@ def _stage(title: str, command: str, done: Path) -> None:
 def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:
     from lib.runs import format_duration, load_checkpoint, mean_interval
 
-    print(f"\n{'':22}{'score':>16}{TEACHER:>18}{'steps a game':>18}   ({config.games} full games, mean ± 95 %)")
+    print(
+        f"\n{'':22}{'score':>16}{TEACHER:>18}{'steps a game':>18}   ({config.games} full games, mean ± 95 %)"
+    )
     for name, path in models.items():
         games = load_checkpoint(path, "policy")["evaluation"]
         cells = []

@@ -54,17 +54,26 @@ class CheckpointFolder:
         self,
         network: PolicyNet,
         steps: int,
-        evaluation: Evaluation,
+        games: Evaluation,
         config: dict[str, Any],
         parents: dict[str, Any],
+        evaluated: bool = True,
     ) -> Path:
         """Writes a checkpoint as the latest, and as the best where its mean score is the highest so far.
+
+        Args:
+          network: the policy.
+          steps: how long it was trained.
+          games: what its file name tells.
+          config: the configuration of the run.
+          parents: what it came from.
+          evaluated: whether the games are an evaluation of these very weights; others never make a best.
 
         Raises:
           UserError: the folder cannot be written to.
         """
-        score = float(evaluation.scores.mean())
-        name = f"model_{steps:06d}-rw={score:.0f}-steps={evaluation.steps.mean():.0f}.dat"
+        score = float(games.scores.mean())
+        name = f"model_{steps:06d}-rw={score:.0f}-steps={games.steps.mean():.0f}.dat"
         try:
             save_checkpoint(
                 self._root / name,
@@ -74,15 +83,17 @@ class CheckpointFolder:
                     "steps": steps,
                     "num_actions": network.num_actions,
                     "evaluation": {
-                        "scores": evaluation.scores.tolist(),
-                        "steps": evaluation.steps.tolist(),
-                        **{measure: values.tolist() for measure, values in evaluation.measures.items()},
-                    },
+                        "scores": games.scores.tolist(),
+                        "steps": games.steps.tolist(),
+                        **{measure: values.tolist() for measure, values in games.measures.items()},
+                    }
+                    if evaluated
+                    else {},
                 },
                 config,
                 parents,
             )
-            if score > self._best_score:
+            if evaluated and score > self._best_score:
                 self._best_score = score
                 self._point("best.dat", name)
             self._point("latest.dat", name)

@@ -16,27 +16,39 @@ class TrainConfig:
     name: str = flag("-n", help="name of the run: in the folder of its TensorBoard curves")
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment: any Atari id or Gymnasium id")
-    save: Path | None = flag(default=None, help="folder for checkpoints: the best by mean score and the latest")
+    save: Path | None = flag(
+        default=None, help="folder for checkpoints: the best by mean score and the latest"
+    )
     db_path: Path | None = flag(default=None, help="folder in which 50-step segments are recorded")
     reward: Path | None = flag("-r", default=None, help="reward model that replaces the game's score")
     model: Path | None = flag("-m", default=None, help="policy checkpoint to start from")
-    finetune: bool = flag(default=False, help="start gently from --model: convolutions frozen, learning rate ÷ 10")
+    finetune: bool = flag(
+        default=False, help="start gently from --model: convolutions frozen, learning rate ÷ 10"
+    )
 
     steps: int = flag(default=12_000_000, min=1, help="steps to train for, all environments together")
     num_envs: int = flag(default=64, min=1, help="environments played at once")
-    rollout: int = flag(default=5, min=1, help="steps of each environment per update (the n of n-step returns)")
+    rollout: int = flag(
+        default=5, min=1, help="steps of each environment per update (the n of n-step returns)"
+    )
     seed: int = flag(default=0, min=0, help="seed of the games, the weights and the actions")
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
     lr: float | None = flag(default=None, min=0, help="learning rate; 7e-4, or a tenth of it with --finetune")
-    lr_decay_steps: int = flag(default=80_000_000, min=1, help="steps over which the rate falls linearly to 0")
+    lr_decay_steps: int = flag(
+        default=80_000_000, min=1, help="steps over which the rate falls linearly to 0"
+    )
     entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
     value_coef: float = flag(default=1.0, min=0, help="weight of the value loss")
     grad_clip: float = flag(default=0.1, min=0, help="largest norm of a gradient")
     clip_score: bool = flag(default=True, help="train on the sign of the score, as is usual on Atari")
-    freeze_convs: bool | None = flag(default=None, help="keep the convolutions as they are; on with --finetune")
+    freeze_convs: bool | None = flag(
+        default=None, help="keep the convolutions as they are; on with --finetune"
+    )
 
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
-    db_max_mb: float | None = flag(default=None, min=0, help="stop recording when the segments take this many MB")
+    db_max_mb: float | None = flag(
+        default=None, min=0, help="stop recording when the segments take this many MB"
+    )
 
     eval_every: int = flag(default=250_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")

@@ -28,7 +28,8 @@ class Evaluation:
     def __str__(self) -> str:
         mean, half = mean_interval(self.scores)
         extra = "".join(
-            "  {} {:.3f} ± {:.3f}".format(name, *mean_interval(values)) for name, values in self.measures.items()
+            "  {} {:.3f} ± {:.3f}".format(name, *mean_interval(values))
+            for name, values in self.measures.items()
         )
         return (
             f"score {mean:.1f} ± {half:.1f} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"

@@ -33,12 +33,12 @@ class PolicyNet(nn.Module):
 
     def _initialise(self) -> None:
         """Orthogonal weights; a nearly uniform first policy (Andrychowicz et al. 2021, arXiv 2006.05990)."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, gain=math.sqrt(2))
-                nn.init.zeros_(module.bias)
-        nn.init.orthogonal_(self.policy[-1].weight, gain=0.01)
-        nn.init.orthogonal_(self.value[-1].weight, gain=1.0)
+        gains = {"policy.2.weight": 0.01, "value.2.weight": 1.0}
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.orthogonal_(parameter, gain=gains.get(name, math.sqrt(2)))
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and values.
@@ -50,7 +50,9 @@ class PolicyNet(nn.Module):
           float32 logits `[N, A]` and float32 values `[N]`.
         """
         dtype = torch.get_autocast_dtype(observations.device.type)
-        scaled = observations.to(dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32)
+        scaled = observations.to(
+            dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32
+        )
         features = self.conv(scaled / 255)
         return self.policy(features).float(), self.value(features).squeeze(-1).float()
 

@@ -33,12 +33,12 @@ class PlayedStep(NamedTuple):
 class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
     """Remembers a step's picture below `wrap_dqn`: the maximum over its last two emulator frames, in colour."""
 
-    def reset(self, **kwargs: object) -> tuple[np.ndarray, dict[str, object]]:  # type: ignore[override]
+    def reset(self, **kwargs: object) -> tuple[np.ndarray, dict[str, object]]:
         observation, info = super().reset(**kwargs)  # type: ignore[arg-type]
         self._older = self._newest = observation
         return observation, info
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:  # type: ignore[override]
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         observation, score, terminated, truncated, info = super().step(action)
         self._older, self._newest = self._newest, observation
         return observation, float(score), terminated, truncated, info
@@ -116,11 +116,17 @@ def play(config: PlayConfig) -> None:
     np.random.seed(config.seed)  # ptan's action selector draws from NumPy's global generator
     scores = []
     for game in range(config.games):
-        score, steps, learned = _play_one(one_game(env_id, agent, config.seed + game), game, reward, config.record)
+        score, steps, learned = _play_one(
+            one_game(env_id, agent, config.seed + game), game, reward, config.record
+        )
         scores.append(score)
         print(
             f"game {game + 1}: score {score:g} in {steps} steps"
-            + ("" if reward is None else f", learned return {learned:.1f} ({learned / max(steps, 1):+.3f} a step)"),
+            + (
+                ""
+                if reward is None
+                else f", learned return {learned:.1f} ({learned / max(steps, 1):+.3f} a step)"
+            ),
             flush=True,
         )
     mean, half = mean_interval(scores)

@@ -11,7 +11,9 @@ class PlayConfig:
     """Some games of one policy."""
 
     model: Path = flag("-m", help="policy checkpoint")
-    env: str | None = flag("-e", default=None, help="environment; by default the one the policy was trained in")
+    env: str | None = flag(
+        "-e", default=None, help="environment; by default the one the policy was trained in"
+    )
     record: Path | None = flag("-r", default=None, metavar="DIR", help="folder for an mp4 of each game")
     games: int = flag("-n", default=5, min=1, help="full games to play")
     reward: Path | None = flag(default=None, help="reward model to show: what it thinks of every step")

@@ -41,7 +41,9 @@ def lambda_advantages(
       ValueError: the shapes do not fit together.
     """
     if values.shape[0] != rewards.shape[0] + 1 or values.shape[1:] != rewards.shape[1:]:
-        raise ValueError(f"expected values [T+1, B] for rewards {tuple(rewards.shape)}, got {tuple(values.shape)}")
+        raise ValueError(
+            f"expected values [T+1, B] for rewards {tuple(rewards.shape)}, got {tuple(values.shape)}"
+        )
     alive = (~terminal).to(rewards.dtype)
     goes_on = alive * (~truncated).to(rewards.dtype)
     deltas = rewards + gamma * alive * values[1:] - values[:-1]

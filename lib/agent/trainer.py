@@ -94,7 +94,9 @@ def update(
 class _Monitor:
     """Turns rollouts and losses into curves and a progress line, touching the device once every few seconds."""
 
-    def __init__(self, config: TrainConfig, charts: Charts, progress: Progress, recorder: SegmentRecorder | None):
+    def __init__(
+        self, config: TrainConfig, charts: Charts, progress: Progress, recorder: SegmentRecorder | None
+    ):
         self._config, self._charts, self._progress, self._recorder = config, charts, progress, recorder
         self._log = GameLog(config.num_envs)
         self._recent: deque[Game] = deque(maxlen=_RECENT_GAMES)
@@ -108,6 +110,13 @@ class _Monitor:
         """Starts the clock of the speed, which leaves evaluations out."""
         self._clock = time.perf_counter()
         self._since = 0
+
+    def games_seen(self) -> Evaluation:
+        """The last games of training, as a stand-in where there is no time to evaluate."""
+        games = self._recent or [Game(0.0, 0, 0.0)]
+        return Evaluation(
+            np.array([game.score for game in games]), np.array([game.steps for game in games]), {}
+        )
 
     def after(self, rollout: Rollout, parts: dict[str, torch.Tensor], steps: int, lr: float) -> None:
         """Takes note of one update.
@@ -143,7 +152,11 @@ class _Monitor:
         line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
         if self._recent:
             score, length, learned = np.mean(self._recent, 0)
-            scalars |= {"reward": self._recent[-1].score, "reward_100": score, "steps": self._recent[-1].steps}
+            scalars |= {
+                "reward": self._recent[-1].score,
+                "reward_100": score,
+                "steps": self._recent[-1].steps,
+            }
             line += f"  score {score:.1f} over {length:.0f} steps"
             if self._learns:
                 scalars["learned_return_100"] = learned
@@ -226,7 +239,7 @@ def train(config: TrainConfig) -> Path | None:
             parts = update(network, optimizer, rollout, config, bf16)
             steps += rollout.score.size
             monitor.after(rollout, parts, steps, lr)
-            if steps >= next_eval or steps >= config.steps or interrupt.asked:
+            if not interrupt.asked and (steps >= next_eval or steps >= config.steps):
                 next_eval = steps + config.eval_every
                 result = evaluate(network, arena, _EVAL_SEED + config.seed, device, bf16, probes(config.env))
                 charts.scalars(_evaluation_scalars(result), steps)
@@ -235,7 +248,14 @@ def train(config: TrainConfig) -> Path | None:
                     saved = folder.save(network, steps, result, dataclasses.asdict(config), parents)
                 monitor.resume()
         if interrupt.asked:
-            progress.line("stopped by request" + (f", saved {saved}" if saved else ", nothing saved: no --save"))
+            if folder is not None:
+                seen = monitor.games_seen()
+                saved = folder.save(
+                    network, steps, seen, dataclasses.asdict(config), parents, evaluated=False
+                )
+            progress.line(
+                "stopped by request" + (f", saved {saved}" if saved else ", nothing saved: no --save")
+            )
         elif saved is not None:
             progress.line(f"saved {saved}; the best is {saved.parent / 'best.dat'}")
         return saved

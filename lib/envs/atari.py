@@ -54,7 +54,9 @@ class AtariWorld:
     is ignored and its picture is the first of a new game (`Step.reset`).
     """
 
-    def __init__(self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0) -> None:
+    def __init__(
+        self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0
+    ) -> None:
         spec = atari_spec(env_id)
         if spec is None:
             raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")

@@ -108,7 +108,9 @@ class Observer:
         """
         stack = self._stack
         stack[:, :-1] = stack[:, 1:].clone()
-        stack.masked_fill_(reset[:, None, None, None], 0)  # indexing by a mask would make the host wait for a GPU
+        stack.masked_fill_(
+            reset[:, None, None, None], 0
+        )  # indexing by a mask would make the host wait for a GPU
         if self._on_cpu:
             stack[:, -1] = torch.from_numpy(grey_resize_cpu(frames.numpy()))
         else:

@@ -16,15 +16,23 @@ class FitConfig:
     dev: str = flag(default="cpu", help="device of the network: cpu, cuda, cuda:1")
     lr: float = flag(default=1e-3, min=0, help="Adam's learning rate; the original had 1e-4")
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original had 64")
-    dropout: float = flag(default=0.0, min=0, max=0.95, help="dropout in the convolutions; the original had 0.5")
+    dropout: float = flag(
+        default=0.0, min=0, max=0.95, help="dropout in the convolutions; the original had 0.5"
+    )
     epochs: int = flag(default=100, min=1, help="epochs at the most")
     patience: int = flag(default=4, min=1, help="stop after this many epochs without a better held-out loss")
-    held_out: float = flag(default=0.2, min=0.01, max=0.9, help="share of the labels kept for judging the fit")
+    held_out: float = flag(
+        default=0.2, min=0.01, max=0.9, help="share of the labels kept for judging the fit"
+    )
     frame_stride: int = flag(
-        default=1, min=1, help="fit on every n-th step of a clip, from a random first one (5: five times faster)"
+        default=1,
+        min=1,
+        help="fit on every n-th step of a clip, from a random first one (5: five times faster)",
     )
     num_actions: int | None = flag(
-        default=None, min=1, help="size of the action set, for segments of the original format that do not say it"
+        default=None,
+        min=1,
+        help="size of the action set, for segments of the original format that do not say it",
     )
     memory_mb: int = flag(default=4096, min=0, help="memory for decoded segments; the rest is read as needed")
     seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")

@@ -119,7 +119,9 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
         labels = [label for label in current(log.read()) if label.label is not None]
         problems += [f"{path}: {problem}" for problem in log.problems]
         if not labels:
-            raise UserError(f"{path}: expected labels in {path / 'labels.json'}, found none; label with 02_label_ui.py")
+            raise UserError(
+                f"{path}: expected labels in {path / 'labels.json'}, found none; label with 02_label_ui.py"
+            )
         index: dict[str, int] = {}
         broken: set[str] = set()
         used = 0
@@ -141,7 +143,9 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
         parents.append({"db": str(path), "labels": used, "labellers": labellers})
     if num_actions is not None:
         if num_actions < store.num_actions:
-            raise UserError(f"--num-actions {num_actions}: the segments hold actions up to {store.num_actions - 1}")
+            raise UserError(
+                f"--num-actions {num_actions}: the segments hold actions up to {store.num_actions - 1}"
+            )
         store.num_actions = num_actions
     pairs = Pairs(np.array(first, np.int64), np.array(second, np.int64), np.array(preference1, np.float32))
     return PreferenceData(store, pairs, problems, parents)

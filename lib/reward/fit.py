@@ -30,7 +30,12 @@ _LEAST_LABELS = 10
 
 
 def segment_returns(
-    network: RewardNet, segments: SegmentStore, indices: np.ndarray, device: torch.device, stride: int, offset: int
+    network: RewardNet,
+    segments: SegmentStore,
+    indices: np.ndarray,
+    device: torch.device,
+    stride: int,
+    offset: int,
 ) -> torch.Tensor:
     """R̂ = Σₜ r̂(oₜ, aₜ) of some segments, estimated from every `stride`-th step.
 
@@ -52,7 +57,9 @@ def segment_returns(
         actions.append(all_actions[offset::stride])
         owners.append(np.full(len(actions[-1]), owner))
         scales.append(len(all_actions) / max(1, len(actions[-1])))
-    all_rewards = network(*(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (frames, actions)))
+    all_rewards = network(
+        *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (frames, actions))
+    )
     owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
     sums = torch.zeros(len(indices), device=device).index_add(0, owner_of, all_rewards)
     return sums * torch.tensor(scales, device=device)
@@ -154,7 +161,9 @@ def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) ->
     rewards = torch.cat(outputs).double()
     mean, std = float(rewards.mean()), float(rewards.std())
     if not std > 1e-6 * max(1.0, abs(mean)):
-        raise UserError("the reward model pays the same for everything; label more pairs, with fewer ties among them")
+        raise UserError(
+            "the reward model pays the same for everything; label more pairs, with fewer ties among them"
+        )
     return mean, std
 
 
@@ -236,7 +245,8 @@ def _fit_one(
             progress.line(f"epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}")
             break
         charts.scalars(
-            {"loss/train": train_loss, "loss/held_out": result.loss, "accuracy/held_out": result.accuracy}, epoch
+            {"loss/train": train_loss, "loss/held_out": result.loss, "accuracy/held_out": result.accuracy},
+            epoch,
         )
         if best is None or result.loss < best.loss:
             best, best_state, best_epoch = result, copy.deepcopy(network.state_dict()), epoch

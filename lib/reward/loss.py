@@ -21,7 +21,9 @@ def preference_loss(return1: torch.Tensor, return2: torch.Tensor, preference1: t
     return F.binary_cross_entropy_with_logits(return1 - return2, preference1, reduction="none")
 
 
-def preference_accuracy(return1: torch.Tensor, return2: torch.Tensor, preference1: torch.Tensor) -> torch.Tensor:
+def preference_accuracy(
+    return1: torch.Tensor, return2: torch.Tensor, preference1: torch.Tensor
+) -> torch.Tensor:
     """Where the model prefers the segment that the teacher prefers; ties of the teacher are left out.
 
     Args:

@@ -83,7 +83,9 @@ def conv_features(frame_shape: tuple[int, int, int]) -> int:
             side = (side - kernel) // stride + 1
         sides.append(side)
     if min(sides) < 1:
-        raise UserError(f"frames of {frame_shape[0]}×{frame_shape[1]} pixels are too small: expected at least 43×43")
+        raise UserError(
+            f"frames of {frame_shape[0]}×{frame_shape[1]} pixels are too small: expected at least 43×43"
+        )
     return 16 * sides[0] * sides[1]
 
 
@@ -205,20 +207,32 @@ def load_reward_model(path: Path, device: torch.device | None = None, bf16: bool
         state = payload["state_dict"]
         hidden = state.get("out.0.weight")
         if hidden is None or hidden.ndim != 2:
-            raise UserError(f"{path}: expected the weights of a reward model (conv.*, out.*); is it a policy?")
+            raise UserError(
+                f"{path}: expected the weights of a reward model (conv.*, out.*); is it a policy?"
+            )
         shape = (210, 160, 3)
-        network = _network_from_state(state, shape, hidden.shape[1] - conv_features(shape), path)
+        num_actions = hidden.shape[1] - conv_features(shape)
+        if num_actions < 1:
+            raise UserError(
+                f"{path}: expected the reward network for {_shape(shape)} frames, whose out.0 takes "
+                f"{conv_features(shape)} features and the actions; it takes {hidden.shape[1]} in all"
+            )
+        network = _network_from_state(state, shape, num_actions, path)
         return RewardModel([Member(network, 0.0, 1.0)], device, bf16)
     height, width, channels = payload["frame_shape"]
     members = [
         Member(
-            _network_from_state(member["state_dict"], (height, width, channels), payload["num_actions"], path),
+            _network_from_state(
+                member["state_dict"], (height, width, channels), payload["num_actions"], path
+            ),
             float(member["mean"]),
             float(member["std"]),
         )
         for member in payload["members"]
     ]
-    return RewardModel(members, device, bf16, {key: payload[key] for key in ("parents", "created", "git_commit")})
+    return RewardModel(
+        members, device, bf16, {key: payload[key] for key in ("parents", "created", "git_commit")}
+    )
 
 
 def _network_from_state(
