@@ -1,0 +1,258 @@
+"""Labelled pairs as arrays: what counts, what is left out and said, and a split that never leaks."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.cli import UserError
+from lib.preferences.segments import Segment
+from lib.reward.data import Pairs, PreferenceData, load_preferences, split_by_segment
+from tests.reward.clips import add_labels, clip, save
+
+
+def database(db: Path, greys: list[int], first: int = 0, **kwargs: object) -> list[str]:
+    db.mkdir(exist_ok=True)
+    return [save(db, first + i, clip(grey, **kwargs)) for i, grey in enumerate(greys)]  # type: ignore[arg-type]
+
+
+def original(segment: Segment) -> Segment:
+    """The segment as a file of the original format gives it."""
+    return dataclasses.replace(segment, sidecar=None)
+
+
+def brightness(data: PreferenceData) -> list[tuple[int, int, float]]:
+    """Each pair as the greys of its segments, to the nearest ten, and μ."""
+
+    def grey(index: int) -> int:
+        return int(round(float(data.segments.get(index)[0].mean()), -1))
+
+    pairs = data.pairs
+    return [
+        (grey(int(a)), grey(int(b)), float(mu))
+        for a, b, mu in zip(pairs.first, pairs.second, pairs.preference1, strict=True)
+    ]
+
+
+def test_labels_become_preferences(tmp_path: Path) -> None:
+    dark, middle, light = database(tmp_path, [50, 100, 150])
+    add_labels(tmp_path, [(dark, light, 2), (light, middle, 1), (middle, dark, 0)])
+    data = load_preferences([tmp_path], 100)
+    assert brightness(data) == [(50, 150, 0), (150, 100, 1), (100, 50, 0.5)]
+    assert data.pairs.preference1.dtype == np.float32
+    assert data.pairs.first.dtype == data.pairs.second.dtype == np.int64
+    assert len(data.segments) == 3  # each once
+    assert (data.segments.frame_shape, data.segments.num_actions, data.segments.env_id) == (
+        (48, 48, 3),
+        4,
+        "Grey-v0",
+    )
+    assert data.problems == []
+
+
+def test_the_last_word_counts_and_cannot_tell_is_left_out(tmp_path: Path) -> None:
+    a, b, c = database(tmp_path, [50, 100, 150])
+    add_labels(tmp_path, [(a, b, 1), (a, c, 1), (b, a, 1), (a, c, None), (b, c, None)])
+    data = load_preferences([tmp_path], 100)
+    assert brightness(data) == [(100, 50, 1)]
+    assert len(data.segments) == 2  # what nobody could judge is not even read
+
+
+def test_labels_of_several_people_all_count(tmp_path: Path) -> None:
+    a, b = database(tmp_path, [50, 100])
+    add_labels(tmp_path, [(a, b, 1)], "ann")
+    add_labels(tmp_path, [(a, b, 2)], "bob")
+    data = load_preferences([tmp_path], 100)
+    assert brightness(data) == [(50, 100, 1), (50, 100, 0)]
+    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": ["ann", "bob"]}]
+
+
+def test_two_databases_with_the_same_names(tmp_path: Path) -> None:
+    for name, greys in (("one", [50, 100]), ("two", [150, 200])):
+        a, b = database(tmp_path / name, greys)
+        add_labels(tmp_path / name, [(a, b, 2)])
+    data = load_preferences([tmp_path / "one", tmp_path / "two"], 100)
+    assert brightness(data) == [(50, 100, 0), (150, 200, 0)]
+    assert [parent["labels"] for parent in data.parents] == [1, 1]
+
+
+def test_missing_and_broken_segments_are_named_once_and_the_rest_goes_on(tmp_path: Path) -> None:
+    a, b, broken = database(tmp_path, [50, 100, 150])
+    (tmp_path / broken).write_bytes((tmp_path / broken).read_bytes()[:100])
+    missing = "00/00000099.dat"
+    add_labels(tmp_path, [(a, missing, 1), (a, b, 2), (missing, b, 1), (broken, a, 1)])
+    data = load_preferences([tmp_path], 100)
+    assert brightness(data) == [(50, 100, 0)]
+    assert len(data.problems) == 2
+    assert missing in data.problems[0]
+    assert broken in data.problems[1]
+    assert not any("\n" in problem for problem in data.problems)
+    assert data.parents[0]["labels"] == 1
+
+
+def test_torn_lines_are_passed_on(tmp_path: Path) -> None:
+    a, b = database(tmp_path, [50, 100])
+    add_labels(tmp_path, [(a, b, 1)])
+    with (tmp_path / "labels.json").open("a") as file:
+        file.write('{"sample1": ')
+    data = load_preferences([tmp_path], 100)
+    assert len(data.pairs) == 1
+    assert len(data.problems) == 1
+    assert "line 2" in data.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"env_id": "Other-v0"}, "a segment of Other-v0 among those of Grey-v0"),
+        ({"size": 50}, "frames of 48×48 pixels .* got 50×50"),
+    ],
+)
+def test_segments_of_another_game_are_refused(tmp_path: Path, kwargs: dict, says: str) -> None:
+    names = database(tmp_path, [50, 100])
+    other = database(tmp_path, [150], first=9, **kwargs)
+    add_labels(tmp_path, [(*names, 1), (names[0], *other, 1)])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=says) as caught:
+        load_preferences([tmp_path], 100)
+    assert other[0] in str(caught.value)
+
+
+def test_a_database_that_is_missing_or_without_labels_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none"):
+        load_preferences([tmp_path / "none"], 100)
+    a, b = database(tmp_path, [50, 100])
+    with pytest.raises(
+        UserError, match=r"expected labels in .*labels\.json, found none; label with 02_label_ui"
+    ):
+        load_preferences([tmp_path], 100)
+    add_labels(tmp_path, [(a, b, None)])
+    with pytest.raises(UserError, match="found none"):
+        load_preferences([tmp_path], 100)
+
+
+@pytest.mark.parametrize("memory_mb", [0, 0.08])
+def test_past_the_budget_segments_are_read_again(tmp_path: Path, memory_mb: float) -> None:
+    names = database(tmp_path, [20, 60, 100, 140])  # 35 kB each: the second budget holds two
+    add_labels(tmp_path, [(names[0], names[1], 1), (names[2], names[3], 1)])
+    held, streamed = load_preferences([tmp_path], 100), load_preferences([tmp_path], memory_mb)
+    for index in range(4):
+        for ours, theirs in zip(held.segments.get(index), streamed.segments.get(index), strict=True):
+            assert ours.dtype == theirs.dtype
+            assert np.array_equal(ours, theirs)
+    for name in names:
+        (tmp_path / name).unlink()
+    gone = 0
+    for index in range(4):
+        held.segments.get(index)
+        try:
+            streamed.segments.get(index)
+        except ValueError:
+            gone += 1
+    assert gone == (4 if memory_mb == 0 else 2)
+
+
+def test_the_action_count_may_be_given_for_segments_that_do_not_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = database(tmp_path, [50, 100])
+    add_labels(tmp_path, [(*names, 1)])  # type: ignore[list-item]
+    highest = max(int(clip(grey).actions.max()) for grey in (50, 100))
+    from lib.preferences.segments import SegmentDB
+
+    load = SegmentDB.load
+    monkeypatch.setattr(SegmentDB, "load", lambda db, name: original(load(db, name)))
+    assert load_preferences([tmp_path], 100).segments.num_actions == highest + 1
+    assert load_preferences([tmp_path], 100, num_actions=18).segments.num_actions == 18
+    with pytest.raises(
+        UserError, match=f"--num-actions {highest}: the segments hold actions up to {highest}"
+    ):
+        load_preferences([tmp_path], 100, num_actions=highest)
+
+
+def random_pairs(rng: np.random.Generator) -> Pairs:
+    segments = int(rng.integers(2, 60))
+    count = int(rng.integers(1, 200))  # up to dense graphs, in which few pairs share no segment
+    ends = np.array([rng.choice(segments, 2, replace=False) for _ in range(count)])
+    return Pairs(ends[:, 0], ends[:, 1], rng.choice([0, 0.5, 1], count).astype(np.float32))
+
+
+def segments_of(pairs: Pairs, index: np.ndarray) -> set[int]:
+    return {int(end) for end in np.concatenate([pairs.first[index], pairs.second[index]])}
+
+
+def check_split(pairs: Pairs, train: np.ndarray, test: np.ndarray) -> None:
+    assert len(train)
+    assert len(test)
+    assert not segments_of(pairs, train) & segments_of(pairs, test)
+    for side in (train, test):
+        assert (np.diff(side) > 0).all()  # sorted, none twice
+    assert not set(train) & set(test)
+    assert min(train[0], test[0]) >= 0
+    assert max(train[-1], test[-1]) < len(pairs)
+
+
+def test_a_split_never_shares_a_segment() -> None:
+    rng, done = np.random.default_rng(0), 0
+    for seed in range(150):
+        pairs, held_out = random_pairs(rng), float(rng.choice([0.1, 0.2, 0.5]))
+        try:
+            train, test = split_by_segment(pairs, held_out, seed)
+        except UserError:
+            continue
+        check_split(pairs, train, test)
+        done += 1
+    assert done > 75
+
+
+def chain(count: int) -> Pairs:
+    return Pairs(np.arange(count), np.arange(count) + 1, np.ones(count, np.float32))
+
+
+def disjoint(count: int) -> Pairs:
+    return Pairs(np.arange(count) * 2, np.arange(count) * 2 + 1, np.ones(count, np.float32))
+
+
+def sparse(count: int) -> Pairs:
+    """As labels on a large database come."""
+    rng = np.random.default_rng(1)
+    ends = np.array([rng.choice(count, 2, replace=False) for _ in range(count)])
+    return Pairs(ends[:, 0], ends[:, 1], np.ones(count, np.float32))
+
+
+@pytest.mark.parametrize(("make", "torn"), [(chain, 0.05), (disjoint, 0.0), (sparse, 0.35)])
+@pytest.mark.parametrize("held_out", [0.1, 0.2])
+def test_a_split_holds_out_the_share_asked_for_and_tears_few_pairs(
+    make: Callable[[int], Pairs], torn: float, held_out: float
+) -> None:
+    pairs = make(200)
+    for seed in range(5):
+        train, test = split_by_segment(pairs, held_out, seed)
+        check_split(pairs, train, test)
+        assert len(test) == pytest.approx(held_out * 200, abs=3)
+        assert len(train) >= 200 * (1 - held_out - torn) - 3
+
+
+def test_a_dense_database_can_be_split() -> None:
+    """Every pair of 12 segments, which no split leaves whole."""
+    ends = np.array([(a, b) for a in range(12) for b in range(a)])
+    pairs = Pairs(ends[:, 0], ends[:, 1], np.ones(66, np.float32))
+    for seed in range(10):
+        train, test = split_by_segment(pairs, 0.2, seed)
+        check_split(pairs, train, test)
+        # n segments hold n(n−1)/2 pairs: 6 are the fewest that hold 13, and the other 6 hold 15.
+        assert (len(test), len(train)) == (15, 15)
+
+
+def test_a_seed_makes_a_split_repeat() -> None:
+    one, same, other = (split_by_segment(sparse(100), 0.2, seed) for seed in (3, 3, 4))
+    assert np.array_equal(one[1], same[1])
+    assert not np.array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("segments", [2, 3])
+def test_too_few_labels_are_said(segments: int) -> None:
+    pairs = Pairs(np.zeros(5, np.int64), np.arange(5) % (segments - 1) + 1, np.ones(5, np.float32))
+    with pytest.raises(UserError, match="5 labels are too few"):
+        split_by_segment(pairs, 0.2, 0)

@@ -1,0 +1,238 @@
+"""Fitting on clips whose quality is their brightness: it is found, in seconds, and failures are said."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.reward import fit as fit_module
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs, SegmentStore, load_preferences
+from lib.reward.fit import fit, judge, output_statistics, segment_returns
+from lib.reward.model import RewardNet, load_reward_model
+from tests.reward.clips import add_labels, clip, grey_db, save
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grey_db(tmp_path_factory.mktemp("grey") / "db", segments=60, labels=120)
+
+
+def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
+    given = {
+        "name": "grey",
+        "out": tmp_path / "rewards",
+        "runs": tmp_path / "runs",
+        "bf16": False,
+        "lr": 3e-3,
+    }
+    return FitConfig(dbs=[db], **{**given, **flags})
+
+
+@pytest.fixture(scope="module")
+def fitted(db: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit(config(db, tmp_path_factory.mktemp("fit"), epochs=12))
+
+
+def test_brightness_is_learned_from_comparisons(fitted: Path) -> None:
+    assert fitted.name == "reward-grey.dat"
+    results = torch.load(fitted, weights_only=True)["results"]
+    assert results["held_out_decided"] >= 15
+    assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
+    assert results["held_out_loss"] < 0.35
+    # On clips that no fit has seen, brighter is better throughout.
+    model = load_reward_model(fitted)
+    greys = np.arange(30, 240, 30)
+    frames = np.stack([clip(int(grey), steps=1, seed=1000).frames[0] for grey in greys])
+    paid = model.rewards(frames, np.zeros(len(greys), int))
+    assert (np.diff(paid) > 0).all()
+
+
+def test_pays_mean_zero_and_standard_deviation_one_over_the_segments(fitted: Path, db: Path) -> None:
+    model, store = load_reward_model(fitted), load_preferences([db], 100).segments
+    paid = np.concatenate([model.rewards(*store.get(index)) for index in range(len(store))])
+    assert len(paid) == 5 * len(store)
+    assert paid.mean() == pytest.approx(0, abs=1e-3)
+    assert paid.std() == pytest.approx(1, rel=5e-3)
+
+
+def test_the_checkpoint_says_where_it_comes_from(fitted: Path, db: Path) -> None:
+    content = torch.load(fitted, weights_only=True)
+    assert content["parents"] == {
+        "dbs": [{"db": str(db), "labels": content["parents"]["labels"], "labellers": ["unknown"]}],
+        "labels": len(load_preferences([db], 100).pairs),
+    }
+    assert content["config"]["epochs"] == 12
+    assert (content["frame_shape"], content["num_actions"]) == ([48, 48, 3], 4)
+
+
+def weights(path: Path) -> list[torch.Tensor]:
+    return list(torch.load(path, weights_only=True)["members"][0]["state_dict"].values())
+
+
+def test_the_same_seed_gives_the_same_model(db: Path, tmp_path: Path) -> None:
+    one, same, other = (
+        weights(fit(config(db, tmp_path / name, epochs=1, seed=seed, frame_stride=5)))
+        for name, seed in (("one", 3), ("same", 3), ("other", 4))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_streaming_from_disk_gives_the_same_model(db: Path, tmp_path: Path) -> None:
+    held, streamed = (
+        weights(fit(config(db, tmp_path / str(mb), epochs=1, frame_stride=5, memory_mb=mb)))
+        for mb in (100, 0)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(held, streamed, strict=True))
+
+
+class Grey(RewardNet):
+    """r̂ = 1000 × the brightness of the frame's first pixel + the action."""
+
+    def __init__(self) -> None:
+        super().__init__((48, 48, 3), 4)
+
+    def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return 1000 * frames[:, 0, 0, 0].float() + actions
+
+
+def store_of(*segments: np.ndarray) -> SegmentStore:
+    """A store of segments whose steps have these first pixels, and actions 0, 1, 2, 3, 0, …"""
+    store = SegmentStore(0)
+    for index, greys in enumerate(segments):
+        frames = np.zeros((len(greys), 48, 48, 3), np.uint8)
+        frames[:, 0, 0, 0] = greys
+        store._held[index] = frames, np.arange(len(greys)) % 4
+        store._sources.append(None)  # type: ignore[arg-type]
+    return store
+
+
+def test_a_return_is_the_sum_over_the_steps() -> None:
+    store, device = store_of(np.arange(6), np.array([7, 7])), torch.device("cpu")
+    returns = segment_returns(Grey(), store, np.array([1, 0, 1]), device, 1, 0)
+    assert returns.tolist() == [14_001, 15_000 + 7, 14_001]
+
+
+def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
+    store, device = store_of(np.arange(7)), torch.device("cpu")
+    # Steps 0, 3, 6 of 7, then 1, 4 and 2, 5: each sum times 7 ÷ the number of its steps.
+    for offset, total, count in ((0, 9000 + 0 + 3 + 2, 3), (1, 5000 + 1, 2), (2, 7000 + 2 + 1, 2)):
+        returns = segment_returns(Grey(), store, np.array([0]), device, 3, offset)
+        assert returns.item() == pytest.approx(total * 7 / count)
+
+
+def test_judging_counts_decided_pairs_in_evaluation_mode() -> None:
+    store, network = store_of(np.array([0]), np.array([1]), np.array([2])), Grey().train()
+    first, second = np.array([0, 1, 2, 1] * 5), np.array([1, 2, 0, 2] * 5)
+    result = judge(network, store, Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32)), bf16=False)
+    assert (result.correct, result.decided) == (10, 15)  # right, wrong, right, tie
+    # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
+    assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
+    assert result.accuracy == pytest.approx(2 / 3)
+    assert not network.training
+
+
+def test_accuracy_is_not_a_number_where_all_are_ties() -> None:
+    store = store_of(np.array([0]), np.array([1]))
+    pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32))
+    assert np.isnan(judge(Grey(), store, pairs, bf16=False).accuracy)
+
+
+def test_statistics_are_of_every_step_of_every_segment() -> None:
+    store = store_of(np.array([1, 2, 3]), np.array([10]))
+    mean, std = output_statistics(Grey(), store, bf16=False)
+    values = np.array([1000, 2001, 3002, 10_000])
+    assert mean == pytest.approx(values.mean())
+    assert std == pytest.approx(values.std(ddof=1))
+
+
+def test_a_constant_model_is_refused() -> None:
+    with pytest.raises(UserError, match="pays the same for everything"):
+        output_statistics(Grey(), store_of(np.array([7]), np.array([7])), bf16=False)
+
+
+def test_an_interrupt_keeps_the_best_so_far(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C in the second epoch, which is then made to look worse than the first."""
+    judged: list[list[torch.Tensor]] = []
+
+    def spy(network: RewardNet, *rest: Any) -> fit_module.HeldOut:
+        judged.append([value.clone() for value in network.state_dict().values()])
+        if len(judged) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return fit_module.HeldOut(float(len(judged)), 3, 4)
+
+    monkeypatch.setattr(fit_module, "judge", spy)
+    path = fit(config(db, tmp_path, epochs=50, frame_stride=5))
+    assert len(judged) == 2
+    kept = weights(path)
+    assert all(torch.equal(a, b) for a, b in zip(kept, judged[0], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(kept, judged[1], strict=True))
+    assert torch.load(path, weights_only=True)["results"]["held_out_loss"] == 1
+    said = capsys.readouterr().out
+    assert "stopped by request; keeping the best so far, epoch 1" in said
+    assert str(path) in said
+
+
+def test_stops_after_epochs_without_improvement(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = [0.9, 0.5, 0.6, 0.4, 0.7, 0.4, 0.41, 0.1]
+    seen: list[list[torch.Tensor]] = []
+
+    def spy(network: RewardNet, *rest: Any) -> fit_module.HeldOut:
+        seen.append([value.clone() for value in network.state_dict().values()])
+        return fit_module.HeldOut(losses[len(seen) - 1], 3, 4)
+
+    monkeypatch.setattr(fit_module, "judge", spy)
+    monkeypatch.setattr(fit_module, "train_epoch", _shake)
+    path = fit(config(db, tmp_path, epochs=50, patience=3))
+    assert len(seen) == 7  # three after the fourth
+    assert all(torch.equal(a, b) for a, b in zip(weights(path), seen[3], strict=True))
+
+
+def _shake(network: RewardNet, *rest: Any) -> float:
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.01)
+    return 0.5
+
+
+def test_too_few_labels_are_said(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", segments=8, labels=8)
+    with pytest.raises(
+        UserError, match=r"at least 10 labels to fit on, found [5-8]; label more with 02_label_ui"
+    ):
+        fit(config(db, tmp_path))
+    assert not (tmp_path / "rewards").exists()
+
+
+def test_what_was_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = grey_db(tmp_path / "db", segments=30, labels=30)
+    add_labels(db, [(save(db, 99, clip(9)), "00/77777777.dat", 1)])
+    fit(config(db, tmp_path, epochs=1, frame_stride=5))
+    said = capsys.readouterr().out
+    assert said.count("left out") >= 1
+    assert "00/77777777.dat" in said
+    assert "held-out accuracy" in said
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x"])
+def test_a_name_that_is_no_file_name_is_said(db: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="expected a name"):
+        fit(config(db, tmp_path, name=name))

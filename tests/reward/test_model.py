@@ -1,0 +1,224 @@
+"""The reward model: the original's weights fit, what it pays is standardised, others are refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.reward.model import (
+    Member,
+    RewardModel,
+    RewardNet,
+    conv_features,
+    load_reward_model,
+    save_reward_model,
+)
+
+CPU = torch.device("cpu")
+SEAQUEST = (210, 160, 3)
+SMALL = (48, 52, 3)
+
+
+def original(num_actions: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the original's weights: blocks of convolution, batch norm, dropout, leaky ReLU."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for at, channels, kernel in ((0, 3, 7), (4, 16, 5), (8, 16, 3), (12, 16, 3)):
+        shapes[f"conv.{at}.weight"] = (16, channels, kernel, kernel)
+        shapes[f"conv.{at}.bias"] = (16,)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"conv.{at + 1}.{name}"] = (16,)
+        shapes[f"conv.{at + 1}.num_batches_tracked"] = ()
+    shapes |= {"out.0.weight": (64, 8960 + num_actions), "out.0.bias": (64,)}
+    return shapes | {"out.2.weight": (1, 64), "out.2.bias": (1,)}
+
+
+def test_has_the_weights_of_the_original() -> None:
+    state = RewardNet(SEAQUEST, 18).state_dict()
+    assert {name: tuple(value.shape) for name, value in state.items()} == original(18)
+    assert state["out.0.weight"].shape[1] == 8978
+
+
+@pytest.mark.parametrize(
+    ("frame_shape", "features"), [(SEAQUEST, 16 * 28 * 20), ((43, 43, 3), 16), ((84, 84, 3), 16 * 49)]
+)
+def test_the_convolutions_fit_any_picture(frame_shape: tuple[int, int, int], features: int) -> None:
+    assert conv_features(frame_shape) == features
+    network = RewardNet(frame_shape, 3).eval()
+    assert network(torch.zeros(2, *frame_shape, dtype=torch.uint8), torch.tensor([0, 2])).shape == (2,)
+
+
+@pytest.mark.parametrize("frame_shape", [(42, 160, 3), (210, 42, 3)])
+def test_too_small_a_picture_is_said(frame_shape: tuple[int, int, int]) -> None:
+    with pytest.raises(UserError, match=f"{frame_shape[0]}×{frame_shape[1]} pixels are too small.*43×43"):
+        RewardNet(frame_shape, 3)
+
+
+def worn(frame_shape: tuple[int, int, int] = SMALL, num_actions: int = 4, seed: int = 0) -> RewardNet:
+    """A network whose batch norms have seen something: no statistic or weight is trivial."""
+    torch.manual_seed(seed)
+    network = RewardNet(frame_shape, num_actions)
+    with torch.no_grad():
+        for layer in network.conv:
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                layer.running_mean.normal_(0, 0.3)  # type: ignore[union-attr]
+                layer.running_var.uniform_(0.01, 0.1)  # type: ignore[union-attr]
+                layer.weight.uniform_(-2, 2)
+                layer.bias.normal_()
+        network.state_dict()["out.2.weight"].mul_(5)
+    return network
+
+
+def steps(count: int, num_actions: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randint(0, 256, (count, *SMALL), generator=generator)
+    brightness = torch.rand(count, 1, 1, 3, generator=generator)
+    frames = (noise * brightness).to(torch.uint8)
+    return frames, torch.randint(0, num_actions, (count,), generator=generator)
+
+
+def test_computes_what_the_original_does() -> None:
+    network = worn().eval()
+    state = network.state_dict()
+    frames, actions = steps(6)
+    x = frames.permute(0, 3, 1, 2) / 255
+    for at, stride in ((0, 3), (4, 2), (8, 1), (12, 1)):
+        x = torch.nn.functional.conv2d(x, state[f"conv.{at}.weight"], state[f"conv.{at}.bias"], stride)
+        norm = {
+            name: state[f"conv.{at + 1}.{name}"].view(-1, 1, 1) for name in ("running_mean", "running_var")
+        }
+        scale, shift = (state[f"conv.{at + 1}.{name}"].view(-1, 1, 1) for name in ("weight", "bias"))
+        x = (x - norm["running_mean"]) / (norm["running_var"] + 1e-5).sqrt() * scale + shift
+        x = torch.where(x > 0, x, 0.01 * x)
+    x = torch.cat([x.flatten(1), torch.eye(4)[actions]], 1) @ state["out.0.weight"].T + state["out.0.bias"]
+    expected = torch.where(x > 0, x, 0.01 * x) @ state["out.2.weight"].T + state["out.2.bias"]
+    torch.testing.assert_close(network(frames, actions), expected[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_action_counts() -> None:
+    network = worn().eval()
+    frames, _ = steps(1)
+    judged = {network(frames, torch.tensor([action])).item() for action in range(4)}
+    assert len(judged) == 4
+
+
+def test_evaluation_is_deterministic_and_fitting_is_not() -> None:
+    network, (frames, actions) = worn(), steps(8)
+    network.eval()
+    assert torch.equal(network(frames, actions), network(frames, actions))
+    # A step is judged by itself: whatever else is in the batch.
+    torch.testing.assert_close(
+        network(frames[:1], actions[:1]), network(frames, actions)[:1], rtol=1e-4, atol=1e-5
+    )
+    network.train()
+    assert not torch.equal(network(frames, actions), network(frames, actions))
+
+
+def test_the_copy_for_paying_computes_the_same() -> None:
+    network, (frames, actions) = worn(), steps(32)
+    fast = network.for_paying()
+    network.eval()
+    expected = network(frames, actions)
+    assert expected.std() > 0.5
+    torch.testing.assert_close(fast(frames, actions), expected, rtol=1e-4, atol=1e-4)
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d | torch.nn.Dropout) for layer in fast.modules())
+    assert not any(parameter.requires_grad for parameter in fast.parameters())
+    # It is a copy: the original is as it was and may be fitted on.
+    assert {name for name in network.state_dict() if name.startswith("conv.1.")}
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_pays_the_standardised_output_without_clipping() -> None:
+    network, (frames, actions) = worn().eval(), steps(64)
+    raw = network(frames, actions).detach()
+    mean, std = 1.5, 0.002
+    paid = RewardModel([Member(network, mean, std)], CPU).pay(frames, actions)
+    assert paid.abs().max() > 500
+    torch.testing.assert_close(paid, (raw - mean) / std, rtol=1e-3, atol=0.1)
+    assert not paid.requires_grad
+    assert len(set(paid.tolist())) > 60
+
+
+def test_an_ensemble_pays_the_mean_of_its_standardised_members() -> None:
+    members = [Member(worn(seed=0).eval(), 0.3, 2.0), Member(worn(seed=1).eval(), -1.0, 0.5)]
+    frames, actions = steps(10)
+    expected = sum((member.network(frames, actions) - member.mean) / member.std for member in members) / 2
+    torch.testing.assert_close(
+        RewardModel(members, CPU).pay(frames, actions),
+        torch.as_tensor(expected).detach(),
+        rtol=1e-3,
+        atol=1e-3,
+    )
+
+
+def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:
+    network, (frames, actions) = worn().train(), steps(4)
+    paid = RewardModel([Member(network, 0.0, 1.0)], CPU).pay(frames, actions)
+    torch.testing.assert_close(paid, network.eval()(frames, actions).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_numpy_arrays_are_paid_alike() -> None:
+    model, (frames, actions) = RewardModel([Member(worn(), 0.5, 2.0)], CPU), steps(5)
+    paid = model.rewards(frames.numpy(), actions.numpy().astype(np.int32))
+    assert paid.dtype == np.float32
+    np.testing.assert_allclose(paid, model.pay(frames, actions).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "models" / "reward-x.dat"
+    model = RewardModel([Member(worn(), 0.25, 3.0)], CPU)
+    save_reward_model(path, model, {"lr": 0.1}, {"labels": 7}, {"held_out_loss": 0.5})
+    content = torch.load(path, weights_only=True)
+    assert content["results"] == {"held_out_loss": 0.5}
+    loaded = load_reward_model(path)
+    assert (loaded.frame_shape, loaded.num_actions) == (SMALL, 4)
+    assert (loaded.members[0].mean, loaded.members[0].std) == (0.25, 3.0)
+    assert loaded.origin["parents"] == {"labels": 7}
+    frames, actions = steps(5)
+    assert torch.equal(loaded.pay(frames, actions), model.pay(frames, actions))
+
+
+def test_a_bare_state_dict_of_the_original_loads(tmp_path: Path) -> None:
+    state = worn(SEAQUEST, 18).state_dict()
+    assert {name: tuple(value.shape) for name, value in state.items()} == original(18)
+    torch.save(state, tmp_path / "reward.dat")
+    model = load_reward_model(tmp_path / "reward.dat")
+    assert (model.frame_shape, model.num_actions) == (SEAQUEST, 18)
+    frames = torch.zeros(2, *SEAQUEST, dtype=torch.uint8)
+    network = RewardNet(SEAQUEST, 18).eval()
+    network.load_state_dict(state)
+    actions = torch.tensor([0, 17])
+    torch.testing.assert_close(
+        model.pay(frames, actions), network(frames, actions).detach(), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_refuses_what_is_no_reward_model(tmp_path: Path) -> None:
+    state = RewardNet(SMALL, 4).state_dict()  # of other frames than the original's
+    torch.save(state, tmp_path / "small.dat")
+    torch.save({"policy.0.weight": torch.zeros(2, 2)}, tmp_path / "policy.dat")
+    broken = {**RewardNet(SEAQUEST, 18).state_dict(), "conv.0.weight": torch.zeros(16, 1, 7, 7)}
+    torch.save(broken, tmp_path / "broken.dat")
+    for name, says in [
+        ("small.dat", "expected the reward network for 210×160×3 frames"),
+        ("policy.dat", r"expected the weights of a reward model .*is it a policy\?"),
+        ("broken.dat", r"expected the reward network.*conv\.0\.weight"),
+        ("none.dat", "no such file"),
+    ]:
+        with pytest.raises(UserError, match=says) as caught:
+            load_reward_model(tmp_path / name)
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_refuses_an_environment_it_was_not_fitted_for() -> None:
+    model = RewardModel([Member(RewardNet(SMALL, 4), 0.0, 1.0)], CPU)
+    model.check(SMALL, 4, Path("r.dat"), "Grey-v0")
+    for shape, actions in ((SMALL, 5), (SMALL, 3), ((52, 48, 3), 4)):
+        with pytest.raises(
+            UserError,
+            match=rf"r\.dat: a reward model of 48×52×3 frames and 4 actions, but Pong has "
+            rf"{shape[0]}×{shape[1]}×3 and {actions}",
+        ):
+            model.check(shape, actions, Path("r.dat"), "Pong")
