@@ -85,17 +85,17 @@ def _stage(title: str, command: str, done: Path) -> None:
 
 
 def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:
-    from lib.runs import format_duration, load_checkpoint, mean_interval
+    from lib.runs import format_duration, format_mean, load_checkpoint
 
     print(
         f"\n{'':22}{'score':>16}{TEACHER:>18}{'steps a game':>18}   ({config.games} full games, mean ± 95 %)"
     )
     for name, path in models.items():
         games = load_checkpoint(path, "policy")["evaluation"]
-        cells = []
-        for column, digits in (("scores", 0), (TEACHER, 3), ("steps", 0)):
-            mean, half = mean_interval(games[column])
-            cells.append(f"{mean:.{digits}f} ± {half:.{digits}f}")
+        cells = [
+            format_mean(games[column], digits)
+            for column, digits in (("scores", 0), (TEACHER, 3), ("steps", 0))
+        ]
         print(f"{name:22}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
     out = config.out
     print(

@@ -592,6 +592,12 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
     return mean, _t_quantile(count - 1) * math.sqrt(variance / count)
 
 
+def format_mean(values: Iterable[float], digits: int = 1) -> str:
+    """A mean with its 95 % interval, such as "325.0 ± 51.8"; a single value goes without one."""
+    mean, half = mean_interval(values)
+    return f"{mean:.{digits}f}" if math.isnan(half) else f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
 def _t_quantile(freedom: int) -> float:
     """The 0.975 quantile of Student's t.
 

@@ -435,3 +435,8 @@ def test_mean_interval_of_few_values() -> None:
     assert math.isnan(half_width)
     assert all(math.isnan(number) for number in runs.mean_interval([]))
     assert runs.mean_interval([2, 2, 2]) == (2, 0)
+
+
+def test_a_mean_is_printed_with_its_interval_where_there_is_one() -> None:
+    assert runs.format_mean([1.0, 3.0], 2) == "2.00 ± 12.71"
+    assert runs.format_mean([540.0]) == "540.0"

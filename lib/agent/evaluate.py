@@ -11,7 +11,7 @@ from lib.agent.rollout import autocast
 from lib.envs.make import Probe
 from lib.envs.observation import Observer
 from lib.envs.world import World
-from lib.runs import mean_interval
+from lib.runs import format_mean
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,10 @@ class Evaluation:
     """float64 `[N]` by name: what a probe read, averaged over the steps of each game."""
 
     def __str__(self) -> str:
-        mean, half = mean_interval(self.scores)
-        extra = "".join(
-            "  {} {:.3f} ± {:.3f}".format(name, *mean_interval(values))
-            for name, values in self.measures.items()
-        )
+        measures = "".join(f"  {name} {format_mean(values, 3)}" for name, values in self.measures.items())
         return (
-            f"score {mean:.1f} ± {half:.1f} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
-            f"  steps {self.steps.mean():.0f}{extra}"
+            f"score {format_mean(self.scores)} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
+            f"  steps {self.steps.mean():.0f}{measures}"
         )
 
 

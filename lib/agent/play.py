@@ -17,7 +17,7 @@ from lib.envs.atari import FRAME_SKIP, TIME_LIMIT, atari_spec
 from lib.envs.make import make_world
 from lib.envs.observation import Observer
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import mean_interval, resolve_device
+from lib.runs import format_mean, resolve_device
 
 _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 
@@ -129,8 +129,7 @@ def play(config: PlayConfig) -> None:
             ),
             flush=True,
         )
-    mean, half = mean_interval(scores)
-    print(f"{config.games} games of {env_id}: score {mean:.1f} ± {half:.1f} (95 %), best {max(scores):g}")
+    print(f"{env_id}: score {format_mean(scores)} (95 %, {config.games} games), best {max(scores):g}")
     if config.record is not None:
         print(f"videos in {config.record}")
 

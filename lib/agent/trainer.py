@@ -83,12 +83,24 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    norm = nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+    parts |= _gradient_scalars([parameter.grad for parameter in parameters if parameter.grad is not None])
+    nn.utils.clip_grad_norm_(parameters, config.grad_clip)
     optimizer.step()
-    parts["grad_norm"] = norm.detach()
     if rollout.learned is not None:
-        parts["learned_reward"] = (rewards * valid).sum() / valid.sum().clamp(min=1)
+        weight = valid / valid.sum().clamp(min=1)
+        mean = (rewards * weight).sum()
+        parts["reward_mu"] = mean
+        parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
     return parts
+
+
+def _gradient_scalars(gradients: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Root mean square, largest size and variance of all components, before clipping."""
+    count = sum(gradient.numel() for gradient in gradients)
+    squares = torch.stack(torch._foreach_norm(gradients, 2)).square().sum() / count
+    largest = torch.stack(torch._foreach_norm(gradients, float("inf"))).max()
+    mean = torch.stack([gradient.sum() for gradient in gradients]).sum() / count
+    return {"grad_l2": squares.sqrt(), "grad_max": largest, "grad_var": squares - mean.square()}
 
 
 class _Monitor:
@@ -159,7 +171,7 @@ class _Monitor:
             }
             line += f"  score {score:.1f} over {length:.0f} steps"
             if self._learns:
-                scalars["learned_return_100"] = learned
+                scalars |= {"real_reward_sum": self._recent[-1].score, "learned_return_100": learned}
                 line += f"  learned {learned:.1f}"
         line += f"  {self._games} games"
         if self._recorder is not None:
