@@ -38,12 +38,12 @@ def test_png_is_exact_and_has_a_palette_up_to_256_colours(colours: int, kind: in
     assert colour_type(png) == kind
 
 
-def test_png_survives_colours_that_collide_in_the_fast_table() -> None:
-    codes = np.arange(1 << 24, dtype=np.uint32)
-    slots = (codes * np.uint32(0x9E3779B1)) >> np.uint32(16)
-    same = codes[slots == slots[0]][:2]
-    image = np.zeros((4, 4, 3), np.uint8)
-    image[:2] = [same[1] >> 16, same[1] >> 8 & 255, same[1] & 255]
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_neighbours_that_differ_in_one_channel_stay_apart(channel: int) -> None:
+    image = np.zeros((3, 5, 3), np.uint8)
+    image[0, 4, channel] = 1  # and the next line begins with another colour
+    image[1, 1:3, channel] = 2
+    image[2, :, channel] = 255
     png = encode_png(image)
     np.testing.assert_array_equal(decode(png), image)
     assert colour_type(png) == 3
@@ -56,6 +56,12 @@ def test_sprite_sheet_holds_every_frame_in_order(steps: int) -> None:
     for step, frame in enumerate(frames):
         y, x = step // columns * 21, step % columns * 16
         np.testing.assert_array_equal(sheet[y : y + 21, x : x + 16], frame)
+
+
+@pytest.mark.parametrize("size", [(210, 160), (84, 84), (480, 640), (768, 1024)], ids=str)
+def test_fifty_frames_of_usual_sizes_fit_on_a_sheet(size: tuple[int, int]) -> None:
+    frames = np.broadcast_to(np.zeros((), np.uint8), (50, *size, 3))
+    assert max(sprite_sheet(frames)[0].shape) <= 8192
 
 
 def test_a_sheet_too_large_for_a_browser_is_refused() -> None:
