@@ -205,22 +205,27 @@ def train(config: TrainConfig) -> Path | None:
             parents["policy"] = {"file": str(config.model), "steps": origin.get("steps")}
         reward = None
         if config.reward is not None:
-            reward = load_reward_model(config.reward, device)
+            reward = load_reward_model(config.reward, device, bf16)
             reward.check(world.frame_shape, world.num_actions, config.reward, config.env)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
         folder = None if config.save is None else CheckpointFolder(config.save)
         recorder = None
         if config.db_path is not None:
-            recorder = SegmentRecorder(
-                config.db_path,
-                world.num_envs,
-                config.env,
-                world.num_actions,
-                config.record_prob,
-                config.seed,
-                max_mb=config.db_max_mb,
-                policy=config.name,
-            )
+            try:
+                recorder = SegmentRecorder(
+                    config.db_path,
+                    world.num_envs,
+                    config.env,
+                    world.num_actions,
+                    config.record_prob,
+                    config.seed,
+                    max_mb=config.db_max_mb,
+                    policy=config.name,
+                )
+            except OSError as error:
+                raise UserError(
+                    f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
+                ) from error
             stack.callback(recorder.close)
         run_dir = make_run_dir(config.runs, "a2c", config.name)
         write_config(run_dir, dataclasses.asdict(config))
