@@ -49,6 +49,7 @@ class CheckpointFolder:
             raise UserError(f"--save {root}: expected a folder to write to: {error.strerror}") from error
         self._root = root
         self._best_score = -float("inf")
+        self._written: set[str] = set()
 
     def save(
         self,
@@ -93,6 +94,7 @@ class CheckpointFolder:
                 config,
                 parents,
             )
+            self._written.add(name)
             if evaluated and score > self._best_score:
                 self._best_score = score
                 self._point("best.dat", name)
@@ -102,7 +104,10 @@ class CheckpointFolder:
         return self._root / name
 
     def _point(self, link: str, name: str) -> None:
-        """Moves a link to a new checkpoint and drops the old one unless the other link still wants it."""
+        """Moves a link to a new checkpoint and drops the old one unless the other link still wants it.
+
+        What an earlier run left in the folder is not dropped: it may be hours of work.
+        """
         path = self._root / link
         old = path.readlink() if path.is_symlink() else None
         fresh = self._root / f".{link}.new"
@@ -110,5 +115,5 @@ class CheckpointFolder:
         fresh.symlink_to(name)
         fresh.replace(path)
         wanted = {(self._root / other).resolve().name for other in ("best.dat", "latest.dat")}
-        if old is not None and old.name not in wanted:
+        if old is not None and old.name in self._written - wanted:
             (self._root / old.name).unlink(missing_ok=True)

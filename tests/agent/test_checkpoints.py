@@ -53,6 +53,32 @@ def test_keeps_the_best_and_the_latest(tmp_path: Path, network: PolicyNet) -> No
     assert not (root / "best.dat").readlink().is_absolute()  # the folder can be moved
 
 
+def test_games_that_are_no_evaluation_make_no_best(tmp_path: Path, network: PolicyNet) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(network, 50, games(500), {}, {}, evaluated=False)
+    assert kept(tmp_path) == ["model_000050-rw=500-steps=580.dat"]
+    assert not (tmp_path / "best.dat").exists()
+    evaluated = folder.save(network, 100, games(20), {}, {})
+    assert kept(tmp_path) == [evaluated.name]
+    stopped = folder.save(network, 200, games(90), {}, {}, evaluated=False)
+    assert links(tmp_path) == (evaluated.name, stopped.name)
+    assert torch.load(stopped, weights_only=True)["evaluation"] == {}
+    better = folder.save(network, 300, games(40), {}, {})
+    assert links(tmp_path) == (better.name, better.name)
+    assert kept(tmp_path) == [better.name]
+
+
+def test_a_second_run_drops_nothing_of_the_first(tmp_path: Path, network: PolicyNet) -> None:
+    first = CheckpointFolder(tmp_path)
+    best, latest = first.save(network, 100, games(80), {}, {}), first.save(network, 200, games(60), {}, {})
+    second = CheckpointFolder(tmp_path)
+    for steps in (110, 120, 130):
+        path = second.save(network, steps, games(20), {}, {})
+    assert {best.name, latest.name} < set(kept(tmp_path))
+    assert len(kept(tmp_path)) == 4
+    assert links(tmp_path) == ("model_000110-rw=20-steps=580.dat", path.name)
+
+
 def test_is_named_after_steps_score_and_length(tmp_path: Path, network: PolicyNet) -> None:
     path = CheckpointFolder(tmp_path).save(
         network, 123, games(450, 470, steps=581), {"env": "E"}, {"policy": "P"}

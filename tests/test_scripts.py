@@ -1,0 +1,386 @@
+"""The four scripts through their command lines, one feeding the next, on budgets of seconds."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from lib.preferences.segments import SegmentDB
+from lib.reward.model import load_reward_model
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
+
+Done = subprocess.CompletedProcess[str]
+
+
+def command(script: str, *args: object) -> list[str]:
+    return [sys.executable, str(ROOT / script), *map(str, args)]
+
+
+def call(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
+    done = subprocess.run(
+        command(script, *args), capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def policy(path: Path) -> dict[str, torch.Tensor]:
+    """Weights of a checkpoint, read as anyone would."""
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+class Wheel(NamedTuple):
+    """One turn of the wheel in a folder, and what each stage said."""
+
+    root: Path
+    train: Done
+    label: Done
+    fit: Done
+    finetune: Done
+    play: Done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+    root = tmp_path_factory.mktemp("wheel")
+    small = ("--num-envs", 8, "--eval-games", 1, "--seed", 1)
+    record = ("--db-path", "db", "--record-prob", 0.02, "--db-max-mb", 10)
+    train = call(
+        root, "01_a2c.py", "-n", "v0", "--steps", 2000, "--eval-every", 1000, "--save", "v0", *record, *small
+    )
+    label = call(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
+    fit = call(
+        root, "03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10
+    )
+    finetune = call(
+        root,
+        *("01_a2c.py", "-n", "v1", "-m", "v0/best.dat", "-r", "rewards/reward-r.dat", "--finetune"),
+        *("--steps", 600, "--save", "v1", *small),
+    )
+    play = call(
+        root,
+        *("04_play.py", "-m", "v1/latest.dat", "-n", 1, "-r", "videos", "--reward", "rewards/reward-r.dat"),
+    )
+    return Wheel(root, train, label, fit, finetune, play)
+
+
+def only(folder: Path, pattern: str) -> Path:
+    found = list(folder.glob(pattern))
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_training_keeps_checkpoints(wheel: Wheel) -> None:
+    folder = wheel.root / "v0"
+    files = [path.name for path in folder.glob("model_*.dat")]
+    assert 1 <= len(files) <= 2
+    assert all(re.fullmatch(r"model_00\d{4}-rw=\d+-steps=\d+\.dat", name) for name in files)
+    latest = torch.load(folder / "latest.dat", weights_only=True)
+    assert (latest["kind"], latest["steps"], latest["num_actions"]) == ("policy", 2000, 18)
+    assert latest["config"]["env"] == "SeaquestNoFrameskip-v4"
+    assert latest["config"]["seed"] == 1
+    assert set(latest["evaluation"]) == {"scores", "steps", "depth", "midwater"}
+    assert latest["state_dict"]["policy.2.weight"].shape == (18, 512)
+    best = torch.load(folder / "best.dat", weights_only=True)
+    assert best["evaluation"]["scores"] >= latest["evaluation"]["scores"]
+
+
+def test_training_says_how_it_goes(wheel: Wheel) -> None:
+    said = wheel.train.stdout
+    assert "SeaquestNoFrameskip-v4: 8 environments on cpu, curves in runs/" in said
+    assert re.search(r"^1\.00k steps: score \d+\.0 \(95 %, 1 games\)  best \d+  steps \d+  depth", said, re.M)
+    assert re.search(r"^2\.00k steps: score", said, re.M)
+    assert re.search(r"^saved v0/model_002000-.*; the best is v0/best\.dat$", said, re.M)
+    assert wheel.train.stderr == ""
+    run = only(wheel.root / "runs", "*-a2c-v0")
+    assert json.loads((run / "config.json").read_text())["config"]["steps"] == 2000
+    assert only(run, "events.out.tfevents.*").stat().st_size > 100
+
+
+def test_training_records_segments(wheel: Wheel) -> None:
+    db = SegmentDB(wheel.root / "db")
+    db.refresh()
+    assert len(db.names) >= 8
+    assert all(re.fullmatch(r"\d\d/\d{8}\.dat", name) for name in db.names)
+    assert {name[:2] for name in db.names} <= {f"{env:02d}" for env in range(8)}
+    for name in db.names:
+        segment = db.load(name)
+        assert segment.frames.shape == (50, 210, 160, 3)
+        assert segment.frames.std() > 10
+        assert segment.actions.shape == (50,)
+        assert set(segment.actions) <= set(range(18))
+        assert segment.sidecar is not None
+        assert (segment.sidecar.env_id, segment.sidecar.num_actions) == ("SeaquestNoFrameskip-v4", 18)
+
+
+def test_the_teacher_labels(wheel: Wheel) -> None:
+    labels = [json.loads(line) for line in (wheel.root / "db" / "labels.json").read_text().splitlines()]
+    assert len(labels) == 40
+    assert {label["teacher"] for label in labels} == {"midwater"}
+    assert {label["label"] for label in labels} <= {0, 1, 2}
+    assert len({frozenset((label["sample1"], label["sample2"])) for label in labels}) == 40
+    assert "40 labels by midwater" in wheel.label.stdout
+
+
+def test_another_teacher_goes_on_in_the_same_file(wheel: Wheel, tmp_path: Path) -> None:
+    copy = tmp_path / "db"
+    subprocess.run(["cp", "-r", wheel.root / "db", copy], check=True)
+    done = call(tmp_path, "02_label_ui.py", "-d", copy, "--teacher", "score", "--count", 5, "--seed", 2)
+    assert "5 labels by score" in done.stdout
+    labels = [json.loads(line) for line in (copy / "labels.json").read_text().splitlines()]
+    assert [label["teacher"] for label in labels] == ["midwater"] * 40 + ["score"] * 5
+    assert len({frozenset((label["sample1"], label["sample2"])) for label in labels}) == 45
+
+
+def test_a_reward_model_is_fitted(wheel: Wheel) -> None:
+    said = wheel.fit.stdout
+    assert re.search(
+        r"^40 labels on \d+ segments of SeaquestNoFrameskip-v4: \d+ to fit, \d+ held out", said, re.M
+    )
+    assert re.search(r"^epoch 2: loss \d+\.\d+, held out \d\.\d+, accuracy", said, re.M)
+    assert re.search(r"^held-out accuracy .* saved rewards/reward-r\.dat$", said, re.M)
+    model = load_reward_model(wheel.root / "rewards" / "reward-r.dat")
+    assert (model.frame_shape, model.num_actions) == ((210, 160, 3), 18)
+    assert only(wheel.root / "runs", "*-reward-r").is_dir()
+    db = SegmentDB(wheel.root / "db")
+    db.refresh()
+    labelled = {
+        label[key]
+        for label in map(json.loads, (wheel.root / "db" / "labels.json").read_text().splitlines())
+        for key in ("sample1", "sample2")
+    }
+    segments = [db.load(name) for name in sorted(labelled)]
+    paid = np.concatenate([model.rewards(segment.frames, segment.actions) for segment in segments])
+    assert paid.mean() == pytest.approx(0, abs=0.05)
+    assert paid.std() == pytest.approx(1, rel=0.05)
+
+
+def test_finetuning_leaves_the_convolutions_and_changes_the_heads(wheel: Wheel) -> None:
+    before, after = policy(wheel.root / "v0" / "best.dat"), policy(wheel.root / "v1" / "latest.dat")
+    for name in before:
+        assert torch.equal(before[name], after[name]) == name.startswith("conv."), name
+    content = torch.load(wheel.root / "v1" / "latest.dat", weights_only=True)
+    assert content["parents"]["policy"]["file"] == "v0/best.dat"
+    assert content["parents"]["reward"]["file"] == "rewards/reward-r.dat"
+    assert content["parents"]["reward"]["parents"]["labels"] == 40
+    assert "600 steps: score" in wheel.finetune.stdout
+
+
+def test_play_says_score_and_learned_return(wheel: Wheel) -> None:
+    line, mean, where = wheel.play.stdout.splitlines()
+    found = re.fullmatch(
+        r"game 1: score (\d+) in (\d+) steps, learned return (-?\d+\.\d) \(([+-]\d+\.\d{3}) a step\)", line
+    )
+    assert found, line
+    assert int(found[2]) > 100
+    assert float(found[3]) / int(found[2]) == pytest.approx(float(found[4]), abs=1e-3)
+    assert mean.startswith(f"SeaquestNoFrameskip-v4: score {found[1]}.0 (95 %, 1 games), best {found[1]}")
+    assert where == "videos in videos"
+
+
+def test_play_records_a_video_with_the_learned_reward(wheel: Wheel) -> None:
+    found = re.search(r"in (\d+) steps", wheel.play.stdout)
+    assert found
+    video = only(wheel.root / "videos", "*")
+    assert video.name == "game-01.mp4"
+    with av.open(str(video)) as container:
+        frames = list(container.decode(video=0))
+    assert len(frames) == int(found[1])
+    last = frames[-1].to_ndarray(format="rgb24")
+    assert last.shape == (3 * (210 + 32), 3 * 160, 3)
+    assert last[: 3 * 210].std() > 10
+    strip = last[3 * 210 :, 3 * 60 :].astype(int)
+    assert (np.abs(strip - strip.mean((0, 1))).max() > 50).all()  # bars on black
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    flags = ("--steps", 1500, "--num-envs", 8, "--eval-games", 1, "--seed", 7, "--record-prob", 0.02)
+
+    def train(name: str) -> None:
+        call(tmp_path, "01_a2c.py", "-n", name, "--save", name, "--db-path", f"{name}-db", *flags)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, ("one", "same")))
+    one, same = policy(tmp_path / "one" / "latest.dat"), policy(tmp_path / "same" / "latest.dat")
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    first, second = (SegmentDB(tmp_path / f"{name}-db") for name in ("one", "same"))
+    assert first.refresh() == second.refresh() > 0
+    assert first.names == second.names
+    for name in first.names:
+        assert np.array_equal(first.load(name).frames, second.load(name).frames)
+        assert np.array_equal(first.load(name).actions, second.load(name).actions)
+    (ours, theirs) = (
+        torch.load(tmp_path / name / "latest.dat", weights_only=True)["evaluation"]
+        for name in ("one", "same")
+    )
+    assert ours == theirs
+
+
+@pytest.fixture(scope="module")
+def dot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of the moving dot."""
+    root = tmp_path_factory.mktemp("dot")
+    done = call(
+        root,
+        *("01_a2c.py", "-n", "dot", "-e", "MovingDot-v0", "--steps", 600, "--num-envs", 4, "--eval-games", 2),
+        *("--save", "v0", "--db-path", "db", "--record-prob", 0.05, "--db-max-mb", 0.005),
+    )
+    assert re.search(r"600 steps: score \d+\.\d .*\(95 %, 2 games\).*steps 100  distance", done.stdout)
+    return root
+
+
+def test_the_moving_dot_is_trained_and_played(dot: Path) -> None:
+    # The environment is the one that the policy was trained in.
+    done = call(dot, "04_play.py", "-m", "v0/best.dat", "-n", 2, "-r", "videos", "--seed", 3)
+    lines = done.stdout.splitlines()
+    assert all(re.fullmatch(r"game [12]: score [\d.]+ in 100 steps", line) for line in lines[:2])
+    assert re.fullmatch(r"MovingDot-v0: score [\d.]+ ± [\d.]+ \(95 %, 2 games\), best [\d.]+", lines[2])
+    with av.open(str(dot / "videos" / "game-02.mp4")) as container:
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(pictures) == 100
+    assert pictures[0].shape == (252, 252, 3)
+    again = call(dot, "04_play.py", "-m", "v0/best.dat", "-n", 2, "--seed", 3)
+    assert again.stdout.splitlines()[:3] == lines[:3]
+
+
+def test_recording_stops_at_the_cap(dot: Path) -> None:
+    sizes = [path.stat().st_size for path in (dot / "db").glob("*/*.dat")]
+    assert sizes
+    assert sum(sizes) >= 5_000  # reached
+    assert sum(sizes) - max(sizes) < 5_000  # and passed by less than one segment
+
+
+def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
+    args = command(
+        *("01_a2c.py", "-n", "long", "-e", "MovingDot-v0", "--steps", "10M", "--num-envs", 4, "--save", "v0")
+    )
+    process = subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=ENVIRONMENT
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "steps/s" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        said, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert time.monotonic() - asked < 30
+    found = re.search(r"^stopped by request, saved (v0/model_\d{6}-rw=\d+-steps=\d+\.dat)$", said, re.M)
+    assert found, said
+    content = torch.load(tmp_path / found[1], weights_only=True)
+    assert 0 < content["steps"] < 10_000_000
+    assert (tmp_path / "v0" / "latest.dat").resolve().name == Path(found[1]).name
+    assert errors == ""
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "01 without a name": (["01_a2c.py"], "--name"),
+    "01 wrong flag": (["01_a2c.py", "-n", "x", "--step", "5"], "did you mean --steps?"),
+    "01 no steps": (["01_a2c.py", "-n", "x", "--steps", "0"], "at least 1"),
+    "01 finetune from nothing": (["01_a2c.py", "-n", "x", "--finetune"], "add -m FILE"),
+    "01 unknown environment": (["01_a2c.py", "-n", "x", "-e", "Seaqest-v5"], "did you mean"),
+    "01 environment that skips frames": (
+        ["01_a2c.py", "-n", "x", "-e", "Seaquest-v4"],
+        "SeaquestNoFrameskip-v4",
+    ),
+    "01 missing policy": (["01_a2c.py", "-n", "x", "-m", "none.dat"], "none.dat"),
+    "01 reward model as policy": (["01_a2c.py", "-n", "x", "-m", "REWARD"], "got a reward checkpoint"),
+    "01 reward of another game": (
+        ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "-r", "REWARD"],
+        "210×160×3 frames and 18 actions, but MovingDot-v0 has 84×84×3 and 5",
+    ),
+    "01 no folder for segments": (
+        ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "--db-path", "FILE"],
+        "--db-path FILE: expected a folder",
+    ),
+    "01 unknown device": (["01_a2c.py", "-n", "x", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
+    "02 unknown teacher": (["02_label_ui.py", "-d", ".", "--teacher", "nobody"], "midwater, score"),
+    "03 missing db": (["03_reward_train.py", "-n", "x", "-o", "out", "none"], "none"),
+    "03 db without labels": (
+        ["03_reward_train.py", "-n", "x", "-o", "out", "empty"],
+        "labels.json, found none",
+    ),
+    "03 too few labels": (["03_reward_train.py", "-n", "x", "-o", "out", "few"], "at least 10 labels"),
+    "04 missing model": (["04_play.py", "-m", "none.dat"], "none.dat"),
+    "04 wrong flag": (["04_play.py", "-m", "none.dat", "--game", "5"], "--games"),
+    "04 policy of another game": (["04_play.py", "-m", "DOT", "-e", "SeaquestNoFrameskip-v4"], "5 actions"),
+    "04 reward of another game": (
+        ["04_play.py", "-m", "DOT", "--reward", "REWARD"],
+        "MovingDot-v0 has 84×84×3",
+    ),
+    "04 no folder for videos": (["04_play.py", "-m", "DOT", "-r", "FILE"], "expected a folder"),
+}
+if not torch.cuda.is_available():
+    MISTAKES |= {
+        f"{script[:2]} no cuda": ([script, *args, "--dev", "cuda"], "sees no CUDA device")
+        for script, args in (
+            ("01_a2c.py", ["-n", "x"]),
+            ("04_play.py", ["-m", "DOT"]),
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def answers(wheel: Wheel, dot: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """What the scripts say to mistakes; all are made at once, for they wait for imports most of the time."""
+    root = tmp_path_factory.mktemp("mistakes")
+    (root / "FILE").write_text("no folder")
+    (root / "empty").mkdir()
+    subprocess.run(["cp", "-r", wheel.root / "db", root / "few"], check=True)
+    labels = root / "few" / "labels.json"
+    labels.write_text("".join(labels.read_text().splitlines(keepends=True)[:9]))
+    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(wheel.root / "rewards" / "reward-r.dat")}
+
+    def make(mistake: str) -> Done:
+        script, *args = MISTAKES[mistake][0]
+        return call(root, script, *[names.get(arg, arg) for arg in args], status=2)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = dict(zip(MISTAKES, pool.map(make, MISTAKES), strict=True))
+    assert not (root / "out").exists()
+    return done
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_get_one_line_and_status_2(answers: dict[str, Done], mistake: str) -> None:
+    done, (args, says) = answers[mistake], MISTAKES[mistake]
+    assert done.stderr.startswith(f"{args[0]}: error: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("script", ["01_a2c.py", "03_reward_train.py", "04_play.py"])
+def test_help_needs_no_pytorch(script: str) -> None:
+    code = (
+        f"import runpy, sys\nsys.argv = [{script!r}, '--help']\n"
+        f"try: runpy.run_path({str(ROOT / script)!r}, run_name='__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "slow = {'torch', 'gymnasium', 'numpy', 'cv2'} & sys.modules.keys()\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "--dev" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py"])
+def test_scripts_are_executable(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env python3\n")
