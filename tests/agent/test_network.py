@@ -146,11 +146,26 @@ def test_frozen_convolutions_get_no_gradient_and_do_not_change() -> None:
     assert all(parameter.grad is None for parameter in after.conv.parameters())
 
 
+def gradient(network: PolicyNet) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]).double()
+
+
 def test_the_gradient_is_clipped() -> None:
-    _, after, parts = updated(rollout(score=-1.0), grad_clip=0.1)
-    norm = torch.stack([p.grad.norm() for p in after.parameters() if p.grad is not None]).norm()
-    assert parts["grad_norm"] > 0.2  # before clipping
-    assert norm.item() == pytest.approx(0.1, rel=1e-3)
+    _, free, _ = updated(rollout(score=-1.0), grad_clip=1e9)
+    _, clipped, _ = updated(rollout(score=-1.0), grad_clip=0.1)
+    before = gradient(free)
+    assert before.norm() > 0.2
+    torch.testing.assert_close(gradient(clipped), before * 0.1 / before.norm(), rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("clip", [0.1, 1e9])
+def test_charts_show_the_gradient_before_clipping(clip: float) -> None:
+    _, free, _ = updated(rollout(), grad_clip=1e9)
+    _, _, parts = updated(rollout(), grad_clip=clip)
+    expected = gradient(free)
+    assert parts["grad_l2"].item() == pytest.approx(expected.square().mean().sqrt().item(), rel=1e-3)
+    assert parts["grad_max"].item() == pytest.approx(expected.abs().max().item(), rel=1e-3)
+    assert parts["grad_var"].item() == pytest.approx(expected.var(correction=0).item(), rel=1e-3)
 
 
 def test_an_update_learns_nothing_from_steps_that_were_ignored() -> None:
@@ -177,7 +192,7 @@ def test_the_score_is_signed_only_where_asked(clip: bool, mean: float) -> None:
     played.terminal[:] = True  # so that returns are rewards
     _, _, parts = updated(played, clip_score=clip)
     assert parts["batch_rewards"].item() == pytest.approx(mean, rel=1e-5)
-    assert "learned_reward" not in parts
+    assert "reward_mu" not in parts
 
 
 def test_the_learned_reward_replaces_the_score_and_keeps_its_size() -> None:
@@ -187,4 +202,6 @@ def test_the_learned_reward_replaces_the_score_and_keeps_its_size() -> None:
     played.valid[2, 0] = False
     _, _, parts = updated(played)
     assert parts["batch_rewards"].item() == pytest.approx(6 / 7, rel=1e-4)
-    assert parts["learned_reward"].item() == pytest.approx(6 / 7, rel=1e-4)
+    paid = np.array([0.25, -3.0, 0.5, 8.0, 0.0, 0.0, 0.25])  # the valid ones
+    assert parts["reward_mu"].item() == pytest.approx(paid.mean(), rel=1e-4)
+    assert parts["reward_std"].item() == pytest.approx(paid.std(), rel=1e-4)
