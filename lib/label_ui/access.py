@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +43,20 @@ _NICEGUI = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'"
+)
+
+# Whoever is refused gets no file either, so this one page carries its style, which is admitted by its digest. The
+# colours are those of base.css.
+_SORRY_STYLE = (
+    ":root{color-scheme:light dark}body{display:grid;place-items:center;min-height:100vh;margin:0;background:#f4f4f1;"
+    "color:#1b1e24;font:16px/1.5 -apple-system,'Segoe UI','Noto Sans','Helvetica Neue',Arial,sans-serif}"
+    "main{max-width:34em;margin:24px;padding:24px 28px;border:1px solid #cfd1cf;border-radius:10px;background:#fff}"
+    "h1{margin:0 0 8px;font-size:20px}p{margin:0}"
+    "@media(prefers-color-scheme:dark){body{background:#14161a;color:#e7e9ed}main{background:#1c1f25;border-color:#31363f}}"
+)
+_SORRY_POLICY = _STRICT.replace(
+    "style-src 'self'",
+    f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_SORRY_STYLE.encode()).digest()).decode()}'",
 )
 
 
@@ -196,24 +212,21 @@ class Guard:
 
     def _foreign(self, scope: Scope, headers: Headers) -> str | None:
         """What is wrong with where a request comes from, or None."""
-        host = headers.get("host", "")
+        host = ",".join(headers.getlist("host")).lower()
         name = _host_name(host)
         if name is None or not (name in self._hosts or _is_ip(name)):
             return "The address in the browser is not one of this machine's names."
-        origin = headers.get("origin")
-        if origin is None:
+        origins = headers.getlist("origin")
+        if not origins:
             changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
             return "The request does not say which page sent it." if changes else None
-        if not _same_origin(origin, host):
+        if [origin.lower() for origin in origins] != [f"{'https' if self._secure else 'http'}://{host}"]:
             return "The request comes from another page."
         return None
 
     def _role(self, headers: Headers) -> Role | None:
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self._keys.cookie)
-        except CookieError:
-            return None
-        return self._keys.role(morsel.value) if morsel else None
+        # Other servers on this machine set cookies as well, some in ways that the standard library refuses to read.
+        return self._keys.role(cookie_parser(headers.get("cookie", "")).get(self._keys.cookie, ""))
 
     def _token(self, scope: Scope) -> str | None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -293,9 +306,9 @@ def _sorry(status: int, reason: str) -> Response:
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not open</title>'
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<h1>Not open</h1><p>{reason}</p></html>",
+        f"<style>{_SORRY_STYLE}</style><main><h1>This page is not open</h1><p>{reason}</p></main></html>",
         status,
-        headers={"Content-Security-Policy": _STRICT},
+        headers={"Content-Security-Policy": _SORRY_POLICY},
     )
 
 
@@ -305,13 +318,9 @@ def _digest(token: str) -> str:
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a Host header without its port; None for nonsense."""
-    try:
-        split = urlsplit(f"//{host}")
-        _ = split.port
-    except ValueError:
-        return None
-    return split.hostname if host and split.netloc == host and "@" not in host else None
+    """The name or address in a Host header without port and brackets; None for nonsense."""
+    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", host, re.ASCII)
+    return found[1] or found[2] if found else None
 
 
 def _is_ip(name: str) -> bool:
@@ -320,8 +329,3 @@ def _is_ip(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _same_origin(origin: str, host: str) -> bool:
-    split = urlsplit(origin)
-    return split.scheme in ("http", "https") and split.netloc.lower() == host.lower()

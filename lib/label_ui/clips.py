@@ -230,6 +230,8 @@ def action_names(env_id: str, num_actions: int) -> list[str]:
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner in the terminal
         gymnasium.register_envs(ale_py)
+        if env_id not in gymnasium.registry:
+            return []  # make() would import any module that a file names as "module:environment"
         env = gymnasium.make(env_id)
         try:
             names = [str(name) for name in env.unwrapped.get_action_meanings()]  # type: ignore[attr-defined]

@@ -405,13 +405,16 @@ class Desk:
         there = set(playable)
         answered = sum(one in there and two in there for one, two in self._ledger.standing)
         pairs = segments * (segments - 1) // 2
-        if answered < pairs and live:
+        left = pairs - answered
+        if left and live:
+            which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"
             return (
-                f"The last {pairs - answered} of {pairs} pairs are in front of other labellers. "
-                "A pair comes free two minutes after its labeller has left."
+                f"{which} in front of other labellers, or in another tab of yours. "
+                "A pair comes free two minutes after its page was last heard of."
             )
+        made = "the one pair" if pairs == 1 else f"every one of the {pairs} pairs"
         return (
-            f"All done: every one of the {pairs} pairs that {segments} segments make has been answered. "
+            f"All done: {made} that {segments} segments make has been answered. "
             "Newly recorded segments appear here by themselves."
         )
 
@@ -433,12 +436,8 @@ class Desk:
     def _said(self, label: Label) -> Said:
         query = Query(label.sample1, label.sample2, label.strategy or "", "", label.repeat)
         # Labels without an id of ours can be looked at but not undone.
-        id = (
-            label.id
-            if label.id and label.id.isalnum() and 8 <= len(label.id) <= 64
-            else secrets.token_hex(12)
-        )
-        offer = self._offer(id, query, label.left or 1)
+        id = label.id if _is_ours(label.id) else None
+        offer = self._offer(id or secrets.token_hex(12), query, label.left or 1)
         return Said.model_validate(
             {
                 "offer": offer,

@@ -1,5 +1,7 @@
 """What gets past the guard and what does not."""
 
+import base64
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -75,13 +77,24 @@ def test_posts_and_sockets_are_closed_too(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", [None, "http://evil.example", "http://localhost:9999", "null", "ftp://localhost:8080"]
+    "origin",
+    [
+        None,
+        "http://evil.example",
+        "http://localhost:9999",
+        "null",
+        "",
+        "ftp://localhost:8080",
+        "https://localhost:8080",
+        "http://localhost:8080/",
+        "http://[",
+    ],
 )
 def test_foreign_pages_can_neither_post_nor_open_sockets(
     client: TestClient, keys: Keys, origin: str | None
 ) -> None:
     enter(client, keys)
-    headers = {"Origin": origin} if origin else {}
+    headers = {} if origin is None else {"Origin": origin}
     assert client.post("/api/batch", json={}, headers=headers).status_code == 403
     with (
         pytest.raises(WebSocketDisconnect),
@@ -89,7 +102,7 @@ def test_foreign_pages_can_neither_post_nor_open_sockets(
     ):
         pass
     assert client.post("/api/batch", json={}, headers=ORIGIN).status_code == 422, "our own page gets through"
-    if origin:
+    if origin is not None:
         assert client.get("/api/session", headers=headers).status_code == 403
 
 
@@ -102,6 +115,11 @@ def test_foreign_pages_can_neither_post_nor_open_sockets(
         ("evil.example", 403),
         ("evil.example:8080", 403),
         ("localhost.evil.example", 403),
+        ("[::1].evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("LocalHost:8080", 200),
+        ("[", 403),
+        ("localhost/evil.example", 403),
         ("user@localhost", 403),
         ("", 403),
     ],
@@ -111,6 +129,41 @@ def test_only_this_machines_names_are_answered(
 ) -> None:
     enter(client, keys)
     assert client.get("/api/session", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_a_header_that_comes_twice_is_refused(client: TestClient, keys: Keys, name: str) -> None:
+    enter(client, keys)
+    own = {"Host": "localhost:8080", "Origin": "http://localhost:8080"}
+    twice = [*own.items(), (name, own[name].replace("localhost", "evil.example"))]
+    assert client.get("/api/session", headers=list(own.items())).status_code == 200
+    assert client.get("/api/session", headers=twice).status_code == 403
+
+
+def test_cookies_of_other_servers_on_this_machine_do_not_get_in_the_way(
+    client: TestClient, keys: Keys
+) -> None:
+    enter(client, keys)
+    own = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    client.cookies.clear()
+    for odd in (
+        'prefs={"a": [1, 2]}',
+        "a[0]=1",
+        "=",
+        "x",
+        'q="',
+        "name with space=1",
+        "é=é".encode().decode("latin-1"),
+    ):
+        cookie = f"{odd}; {own}".encode("latin-1")
+        assert client.get("/api/session", headers={"Cookie": cookie}).status_code == 200, odd
+
+
+def test_the_page_that_refuses_has_a_style_that_its_policy_admits(client: TestClient) -> None:
+    response = client.get("/label", headers={"Accept": "text/html"})
+    style = response.text.split("<style>")[1].split("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in response.headers["content-security-policy"]
 
 
 def test_forged_expired_and_foreign_cookies_are_refused(tmp_path: Path) -> None:

@@ -108,3 +108,11 @@ def test_action_names_are_the_environments_or_none() -> None:
     assert action_names("SeaquestNoFrameskip-v4", 4) == [], "another action set"
     assert action_names("NoSuchGame-v0", 18) == []
     assert action_names("", 18) == []
+
+
+def test_a_file_cannot_have_a_module_imported_by_what_it_calls_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert action_names("planted:Game-v0", 4) == []

@@ -214,6 +214,15 @@ def test_no_pair_is_asked_twice_in_either_order_and_it_says_when_they_run_out(ro
     assert len(user.batch(10).pairs) == 6, "a new segment appears without a restart"
 
 
+def test_one_last_pair_is_spoken_of_as_one(tmp_path: Path, clock: Clock) -> None:
+    desk = make_desk(make_db(tmp_path / "two", 2), clock)
+    ada, bob = User(desk, "ada"), User(desk, "bob")
+    offer = ada.take()
+    assert "The last pair is in front of other labellers" in bob.batch().notice
+    ada.vote(offer)
+    assert "the one pair that 2 segments make" in bob.batch().notice
+
+
 def test_labels_of_the_original_and_of_teachers_are_not_asked_again(root: Path, desk: Desk) -> None:
     log = LabelLog(root / "labels.json")
     names = sorted(p.relative_to(root).as_posix() for p in root.glob("*/*.dat"))
