@@ -8,7 +8,7 @@ import torch
 from lib.agent.a2c import sample_actions
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
-from lib.envs.make import Probe
+from lib.envs.make import Counter, Probe
 from lib.envs.observation import Observer
 from lib.envs.world import World
 from lib.runs import format_mean
@@ -23,7 +23,7 @@ class Evaluation:
     steps: np.ndarray
     """int64 `[N]`: its length."""
     measures: dict[str, np.ndarray]
-    """float64 `[N]` by name: what a probe read, averaged over the steps of each game."""
+    """float64 `[N]` by name: what a probe read, averaged over the steps of each game, and what was counted in it."""
 
     def __str__(self) -> str:
         measures = "".join(f"  {name} {format_mean(values, 3)}" for name, values in self.measures.items())
@@ -41,6 +41,7 @@ def evaluate(
     device: torch.device,
     bf16: bool,
     probes: dict[str, Probe] | None = None,
+    counter: Counter | None = None,
 ) -> Evaluation:
     """Plays one full game in every environment of a world, with sampled actions.
 
@@ -53,6 +54,7 @@ def evaluate(
       device: where the network lies.
       bf16: whether it computes in bf16.
       probes: measures to read off the frames.
+      counter: of events in the B games; a new one, as it remembers.
 
     Returns:
       The B games.
@@ -65,13 +67,18 @@ def evaluate(
     running = np.ones(envs, bool)
     scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
     sums = {name: np.zeros(envs) for name in probes}
-    counts = {name: np.zeros(envs) for name in probes}
+    readings = {name: np.zeros(envs) for name in probes}
+    counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
     while True:
         for name, probe in probes.items():
             reading = probe(step.frames)
             seen = running & ~np.isnan(reading)
             sums[name][seen] += reading[seen]
-            counts[name][seen] += 1
+            readings[name][seen] += 1
+        if counter:
+            counter.push(step.frames)
+            for name, count in counter.counts().items():
+                counts[name][running] = count[running]
         observation = observer.push(
             torch.from_numpy(step.frames).to(device), torch.from_numpy(step.reset).to(device)
         )
@@ -84,5 +91,5 @@ def evaluate(
             break
         scores[running] += step.score[running]
         steps[running] += 1
-    measures = {name: sums[name] / np.maximum(counts[name], 1) for name in probes}
-    return Evaluation(scores, steps, measures)
+    means = {name: sums[name] / np.maximum(readings[name], 1) for name in probes}
+    return Evaluation(scores, steps, means | counts)

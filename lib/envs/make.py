@@ -1,6 +1,7 @@
 """From an environment's id to a world, and to the probes that can read its pictures."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -11,6 +12,18 @@ from lib.envs.world import World
 
 Probe = Callable[[np.ndarray], np.ndarray]
 """uint8 `[B, H, W, 3]` frames to one float32 `[B]` number each; NaN where there is nothing to read."""
+
+
+class Counter(Protocol):
+    """Counts events in B games that no single frame shows."""
+
+    def push(self, frames: np.ndarray) -> None:
+        """Takes in the next frame of every game, uint8 `[B, H, W, 3]`."""
+        ...
+
+    def counts(self) -> dict[str, np.ndarray]:
+        """The counts so far by name, float64 `[B]`."""
+        ...
 
 
 def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
@@ -33,7 +46,17 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 def probes(env_id: str) -> dict[str, Probe]:
     """Measures of behaviour that can be read off this environment's frames, by name."""
     if "Seaquest" in env_id:
-        return {"depth": seaquest.submarine_depth, "midwater": seaquest.submarine_midwater}
+        return {
+            "depth": seaquest.submarine_depth,
+            "midwater": seaquest.submarine_midwater,
+            "surface": seaquest.at_surface,
+            "oxygen": seaquest.oxygen,
+        }
     if "MovingDot" in env_id:
         return {"distance": moving_dot.distance_from_middle}
     return {}
+
+
+def counter(env_id: str, num_envs: int) -> Counter | None:
+    """A fresh count of what this environment's games are about, None where frames tell nothing of the kind."""
+    return seaquest.SurfaceCounter(num_envs) if "Seaquest" in env_id else None

@@ -1,4 +1,8 @@
-"""Probes: what a person reads off Seaquest's picture, as functions over frames. They never feed a model."""
+"""Probes: what a person reads off Seaquest's picture, as functions over frames. They never feed a model.
+
+Rows, columns and colours were read off the emulator's frames and checked against its memory: oxygen at address 102
+(0 to 64), divers at 62, spare submarines at 59, height of the submarine at 97 (13 at the surface, 108 on the sea bed).
+"""
 
 import numpy as np
 
@@ -6,6 +10,37 @@ _YELLOW = (187, 187, 53)
 _SURFACE_ROW, _DEEPEST_ROW = 46, 141  # of the submarine's top
 _LEAST_PIXELS = 12  # fewer are debris of an explosion or a shot
 _WATER_ROWS = slice(_SURFACE_ROW, 165)  # below the spare submarines, above the oxygen bar
+_SURFACE = 1.5 / (_DEEPEST_ROW - _SURFACE_ROW)  # depth: the submarine bobs by one row
+
+_PANEL = (142, 142, 142)
+_BAR_ROW, _BAR = 172, slice(49, 111)
+_EMPTY = (163, 57, 21)  # what is left is light, or black where the bar flashes
+_DIVER_ROWS, _DIVER_PIXELS = slice(178, 187), 8  # a diver has 17
+_SPARE_ROWS, _SPARE_PIXELS = slice(22, 30), 16  # a spare submarine has 32
+_SPARE = (210, 210, 64)
+_FIRST_ICON, _ICON_WIDTH, _ICONS = 58, 8, 6  # of divers and of spare submarines alike
+
+LOW_OXYGEN = 16 / 62
+"""The game flashes the bar from here down."""
+
+
+def _is(pixels: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """Where `[..., 3]` pixels have a colour, bool `[...]`."""
+    red, green, blue = colour
+    return np.asarray((pixels[..., 0] == red) & (pixels[..., 1] == green) & (pixels[..., 2] == blue))
+
+
+def _icons(lit: np.ndarray, least: int) -> np.ndarray:
+    """How many of the six places for icons in bool `[..., rows, 160]` have at least so many lit pixels."""
+    places = lit[..., _FIRST_ICON : _FIRST_ICON + _ICONS * _ICON_WIDTH]
+    pixels = places.reshape(*places.shape[:-1], _ICONS, _ICON_WIDTH).sum((-3, -1))
+    return (pixels >= least).sum(-1)
+
+
+def _panel_shows(frames: np.ndarray) -> np.ndarray:
+    """Whether the panel with bar and divers is in the picture, bool `[...]`."""
+    beside = [_BAR.start - 3, _BAR.stop + 3]  # an empty bar is one pixel longer on either side
+    return _is(frames[..., _BAR_ROW, beside, :], _PANEL).all(-1)
 
 
 def submarine_depth(frames: np.ndarray) -> np.ndarray:
@@ -19,8 +54,7 @@ def submarine_depth(frames: np.ndarray) -> np.ndarray:
       a hit and between lives).
     """
     water = frames[..., _WATER_ROWS, :, :]
-    red, green, blue = _YELLOW
-    body = (water[..., 0] == red) & (water[..., 1] == green) & (water[..., 2] == blue)
+    body = _is(water, _YELLOW)
     top = body.any(-1).argmax(-1)
     depth = np.clip(top / (_DEEPEST_ROW - _SURFACE_ROW), 0, 1)
     return np.where(body.sum((-2, -1)) >= _LEAST_PIXELS, depth, np.nan).astype(np.float32)
@@ -32,3 +66,91 @@ def submarine_midwater(frames: np.ndarray) -> np.ndarray:
     Takes and returns what `submarine_depth` does.
     """
     return 1 - 2 * np.abs(submarine_depth(frames) - 0.5)
+
+
+def at_surface(frames: np.ndarray) -> np.ndarray:
+    """Whether the submarine is at the surface: 1 or 0, NaN where no submarine is in sight; see `submarine_depth`."""
+    depth = submarine_depth(frames)
+    return np.where(np.isnan(depth), np.nan, depth < _SURFACE).astype(np.float32)
+
+
+def oxygen(frames: np.ndarray) -> np.ndarray:
+    """How much of the oxygen bar is left.
+
+    A life begins with an empty bar that fills within 33 steps; in the moment of a hit the game empties it. Full are
+    all values from 62 to 64 of the game's own count.
+
+    Args:
+      frames: uint8 `[..., 210, 160, 3]`, RGB.
+
+    Returns:
+      float32 `[...]`: 0 to 1; NaN where the panel is not in the picture.
+    """
+    left = 1 - _is(frames[..., _BAR_ROW, _BAR, :], _EMPTY).mean(-1)
+    return np.where(_panel_shows(frames), left, np.nan).astype(np.float32)
+
+
+def divers(frames: np.ndarray) -> np.ndarray:
+    """How many divers the submarine carries.
+
+    All six blink: half of such frames show, and read, none.
+
+    Args:
+      frames: uint8 `[..., 210, 160, 3]`, RGB.
+
+    Returns:
+      float32 `[...]`: 0 to 6; NaN where the panel is not in the picture.
+    """
+    count = _icons(~_is(frames[..., _DIVER_ROWS, :, :], _PANEL), _DIVER_PIXELS)
+    return np.where(_panel_shows(frames), count, np.nan).astype(np.float32)
+
+
+def lives(frames: np.ndarray) -> np.ndarray:
+    """Lives left, the one being played included: 1 to 7.
+
+    Args:
+      frames: uint8 `[..., 210, 160, 3]`, RGB.
+
+    Returns:
+      float32 `[...]`; NaN where the panel is not in the picture.
+    """
+    count = 1 + _icons(_is(frames[..., _SPARE_ROWS, :, :], _SPARE), _SPARE_PIXELS)
+    return np.where(_panel_shows(frames), count, np.nan).astype(np.float32)
+
+
+class SurfaceCounter:
+    """Counts what happened to the submarines of B games, from their frames alone.
+
+    A refuel is a visit to the surface from below on which the oxygen bar rises: the filling at the start of a life
+    is none, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
+    divers are set ashore one by one; the refuel that follows counts as well. A pickup is a diver more on board.
+
+    Attributes:
+      refuels, rescues, pickups: int64 `[B]`.
+    """
+
+    def __init__(self, games: int) -> None:
+        self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
+        self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
+        self._oxygen = np.full(games, np.nan)
+        self._divers = np.full(games, np.nan)
+
+    def push(self, frames: np.ndarray) -> None:
+        """Takes in the next frame of every game, uint8 `[B, 210, 160, 3]`."""
+        depth, oxygen_now, divers_now = submarine_depth(frames), oxygen(frames), divers(frames)
+        alive, surface = ~np.isnan(depth), depth < _SURFACE
+        self._from_below = alive & (self._from_below | ~surface)
+        # Six divers blink. No other way leads from several to none within a step.
+        blinks = (divers_now == 0) & (self._divers > 1)
+        aboard = np.where(blinks, self._divers, divers_now)
+
+        self.pickups += alive & ~surface & (aboard == self._divers + 1)
+        self.rescues += self._from_below & surface & (self._divers == 6) & (aboard == 5)
+        rises = self._from_below & surface & (oxygen_now > self._oxygen)
+        self.refuels += rises
+        self._from_below &= ~rises
+        self._oxygen, self._divers = oxygen_now, aboard
+
+    def counts(self) -> dict[str, np.ndarray]:
+        """The counts so far by name, float64 `[B]`."""
+        return {name: getattr(self, name).astype(float) for name in ("refuels", "rescues", "pickups")}

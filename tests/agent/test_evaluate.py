@@ -48,6 +48,28 @@ def test_one_full_game_in_every_environment() -> None:
     assert [sent.tolist() for sent in world.sent] == [[0, 1, 2], [0, 1, 2], [0, 1, 0], [0, 1, 2]]
 
 
+class Greys:
+    """Adds up the shades of grey of every frame it is shown."""
+
+    def __init__(self, games: int) -> None:
+        self.total = np.zeros(games)
+
+    def push(self, frames: np.ndarray) -> None:
+        self.total += frames[:, 0, 0, 0]
+
+    def counts(self) -> dict[str, np.ndarray]:
+        return {"greys": self.total}
+
+
+def test_counts_end_with_their_game() -> None:
+    world = ScriptedWorld([SHORT, CUT, LONG])
+    result = evaluate(
+        GreyReader(), world, seed=9, device=CPU, bf16=False, probes={"grey": grey}, counter=Greys(3)
+    )
+    assert set(result.measures) == {"grey", "greys"}
+    assert result.measures["greys"].tolist() == [10 + 20, 11 + 21 + 31, 12 + 22 + 0 + 42]
+
+
 def test_says_mean_interval_and_best() -> None:
     # Student's t for 3 degrees of freedom is 3.18245; the standard error of 0, 0, 10, 10 is √(100/3)/2.
     text = str(Evaluation(np.array([0.0, 0, 10, 10]), np.array([5, 6, 7, 8]), {"depth": np.full(4, 0.25)}))

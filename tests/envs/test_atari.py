@@ -237,6 +237,7 @@ def test_games_of_another_height_keep_it() -> None:
 
 
 def test_probes_belong_to_their_game() -> None:
-    assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == {"depth", "midwater"}
+    names = {"depth", "midwater", "surface", "oxygen"}
+    assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == names
     assert set(probes("MovingDot-v0")) == {"distance"}
     assert probes("PongNoFrameskip-v4") == {}

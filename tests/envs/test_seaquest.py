@@ -1,10 +1,22 @@
-"""The probes on real frames of Seaquest."""
+"""The probes on real frames of Seaquest, against the emulator's memory."""
 
+from typing import Any, NamedTuple
+
+import gymnasium
 import numpy as np
 import pytest
 
 from lib.envs.atari import AtariWorld
-from lib.envs.seaquest import submarine_depth, submarine_midwater
+from lib.envs.make import counter
+from lib.envs.seaquest import (
+    SurfaceCounter,
+    at_surface,
+    divers,
+    lives,
+    oxygen,
+    submarine_depth,
+    submarine_midwater,
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +78,191 @@ def test_debris_other_colours_and_the_spare_submarines_are_no_submarine() -> Non
     frames[1, 100:111, 50:66] = (187, 187, 54)
     frames[2, 22:33, 58:74] = (187, 187, 53)  # spare submarines, above the water
     assert np.isnan(submarine_depth(frames)).all()
+
+
+class Memory(NamedTuple):
+    """What the game itself keeps."""
+
+    oxygen: int
+    divers: int
+    spare: int
+    height: int
+
+
+class Game:
+    """One game whose memory can be read and written; a step is four frames, as in AtariWorld."""
+
+    def __init__(self) -> None:
+        self._env = gymnasium.make("SeaquestNoFrameskip-v4")
+        self._env.reset(seed=0)
+        self.ale: Any = self._env.unwrapped.ale  # type: ignore[attr-defined]
+        self.names = self._env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
+        self.frames: list[np.ndarray] = []
+        self.memory: list[Memory] = []
+        self.scores: list[float] = []
+
+    def play(self, action: str, steps: int) -> None:
+        for _ in range(steps):
+            shown, score = [], 0.0
+            for _ in range(4):
+                frame, points, *_ = self._env.step(self.names.index(action))
+                shown.append(frame)
+                score += float(points)
+            ram = self.ale.getRAM()
+            self.frames.append(np.maximum(shown[-1], shown[-2]))
+            self.memory.append(Memory(int(ram[102]), int(ram[62]), int(ram[59]), int(ram[97])))
+            self.scores.append(score)
+
+    def give(self, *, oxygen: int | None = None, divers: int | None = None, spare: int | None = None) -> None:
+        for address, value in ((102, oxygen), (62, divers), (59, spare)):
+            if value is not None:
+                self.ale.setRAM(address, value)
+
+
+def begun() -> Game:
+    """A game in which the submarine is a little below the surface, with nothing near it."""
+    game = Game()
+    game.play("NOOP", 34)
+    game.play("DOWN", 8)
+    return game
+
+
+def counted(game: Game, first: int = 0) -> tuple[int, int, int]:
+    """Refuels, rescues and pickups from a step on."""
+    count = SurfaceCounter(1)
+    for frame in game.frames[first:]:
+        count.push(frame[None])
+    return int(count.refuels[0]), int(count.rescues[0]), int(count.pickups[0])
+
+
+def test_the_probes_agree_with_the_memory() -> None:
+    game = begun()
+    game.give(divers=2)
+    game.play("UP", 12)
+    game.play("DOWN", 30)
+    game.play("NOOP", 120)  # until something hits it
+    game.play("DOWN", 15)
+    game.give(oxygen=6)
+    game.play("NOOP", 60)  # until it suffocates or something hits it
+    frames, memory = np.stack(game.frames), game.memory
+    assert len({m.spare for m in memory}) == 3
+    assert np.rint(oxygen(frames) * 62).tolist() == [min(m.oxygen, 62) for m in memory]
+    assert divers(frames).tolist() == [m.divers for m in memory]
+    assert lives(frames).tolist() == [m.spare + 1 for m in memory]
+    surface = at_surface(frames)
+    # A picture shows the later two of four frames, so only where the submarine lies still it has one height.
+    still = [t for t in range(1, len(memory)) if memory[t].height == memory[t - 1].height]
+    still = [t for t in still if not np.isnan(surface[t])]
+    assert surface[still].tolist() == [memory[t].height == 13 for t in still]
+    assert {0.0, 1.0} == set(surface[still].tolist())
+
+
+@pytest.mark.parametrize("left", [64, 62, 40, 17, 16, 9, 1, 0])
+def test_the_oxygen_bar_is_read_while_it_flashes_too(left: int) -> None:
+    game = begun()
+    game.give(oxygen=left)
+    first = len(game.frames)
+    game.play("NOOP", 5)
+    frames = np.stack(game.frames[first:])
+    black = (frames[:, 172, 49] == 0).all(-1)
+    assert black.any() == (0 < left <= 16)
+    assert not black.all()
+    assert [round(62 * float(value)) for value in oxygen(frames)] == [
+        min(m.oxygen, 62) for m in game.memory[first:]
+    ]
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_icons_are_counted(count: int) -> None:
+    game = begun()
+    game.give(divers=count, spare=count)
+    game.play("NOOP", 2)
+    first = len(game.frames)
+    game.play("NOOP", 8)
+    frames = np.stack(game.frames[first:])
+    assert set(lives(frames).tolist()) == {count + 1}
+    assert set(divers(frames).tolist()) == ({0, 6} if count == 6 else {count})  # six blink
+
+
+def test_without_the_panel_there_is_nothing_to_read() -> None:
+    frames = np.zeros((2, 3, 210, 160, 3), np.uint8)
+    for probe in (oxygen, divers, lives):
+        assert probe(frames).shape == (2, 3)
+        assert probe(frames).dtype == np.float32
+        assert np.isnan(probe(frames)).all()
+
+
+def test_filling_up_at_the_start_of_a_life_is_no_refuel() -> None:
+    game = begun()
+    game.play("DOWN", 30)
+    game.play("NOOP", 90)
+    assert len({m.spare for m in game.memory}) == 2  # a life was lost, and the next one began
+    assert max(m.oxygen for m in game.memory[-30:]) > 20
+    assert counted(game) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("aboard", "refuels"), [(0, 0), (1, 1), (3, 1), (5, 1)])
+def test_a_refuel_needs_a_diver(aboard: int, refuels: int) -> None:
+    game = begun()
+    game.give(oxygen=40, divers=aboard)
+    game.play("UP", 10)
+    game.play("NOOP", 60)
+    assert game.memory[-1].spare == (3 if aboard else 2)
+    assert game.memory[-1].divers == max(aboard - 1, 0)
+    assert counted(game, first=42) == (refuels, 0, 0)
+
+
+def test_every_visit_counts_once_however_long() -> None:
+    game = begun()
+    game.give(oxygen=20, divers=3)
+    for _ in range(2):
+        game.play("UP", 10)
+        game.play("NOOP", 25)
+        game.play("DOWN", 4)
+        game.give(oxygen=50)
+        game.play("NOOP", 1)
+    assert {m.spare for m in game.memory} == {3}
+    assert counted(game, first=44) == (2, 0, 0)
+
+
+def test_six_divers_are_a_rescue_and_blinking_is_no_pickup() -> None:
+    game = begun()
+    game.give(divers=5)
+    game.play("NOOP", 2)
+    game.give(divers=6)
+    game.play("NOOP", 12)
+    game.play("UP", 14)
+    game.play("NOOP", 100)
+    assert game.memory[-1] == Memory(64, 0, 3, 13)
+    assert sum(game.scores) >= 6 * 50
+    assert counted(game, first=40) == (
+        1,
+        1,
+        1,
+    )  # the sixth; that five came at once was no doing of the game's
+
+
+def test_divers_are_counted_as_they_come_aboard() -> None:
+    game = begun()
+    for aboard in (1, 2, 3):
+        game.give(divers=aboard)
+        game.play("NOOP", 3)
+    assert counted(game) == (0, 0, 3)
+
+
+def test_games_are_counted_apart() -> None:
+    with_diver, without = begun(), begun()
+    with_diver.give(oxygen=30, divers=1)
+    for game in (with_diver, without):
+        game.play("UP", 10)
+        game.play("NOOP", 40)
+    count = counter("SeaquestNoFrameskip-v4", 2)
+    assert count is not None
+    for frames in zip(with_diver.frames, without.frames, strict=True):
+        count.push(np.stack(frames))
+    assert {name: values.tolist() for name, values in count.counts().items()} == {
+        "refuels": [1, 0],
+        "rescues": [0, 0],
+        "pickups": [1, 0],
+    }
+    assert counter("PongNoFrameskip-v4", 2) is None
