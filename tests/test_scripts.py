@@ -104,7 +104,7 @@ def test_training_keeps_checkpoints(wheel: Wheel) -> None:
     assert (latest["kind"], latest["steps"], latest["num_actions"]) == ("policy", 2000, 18)
     assert latest["config"]["env"] == "SeaquestNoFrameskip-v4"
     assert latest["config"]["seed"] == 1
-    assert set(latest["evaluation"]) == {"scores", "steps", "depth", "midwater"}
+    assert set(latest["evaluation"]) >= {"scores", "steps", "depth", "midwater"}
     assert latest["state_dict"]["policy.2.weight"].shape == (18, 512)
     best = torch.load(folder / "best.dat", weights_only=True)
     assert best["evaluation"]["scores"] >= latest["evaluation"]["scores"]
@@ -326,7 +326,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "--db-path FILE: expected a folder",
     ),
     "01 unknown device": (["01_a2c.py", "-n", "x", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
-    "02 unknown teacher": (["02_label_ui.py", "-d", ".", "--teacher", "nobody"], "midwater, score"),
+    "02 unknown teacher": (
+        ["02_label_ui.py", "-d", ".", "--teacher", "nobody"],
+        "--teacher nobody: expected one of",
+    ),
     "03 missing db": (["03_reward_train.py", "-n", "x", "-o", "out", "none"], "none"),
     "03 db without labels": (
         ["03_reward_train.py", "-n", "x", "-o", "out", "empty"],
