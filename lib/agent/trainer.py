@@ -195,17 +195,19 @@ def train(config: TrainConfig) -> Path | None:
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     torch.manual_seed(config.seed)
     parents: dict[str, Any] = {}
+    # What may be refused comes first: starting the emulators takes longest.
+    start = None if config.model is None else load_policy(config.model)
+    reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
     with contextlib.ExitStack() as stack:
         world = make_world(config.env, config.num_envs, config.env_threads)
         stack.callback(world.close)
-        network = PolicyNet(world.num_actions)
-        if config.model is not None:
-            network, origin = load_policy(config.model)
+        if start is not None and config.model is not None:
+            network, origin = start
             check_actions(network, world.num_actions, config.model, config.env)
             parents["policy"] = {"file": str(config.model), "steps": origin.get("steps")}
-        reward = None
-        if config.reward is not None:
-            reward = load_reward_model(config.reward, device, bf16)
+        else:
+            network = PolicyNet(world.num_actions)
+        if reward is not None and config.reward is not None:
             reward.check(world.frame_shape, world.num_actions, config.reward, config.env)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
         folder = None if config.save is None else CheckpointFolder(config.save)
@@ -228,7 +230,8 @@ def train(config: TrainConfig) -> Path | None:
                 ) from error
             stack.callback(recorder.close)
         run_dir = make_run_dir(config.runs, "a2c", config.name)
-        write_config(run_dir, dataclasses.asdict(config))
+        kept_config = dataclasses.asdict(config)
+        write_config(run_dir, kept_config)
         charts = stack.enter_context(Charts(run_dir))
         progress = Progress()
         stack.callback(progress.close)
@@ -245,14 +248,19 @@ def train(config: TrainConfig) -> Path | None:
         arena = make_world(config.env, config.eval_games, config.env_threads)
         stack.callback(arena.close)
 
-        saved = None
+        saved, saved_at = None, 0
         steps, next_eval = 0, config.eval_every
+        disk_error: OSError | None = None
         interrupt = stack.enter_context(Interrupt())
         while steps < config.steps and not interrupt.asked:
             lr = config.learning_rate * max(0.0, 1 - steps / config.lr_decay_steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            rollout = collector.collect(network)
+            try:
+                rollout = collector.collect(network)
+            except OSError as error:  # the recorder's disk is full, or its folder is gone
+                disk_error = error
+                break
             parts = update(network, optimizer, rollout, config, bf16)
             steps += rollout.score.size
             monitor.after(rollout, parts, steps, lr)
@@ -262,19 +270,17 @@ def train(config: TrainConfig) -> Path | None:
                 charts.scalars(_evaluation_scalars(result), steps)
                 progress.line(f"{format_count(steps)} steps: {result}")
                 if folder is not None:
-                    saved = folder.save(network, steps, result, dataclasses.asdict(config), parents)
+                    saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
                 monitor.resume()
+        if folder is not None and steps > saved_at:
+            saved = folder.save(network, steps, monitor.games_seen(), kept_config, parents, evaluated=False)
+        where = f"saved {saved}" if saved else "nothing saved: no --save"
+        if disk_error is not None:
+            raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")
         if interrupt.asked:
-            if folder is not None:
-                seen = monitor.games_seen()
-                saved = folder.save(
-                    network, steps, seen, dataclasses.asdict(config), parents, evaluated=False
-                )
-            progress.line(
-                "stopped by request" + (f", saved {saved}" if saved else ", nothing saved: no --save")
-            )
+            progress.line(f"stopped by request, {where}")
         elif saved is not None:
-            progress.line(f"saved {saved}; the best is {saved.parent / 'best.dat'}")
+            progress.line(f"{where}; the best is {saved.parent / 'best.dat'}")
         return saved
 
 
