@@ -100,7 +100,7 @@ def measure_speed(page: Page, site: Site, count: int) -> None:
     print(f"overview shown after {time.perf_counter() - begin:.2f} s")
     begin = time.perf_counter()
     page.goto(f"{site.base}/label")
-    page.wait_for_selector("[data-answer='1']:not([disabled])")
+    page.wait_for_selector("[data-answer='1'][aria-disabled='false']")
     print(f"first pair playing after {time.perf_counter() - begin:.2f} s")
     page.evaluate(_OBSERVE)
     for number in range(1, count + 1):
@@ -143,7 +143,7 @@ def main() -> None:
             page = attached.contexts[0].pages[0]
             measure_speed(page, site, args.keys)
             page.reload()
-            page.wait_for_selector("[data-answer='1']:not([disabled])")
+            page.wait_for_selector("[data-answer='1'][aria-disabled='false']")
             page.evaluate(_ANSWER)
             attached.close()
             assert site.process is not None

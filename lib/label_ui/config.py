@@ -38,7 +38,21 @@ class LabelConfig:
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
     )
     error_rate: float | None = flag(
-        default=None, min=0.0, max=1.0, help="probability that the teacher prefers the wrong one (default: 0)"
+        default=None,
+        min=0.0,
+        max=1.0,
+        help="probability that the teacher prefers the wrong one (default: 0; mistake: 0.1)",
+    )
+    beta: float | None = flag(
+        default=None, min=0.0, help="teacher noisy: how rational it is, per point of score (default: 1)"
+    )
+    myopia: float | None = flag(
+        default=None, min=0.0, max=1.0, help="teacher myopic: discount towards a clip's end (default: 0.9)"
+    )
+    threshold: float | None = flag(
+        default=None,
+        min=0.0,
+        help="teachers skip and equal: threshold as a share of the database's average score (default: 0.1)",
     )
 
     def __post_init__(self) -> None:
@@ -46,8 +60,9 @@ class LabelConfig:
             raise UserError(
                 f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
             )
-        if self.teacher is None and (self.count is not None or self.error_rate is not None):
-            raise UserError("--count and --error-rate belong to --teacher, which did not come")
+        for name in ("count", "error_rate", "beta", "myopia", "threshold"):
+            if self.teacher is None and getattr(self, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} belongs to --teacher, which did not come")
         if (self.ssl_cert is None) != (self.ssl_key is None):
             raise UserError("--ssl-cert and --ssl-key go together; give both or none")
         for name, path in (("--ssl-cert", self.ssl_cert), ("--ssl-key", self.ssl_key)):

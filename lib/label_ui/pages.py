@@ -77,24 +77,25 @@ def _frame(here: str) -> Iterator[None]:
         yield
 
 
-def _button(text: str, action: Callable[[], Any], main: bool = False) -> ui.element:
-    return (
-        html.button(text)
-        .classes("button main" if main else "button")
-        .props("type=button")
-        .on("click", action)
-    )
+def _button(text: str, action: Callable[[], Any], kind: str = "") -> ui.element:
+    return html.button(text).classes(f"button {kind}").props("type=button").on("click", action)
 
 
 def _invite(base: str, keys: Keys) -> None:
     link = f"{base}?token={keys.new_link('guest')}"
+
+    async def copy() -> None:
+        # Not the clipboard API, which is missing where the page came without TLS from another machine.
+        await ui.run_javascript(f"getHtmlElement({field.id}).select(); document.execCommand('copy')")
+        ui.notify("Copied.")
+
     with ui.dialog(value=True) as dialog, ui.card().classes("dialog"):
         html.h2("Let somebody else in")
         html.p("This link works once. Whoever opens it is asked for a name and labels in this database.")
-        ui.input(value=link).props('readonly outlined dense aria-label="Link"').classes("link")
+        field = ui.input(value=link).props('readonly outlined dense aria-label="Link"').classes("link")
         with html.div().classes("buttons"):
             _button("Close", dialog.close)
-            _button("Copy", lambda: ui.clipboard.write(link), main=True)
+            _button("Copy", copy, kind="main")
     dialog.on("hide", dialog.delete)
 
 
@@ -233,7 +234,7 @@ def _growth(labels: Sequence[Label]) -> None:
     ).classes("growth")
     with html.p().classes("muted ends"):
         html.span(_when(times[0]))
-        html.span(f"{len(times):,} labels")
+        html.span(f"{len(times):,} answers")
         html.span(_when(times[-1]))
 
 
@@ -354,7 +355,7 @@ class _Table:
             columns=_COLUMNS,
             row_key="id",
             pagination={"rowsPerPage": ROWS, "rowsNumber": 0, "page": 1},
-        ).props(f'flat dense :rows-per-page-options="[{ROWS}]" no-data-label="No label fits."')
+        ).props(f'flat dense :rows-per-page-options="[{ROWS}]"')
         for name, cell in (("pair", _PAIR_CELL), ("says", _SAYS_CELL), ("do", _DO_CELL)):
             self._table.add_slot(f"body-cell-{name}", cell)
         self._table.on("request", self._turn)
@@ -381,6 +382,8 @@ class _Table:
         start = (self._page - 1) * ROWS
         self._shown = dict(enumerate(found[start : start + ROWS], start=start))
         self._table.rows = [self._row(i, label, label.pair in disputed) for i, label in self._shown.items()]
+        nothing = "No label fits." if labels else "No labels yet."
+        self._table.props(f'no-data-label="{nothing}"')
         self._table.pagination = {"rowsPerPage": ROWS, "rowsNumber": len(found), "page": self._page}
 
     def _row(self, id: int, label: Label, disputed: bool) -> dict[str, Any]:
@@ -423,7 +426,7 @@ class _Table:
             )
             with html.div().classes("buttons"):
                 _button("Keep", dialog.close).props("autofocus")
-                _button("Delete", delete, main=True)
+                _button("Delete", delete, kind="danger")
         dialog.on("hide", dialog.delete)
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from lib.preferences.segments import Segment, Sidecar, save_segment
 from tests.browser.site import Site
 
-READY = "[data-answer='1']:not([disabled])"
+READY = "[data-answer='1'][aria-disabled='false']"
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _FLAGS = [
     "--no-sandbox",

@@ -346,6 +346,82 @@ def test_buttons_work_by_tab_and_space(site: Site, enter: Enter) -> None:
     assert [line["label"] for line in site.labels()] == [0]
 
 
+def test_the_focus_stays_where_somebody_who_uses_tab_put_it(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    keyboard = tab.page.keyboard
+
+    def walk(selector: str) -> None:
+        for _ in range(40):
+            keyboard.press("Tab")
+            if tab.page.evaluate("selector => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"{selector} is not reached by Tab")
+
+    walk("[data-answer='0']")
+    for count in (1, 2):
+        keyboard.press("Space")
+        tab.wait_labels(count)
+        tab.ready()
+    assert tab.page.evaluate("document.activeElement.dataset.answer") == "0"
+    walk("#flag")
+    keyboard.press("Enter")
+    keyboard.type("odd")
+    keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.id") == "flag"
+    assert tab.page.evaluate("document.activeElement.matches(':focus-visible')")
+    walk("#list .button")
+    keyboard.press("Tab")
+    title = tab.page.evaluate("document.activeElement.title")
+    keyboard.press("Enter")
+    tab.ready()
+    assert tab.shown() == title
+    assert tab.page.evaluate("document.activeElement.title") == title
+    tab.page.click("#flag")
+    keyboard.press("Escape")
+    keyboard.press("Space")
+    assert tab.page.inner_text("#pausetext") == "Play", "after a click Space pauses again"
+
+
+def test_enter_held_down_on_a_button_answers_once(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.focus("[data-answer='1']")
+    for _ in range(30):
+        tab.page.keyboard.down("Enter")
+        tab.page.wait_for_timeout(20)
+    tab.page.keyboard.up("Enter")
+    tab.wait_status("Saved")
+    assert len(site.labels()) == 1
+
+
+@pytest.mark.parametrize(
+    ("keyboard", "key", "code", "shift", "label"),
+    [
+        ("French", "&", "Digit1", False, "left"),
+        ("French with Shift", "1", "Digit1", True, "left"),
+        ("Russian", "ч", "KeyX", False, None),
+        ("Swiss", "+", "Digit1", True, "none"),
+        ("English", "!", "Digit1", True, "none"),
+        ("Dvorak", "q", "KeyX", False, "none"),
+    ],
+)
+def test_keys_of_other_keyboards(
+    site: Site, enter: Enter, keyboard: str, key: str, code: str, shift: bool, label: str | None
+) -> None:
+    tab = enter(site).label()
+    tab.page.evaluate(
+        "([key, code, shiftKey]) => document.body.dispatchEvent("
+        "new KeyboardEvent('keydown', {key, code, shiftKey, bubbles: true}))",
+        [key, code, shift],
+    )
+    tab.page.wait_for_timeout(300)
+    lines = site.labels()
+    assert [line["label"] for line in lines] == (
+        [] if label == "none" else [lines[0]["left"] if label == "left" else label]
+    )
+    speed = tab.page.locator("#speed [aria-pressed=true]").get_attribute("data-speed")
+    assert speed == ("4" if key == "+" else "2")
+
+
 def test_the_next_pair_plays_soon_after_the_key(site: Site, enter: Enter, record_property: Any) -> None:
     """Figures on a quiet machine are in docs/labelling.md; here the bound is loose, as others use the cores."""
     tab = enter(site).label()

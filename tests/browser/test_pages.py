@@ -59,6 +59,8 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
             "count => document.querySelectorAll('tbody a.pair').length == count", arg=count
         )
 
+    page.fill("input[type=search]", "no such word")
+    page.wait_for_selector("text=No label fits.")
     page.fill("input[type=search]", "diver")
     expect(1)
     page.fill("input[type=search]", "")

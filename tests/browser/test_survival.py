@@ -1,5 +1,6 @@
 """Lost connections, restarts, full disks, several tabs and people: nothing lost, nothing doubled."""
 
+import ctypes
 import resource
 import signal
 from collections.abc import Callable
@@ -119,6 +120,30 @@ def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> 
     tab.wait_total(1)
     tab.press("2")
     assert len(site.standing()) == len(site.labels()) == 2
+
+
+def test_a_read_only_db_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:
+    site = serve(before=obey_permissions)
+    tab = enter(site).label()
+    pair = tab.shown()
+    site.db.chmod(0o555)
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved")
+    assert "Permission denied" in tab.status()
+    assert "1 answer is kept in this browser" in tab.status()
+    assert tab.shown() == pair, "the page does not move on"
+    assert not (site.db / "labels.json").exists()
+    tab.page.reload()
+    tab.wait_status("Not saved")
+    site.db.chmod(0o755)
+    tab.wait_total(1)
+    tab.press("2")
+    assert len(site.standing()) == len(site.labels()) == 2
+
+
+def obey_permissions() -> None:
+    """Takes from a program that root starts the right to write where it may not (CAP_DAC_OVERRIDE)."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
 def test_two_tabs_of_one_person(site: Site, enter: Enter) -> None:

@@ -166,7 +166,7 @@ class Labeller {
     if (!offer) {
       this.shown = null;
       this.player.clear();
-      this.say(this.notice, { banner: true });
+      this.banner(this.notice);
       this.enable();
       return;
     }
@@ -374,7 +374,13 @@ class Labeller {
     document.addEventListener("keydown", (event) => this.key(event));
     // A button that was clicked gives the focus back, so that Space goes on meaning pause.
     document.addEventListener("click", (event) => {
-      if (event.detail > 0) event.target.closest("button, select")?.blur();
+      if (event.detail > 0) event.target.closest("button")?.blur();
+    });
+    $("strategy").addEventListener("pointerdown", () => {
+      this.picking = true;
+    });
+    $("strategy").addEventListener("blur", () => {
+      this.picking = false;
     });
     const press = (id, action) => $(id).addEventListener("click", (event) => action(event.timeStamp));
     for (const button of document.querySelectorAll("[data-answer]")) {
@@ -401,7 +407,7 @@ class Labeller {
     $("strategy").addEventListener("change", () => {
       this.strategy = $("strategy").value;
       sessionStorage.setItem("strategy", this.strategy);
-      $("strategy").blur();
+      if (this.picking) $("strategy").blur(); // so that keys work again; whoever came by Tab stays
       this.resample();
     });
     $("noteform").addEventListener("submit", (event) => {
@@ -426,17 +432,15 @@ class Labeller {
       if (event.key === "Escape") this.setNote("");
       return;
     }
-    if ($("ask").open || target.matches("input, textarea, select")) return;
-    // Digits by their place too: on some keyboards they need Shift.
-    const digit = /^(?:Digit|Numpad)([012])$/.exec(event.code)?.[1];
-    const key = digit ?? (event.key.length === 1 ? event.key.toLowerCase() : event.key);
-    const onButton = target.matches("button, a") && target.matches(":focus-visible");
-    if (key === "ArrowLeft" || key === "ArrowRight") {
+    if ($("ask").open || (target === $("strategy") && !this.picking)) return;
+    $("strategy").blur();
+    if (event.key === "Enter" && event.repeat) event.preventDefault(); // it would press the button again and again
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       event.preventDefault();
-      this.stepBy(key === "ArrowLeft" ? -1 : 1);
+      this.stepBy(event.key === "ArrowLeft" ? -1 : 1);
       return;
     }
-    if (key === " " && onButton) return; // somebody walks through the buttons with Tab
+    if (event.key === " " && target.matches("button:focus-visible, a:focus-visible")) return; // there by Tab: press it
     const actions = {
       1: () => this.answer("1", event.timeStamp),
       2: () => this.answer("2", event.timeStamp),
@@ -453,6 +457,11 @@ class Labeller {
       "=": () => this.changeSpeed(1),
       Escape: () => this.review && location.assign("/labels"),
     };
+    // What the key says; where it lies, if digits need Shift or letters are not Latin on this keyboard.
+    let key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (!(key in actions) && !event.shiftKey && !/[a-z]/.test(key)) {
+      key = /^(?:Digit|Numpad|Key)(.)$/.exec(event.code)?.[1].toLowerCase();
+    }
     if (!(key in actions)) return;
     event.preventDefault();
     if (!event.repeat) actions[key](); // a key that is held down answers once
@@ -490,6 +499,8 @@ class Labeller {
 
   openNote() {
     if (!this.shown || this.busy) return;
+    const from = document.activeElement;
+    this.noteFrom = from.matches(":focus-visible") ? from : null; // somebody who came by Tab goes back there
     $("noteform").hidden = false;
     $("flag").setAttribute("aria-expanded", "true");
     $("note").value = this.note === "flagged" ? "" : this.note;
@@ -502,7 +513,10 @@ class Labeller {
     $("flag").setAttribute("aria-expanded", "false");
     $("flag").setAttribute("aria-pressed", Boolean(text));
     $("flag").title = text ? `Flagged: ${text}` : "Flag this pair with a note";
-    if (document.activeElement === $("note")) $("note").blur();
+    if (document.activeElement === $("note")) {
+      $("note").blur();
+      this.noteFrom?.focus();
+    }
     if (text) this.say(`Flagged: ${text}`);
   }
 
@@ -539,20 +553,19 @@ class Labeller {
 
   enable() {
     const ready = this.answerable;
-    for (const button of document.querySelectorAll("[data-answer]")) button.disabled = !ready;
-    $("flag").disabled = !this.shown;
+    // Not `disabled`, which would take the focus from somebody who answers by Tab and Space.
+    for (const button of document.querySelectorAll("[data-answer]")) button.ariaDisabled = !ready;
+    $("flag").ariaDisabled = !this.shown;
   }
 
-  say(text, { alert = false, banner = false } = {}) {
-    if (banner) this.banner(text);
-    if (text === null || text === undefined) return;
+  say(text, { alert = false } = {}) {
     $("status").classList.toggle("alert", alert);
-    $("status").textContent = banner ? "" : text;
+    $("status").textContent = text;
   }
 
   banner(text) {
     $("notice").hidden = !text;
-    $("notice").textContent = text;
+    if ($("notice").textContent !== text) $("notice").textContent = text; // screen readers read each change
   }
 
   showState() {
@@ -625,13 +638,16 @@ class Labeller {
       const row = this.rows.get(offer.id) ?? this.row(offer);
       rows.set(offer.id, row);
       row.button.classList.toggle("said", at === null);
-      row.button.disabled = at === null || at === 0;
+      row.button.disabled = at === null;
+      row.button.ariaDisabled = at === 0;
       row.text.textContent = text;
       if (at === 0) row.button.setAttribute("aria-current", "true");
       else row.button.removeAttribute("aria-current");
     }
     this.rows = rows;
+    const focused = document.activeElement;
     $("list").replaceChildren(...Array.from(rows.values(), (row) => row.item));
+    if (focused !== document.activeElement) focused.focus({ preventScroll: true }); // moving a row took it away
     $("list").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }
 
@@ -647,7 +663,7 @@ class Labeller {
     const pictures = sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" }));
     button.append(...pictures, text);
     button.addEventListener("click", () => {
-      if (this.busy) return;
+      if (this.busy || offer.id === this.deck.current?.id) return;
       const rest = this.deck.offers.filter((other) => other.id !== offer.id);
       this.deck.set([offer, ...rest]);
       this.remember();
