@@ -19,18 +19,24 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         config.db_path,
         config.teacher,
         config.count or 100,
-        error_rate=config.error_rate or 0.0,
+        error_rate=config.error_rate,
         seed=config.seed or 0,
         strategy=config.strategy,
+        beta=config.beta,
+        myopia=config.myopia,
+        threshold=config.threshold,
     )
     for problem in summary.problems:
         print(f"left out: {problem}")
     print(
         f"{config.db_path / 'labels.json'}: {summary.written} labels by {config.teacher}, "
         f"{summary.ties} of them alike, {summary.wrong} wrong on purpose"
+        + (f"; {summary.skipped} more pairs it could not tell" if summary.skipped else "")
     )
     if summary.exhausted:
         print("No pair is left that nobody has answered.")
+    elif summary.written < (config.count or 100):
+        print("Gave up: it cannot tell nearly all pairs.")
     return None
 
 

@@ -27,7 +27,8 @@ LOW_OXYGEN = 16 / 62
 def _is(pixels: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
     """Where `[..., 3]` pixels have a colour, bool `[...]`."""
     red, green, blue = colour
-    return np.asarray((pixels[..., 0] == red) & (pixels[..., 1] == green) & (pixels[..., 2] == blue))
+    same: np.ndarray = (pixels[..., 0] == red) & (pixels[..., 1] == green) & (pixels[..., 2] == blue)
+    return same
 
 
 def _icons(lit: np.ndarray, least: int) -> np.ndarray:
@@ -40,7 +41,7 @@ def _icons(lit: np.ndarray, least: int) -> np.ndarray:
 def _panel_shows(frames: np.ndarray) -> np.ndarray:
     """Whether the panel with bar and divers is in the picture, bool `[...]`."""
     beside = [_BAR.start - 3, _BAR.stop + 3]  # an empty bar is one pixel longer on either side
-    return _is(frames[..., _BAR_ROW, beside, :], _PANEL).all(-1)
+    return np.all(_is(frames[..., _BAR_ROW, beside, :], _PANEL), axis=-1)
 
 
 def submarine_depth(frames: np.ndarray) -> np.ndarray:

@@ -2,20 +2,52 @@
 
 They read what a person would see, or the sidecar that no model sees, and write the same label log, marked with
 their name.
+
+Six of them are those of B-Pref (Lee et al. 2021, arXiv 2111.03026), each with one human weakness. R is the score
+gained over a segment, R̄ its mean over the DB:
+
+=========  ===========================================================  =============
+oracle     the higher R; alike where they are equal                     also `score`
+mistake    oracle's answer, swapped with probability ε                  ε = 0.1
+noisy      1 with probability σ(β(R₁ − R₂)), otherwise 2                β = 1
+skip       cannot tell where max(R₁, R₂) < εR̄, otherwise oracle         ε = 0.1
+myopic     the higher Σ γ^(T−t) rₜ over steps t = 1 … T                 γ = 0.9
+equal      alike where abs(R₁ − R₂) ≤ εR̄, otherwise oracle              ε = 0.1
+=========  ===========================================================  =============
+
+The paper measures its thresholds against what the current policy earns in as many steps; a DB has no current policy,
+so R̄ is the mean over all segments that it holds and that can be read, taken once before the first answer.
+The authors' code multiplies the threshold by ε again in some of its places and lets a skipped query use up budget;
+here ε counts once, and a query that cannot be told is written down but is not one of the labels asked for.
+Equal returns are alike here, where that code prefers the first.
 """
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lib.cli import UserError
-from lib.envs.seaquest import submarine_midwater
+from lib.envs.seaquest import (
+    LOW_OXYGEN,
+    SurfaceCounter,
+    at_surface,
+    oxygen,
+    submarine_depth,
+    submarine_midwater,
+)
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.queries import STRATEGIES, Pair
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
+
+_QUERIES_PER_LABEL = 10
+"""A teacher that cannot tell gives up after so many queries for each label asked for."""
 
 
 def score(segment: Segment) -> float:
@@ -24,12 +56,27 @@ def score(segment: Segment) -> float:
     Raises:
       UserError: the segment has no record of its score.
     """
+    return float(_scores(segment).sum())
+
+
+def myopic_score(segment: Segment, gamma: float) -> float:
+    """The score with more weight on what came last, Σ γ^(T−t) rₜ: a person remembers the end of a clip best.
+
+    Raises:
+      UserError: the segment has no record of its score.
+    """
+    scores = _scores(segment)
+    return float(scores @ gamma ** np.arange(len(scores) - 1, -1, -1.0))
+
+
+def _scores(segment: Segment) -> np.ndarray:
+    """float64 `[T]`."""
     if segment.sidecar is None:
         raise UserError(
-            "teacher score: expected segments with recorded scores, got one of the original format; "
+            "--teacher: expected segments with recorded scores, got one of the original format; "
             "record a DB with 01_a2c.py --db-path"
         )
-    return float(segment.sidecar.scores.sum())
+    return segment.sidecar.scores.astype(float)
 
 
 def midwater(segment: Segment) -> float:
@@ -38,29 +85,156 @@ def midwater(segment: Segment) -> float:
     Raises:
       UserError: the frames are not of Seaquest's size.
     """
-    if segment.frames.shape[1:] != (210, 160, 3):
-        size = "×".join(map(str, segment.frames.shape[1:3]))
-        raise UserError(f"teacher midwater: expected Seaquest's 210×160 frames, got {size}")
+    _check_seaquest(segment, "midwater")
     seen = submarine_midwater(segment.frames)
     return 0.0 if np.isnan(seen).all() else float(np.nanmean(seen))
 
 
+def seaquest(segment: Segment) -> float:
+    """What makes a good clip of Seaquest to somebody who knows why a submarine needs air.
+
+    First comes survival: +1 for surfacing for air with a diver on board, another +1 where all six were rescued;
+    −1 for every submarine lost; −1 where one below the surface ran low on air (the bar flashes) and did not refuel
+    within the clip. Only between clips that are alike in this do shots on target and divers picked up count,
+    1 each. A shot on target is a step below the surface that scores and that the submarine survives: ramming pays too,
+    and so does the tally of a rescue.
+
+    Reads the pictures, and of the sidecar only the score. A clip that begins at the surface while the bar fills does
+    not show whether a life or a refuel began there, and counts as neither.
+
+    Raises:
+      UserError: the frames are not of Seaquest's size, or the segment has no record of its score.
+    """
+    _check_seaquest(segment, "seaquest")
+    scores, frames = _scores(segment), segment.frames
+    counter = SurfaceCounter(1)
+    refuelled = 0  # step of the last refuel
+    for t, frame in enumerate(frames):
+        before = counter.refuels[0]
+        counter.push(frame[None])
+        if counter.refuels[0] > before:
+            refuelled = t
+    out_of_sight = np.isnan(submarine_depth(frames))
+    lost = np.count_nonzero(out_of_sight & ~np.concatenate([[False], out_of_sight[:-1]]))
+    below = at_surface(frames) == 0
+    ran_low = (below & (oxygen(frames) <= LOW_OXYGEN))[refuelled:].any()
+    # A step's score is what its action led to, which the next frame shows.
+    survived = ~np.concatenate([out_of_sight[1:], out_of_sight[-1:]])
+    hits = np.count_nonzero((scores > 0) & below & survived)
+
+    survival = int(counter.refuels[0] + counter.rescues[0] - lost - ran_low)
+    return float(_SURVIVAL * survival + hits + counter.pickups[0])
+
+
+_SURVIVAL = 10 * MAX_STEPS
+"""Outweighs whatever else can be done in the longest of clips."""
+
+
+def _check_seaquest(segment: Segment, teacher: str) -> None:
+    if segment.frames.shape[1:] != (210, 160, 3):
+        size = "×".join(map(str, segment.frames.shape[1:3]))
+        raise UserError(f"teacher {teacher}: expected Seaquest's 210×160 frames, got {size}")
+
+
 @dataclass(frozen=True)
 class Teacher:
-    """Prefers the segment of the higher value; calls two alike that differ by no more than `tie`."""
+    """Values each segment by a number, then compares two numbers.
+
+    Attributes:
+      value: prefers the segment of the higher one.
+      tie: calls two alike whose values differ by no more.
+      beta: answers 1 with probability σ(β(value1 − value2)) and never alike; None: always the higher value.
+      error_rate: probability that a preference comes out the wrong way round; ties are never touched.
+      threshold: ε of `equal` and `skip`, in mean values of the DB.
+      skips: cannot tell below the threshold; without it, calls alike what differs by no more.
+    """
 
     value: Callable[[Segment], float]
     tie: float = 0.0
+    beta: float | None = None
+    error_rate: float = 0.0
+    threshold: float = 0.0
+    skips: bool = False
 
-    def compare(self, value1: float, value2: float) -> int:
-        """1 or 2 for the better one, 0 for alike."""
-        if abs(value1 - value2) <= self.tie:
+    def compare(self, value1: float, value2: float, mean: float = 0.0) -> int | None:
+        """What the values say, without chance.
+
+        Args:
+          value1: of the one segment.
+          value2: of the other.
+          mean: of all segments in the DB; only a teacher with a threshold asks.
+
+        Returns:
+          1 or 2 for the better one, 0 for alike, None for cannot tell.
+        """
+        if self.skips and max(value1, value2) < self.threshold * mean:
+            return None
+        tie = self.tie if self.skips else max(self.tie, self.threshold * abs(mean))
+        if abs(value1 - value2) <= tie:
             return 0
         return 1 if value1 > value2 else 2
 
+    def answer(self, value1: float, value2: float, rng: np.random.Generator, mean: float = 0.0) -> int | None:
+        """What the teacher says: `compare`, or what chance makes of it."""
+        if self.beta is None:
+            said = self.compare(value1, value2, mean)
+        else:
+            first = 0.5 * (1 + math.tanh(0.5 * self.beta * (value1 - value2)))  # σ that cannot overflow
+            said = 1 if rng.random() < first else 2
+        if said and rng.random() < self.error_rate:
+            said = 3 - said
+        return said
 
-TEACHERS = {"score": Teacher(score), "midwater": Teacher(midwater, tie=0.02)}
+
+_ORACLE = Teacher(score)
+
+TEACHERS = {
+    "oracle": _ORACLE,
+    "mistake": Teacher(score, error_rate=0.1),
+    "noisy": Teacher(score, beta=1.0),
+    "skip": Teacher(score, threshold=0.1, skips=True),
+    "myopic": Teacher(partial(myopic_score, gamma=0.9)),
+    "equal": Teacher(score, threshold=0.1),
+    "midwater": Teacher(midwater, tie=0.02),
+    "score": _ORACLE,
+    "seaquest": Teacher(seaquest),
+}
 """Teachers by the name that --teacher takes and labels carry."""
+
+
+def make_teacher(
+    name: str,
+    error_rate: float | None = None,
+    beta: float | None = None,
+    myopia: float | None = None,
+    threshold: float | None = None,
+) -> Teacher:
+    """A teacher with other parameters than its own.
+
+    Args:
+      name: in TEACHERS.
+      error_rate: of any of them; None leaves 0.1 to `mistake` and 0 to the others.
+      beta: of `noisy`, per point of score.
+      myopia: γ of `myopic`.
+      threshold: ε of `skip` and `equal`.
+
+    Raises:
+      UserError: unknown teacher, or a parameter of another one.
+    """
+    if name not in TEACHERS:
+        raise UserError(f"--teacher {name}: expected one of {', '.join(TEACHERS)}")
+    for flag, value, owners in (
+        ("--beta", beta, ("noisy",)),
+        ("--myopia", myopia, ("myopic",)),
+        ("--threshold", threshold, ("skip", "equal")),
+    ):
+        if value is not None and name not in owners:
+            raise UserError(f"{flag} belongs to --teacher {' or '.join(owners)}; got --teacher {name}")
+    given = {"error_rate": error_rate, "beta": beta, "threshold": threshold}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if myopia is not None:
+        changes["value"] = partial(myopic_score, gamma=myopia)
+    return dataclasses.replace(TEACHERS[name], **changes)
 
 
 @dataclass(frozen=True)
@@ -68,9 +242,12 @@ class LabelSummary:
     """What a simulated teacher did."""
 
     written: int
+    """Labels asked for and given; `skipped` ones come on top."""
     wrong: int
-    """How many of them were swapped on purpose (--error-rate)."""
+    """How many of them prefer the segment of the lower value, by error or noise."""
     ties: int
+    skipped: int
+    """Queries written as cannot tell."""
     exhausted: bool
     """No pair is left that nobody was asked about."""
     problems: list[str]
@@ -78,24 +255,32 @@ class LabelSummary:
 
 
 def label_with_teacher(
-    db_path: Path, teacher: str, count: int, error_rate: float = 0.0, seed: int = 0, strategy: str = "random"
+    db_path: Path,
+    teacher: str,
+    count: int,
+    error_rate: float | None = None,
+    seed: int = 0,
+    strategy: str = "random",
+    beta: float | None = None,
+    myopia: float | None = None,
+    threshold: float | None = None,
 ) -> LabelSummary:
     """Has a simulated teacher answer queries about a DB, appending to its labels.json.
 
     Args:
       db_path: the segment DB.
       teacher: a name in TEACHERS.
-      count: labels to add.
-      error_rate: probability that a preference is written the wrong way round; ties are never touched.
-      seed: of the queries and the errors.
+      count: labels to add. Queries that the teacher cannot tell are written, but not counted; after ten queries
+        for each label it ends with fewer.
+      error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
+      seed: of the queries, errors and noise.
       strategy: a name in lib.preferences.queries.STRATEGIES.
 
     Raises:
-      UserError: unknown teacher, or the DB does not have what the teacher reads.
+      UserError: unknown teacher, a parameter that is not this one's, or the DB does not have what the teacher reads.
     """
-    if teacher not in TEACHERS:
-        raise UserError(f"--teacher {teacher}: expected one of {', '.join(sorted(TEACHERS))}")
-    judge, db, log = TEACHERS[teacher], SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
+    judge = make_teacher(teacher, error_rate, beta, myopia, threshold)
+    db, log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
     db.refresh()
     names = db.names
     if len(names) < 2:
@@ -105,36 +290,50 @@ def label_with_teacher(
     queries = STRATEGIES[strategy](db)
     values: dict[str, float] = {}
     problems: dict[str, str] = {}
-    written = wrong = ties = 0
-    while written < count:
+
+    def readable(name: str) -> bool:
+        if name not in values and name not in problems:
+            try:
+                values[name] = judge.value(db.load(name))
+            except SegmentError as error:
+                problems[name] = str(error)
+        return name in values
+
+    mean = 0.0
+    if judge.threshold:
+        known = [values[name] for name in names if readable(name)]
+        mean = float(np.mean(known)) if known else 0.0
+        if judge.skips and mean < 0:
+            raise UserError(
+                f"{db_path}: expected an average score of 0 or more to measure the threshold by, got {mean:g}; "
+                "take another --teacher"
+            )
+    written = wrong = ties = skipped = 0
+    exhausted = False
+    while written < count and written + skipped < _QUERIES_PER_LABEL * count:
         usable = [name for name in names if name not in problems]
         proposed = queries.propose(usable, taken, min(count - written, 64), rng)
         if not proposed:
+            exhausted = True
             break
         for query in proposed:
             taken.add(query.pair)
-            for name in query.pair:
-                if name not in values and name not in problems:
-                    try:
-                        values[name] = judge.value(db.load(name))
-                    except SegmentError as error:
-                        problems[name] = str(error)
-            if query.sample1 in problems or query.sample2 in problems:
+            if not all(readable(name) for name in query.pair):
                 continue
-            answer = judge.compare(values[query.sample1], values[query.sample2])
-            ties += answer == 0
-            if answer and rng.random() < error_rate:
-                answer = 3 - answer
-                wrong += 1
+            value1, value2 = values[query.sample1], values[query.sample2]
+            said = judge.answer(value1, value2, rng, mean)
             log.append(
                 Label(
                     query.sample1,
                     query.sample2,
-                    answer,
+                    said,
                     teacher=teacher,
                     time=time.time(),
                     strategy=query.strategy,
                 )
             )
-            written += 1
-    return LabelSummary(written, wrong, ties, written < count, list(problems.values()))
+            written += said is not None
+            skipped += said is None
+            ties += said == 0
+            wrong += said == (2 if value1 > value2 else 1) and value1 != value2
+    return LabelSummary(written, wrong, ties, skipped, exhausted, list(problems.values()))

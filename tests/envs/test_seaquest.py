@@ -1,8 +1,5 @@
 """The probes on real frames of Seaquest, against the emulator's memory."""
 
-from typing import Any, NamedTuple
-
-import gymnasium
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ from lib.envs.seaquest import (
     submarine_depth,
     submarine_midwater,
 )
+from tests.envs.seaquest_game import Game, Memory, begun
 
 
 @pytest.fixture(scope="module")
@@ -78,53 +76,6 @@ def test_debris_other_colours_and_the_spare_submarines_are_no_submarine() -> Non
     frames[1, 100:111, 50:66] = (187, 187, 54)
     frames[2, 22:33, 58:74] = (187, 187, 53)  # spare submarines, above the water
     assert np.isnan(submarine_depth(frames)).all()
-
-
-class Memory(NamedTuple):
-    """What the game itself keeps."""
-
-    oxygen: int
-    divers: int
-    spare: int
-    height: int
-
-
-class Game:
-    """One game whose memory can be read and written; a step is four frames, as in AtariWorld."""
-
-    def __init__(self) -> None:
-        self._env = gymnasium.make("SeaquestNoFrameskip-v4")
-        self._env.reset(seed=0)
-        self.ale: Any = self._env.unwrapped.ale  # type: ignore[attr-defined]
-        self.names = self._env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
-        self.frames: list[np.ndarray] = []
-        self.memory: list[Memory] = []
-        self.scores: list[float] = []
-
-    def play(self, action: str, steps: int) -> None:
-        for _ in range(steps):
-            shown, score = [], 0.0
-            for _ in range(4):
-                frame, points, *_ = self._env.step(self.names.index(action))
-                shown.append(frame)
-                score += float(points)
-            ram = self.ale.getRAM()
-            self.frames.append(np.maximum(shown[-1], shown[-2]))
-            self.memory.append(Memory(int(ram[102]), int(ram[62]), int(ram[59]), int(ram[97])))
-            self.scores.append(score)
-
-    def give(self, *, oxygen: int | None = None, divers: int | None = None, spare: int | None = None) -> None:
-        for address, value in ((102, oxygen), (62, divers), (59, spare)):
-            if value is not None:
-                self.ale.setRAM(address, value)
-
-
-def begun() -> Game:
-    """A game in which the submarine is a little below the surface, with nothing near it."""
-    game = Game()
-    game.play("NOOP", 34)
-    game.play("DOWN", 8)
-    return game
 
 
 def counted(game: Game, first: int = 0) -> tuple[int, int, int]:

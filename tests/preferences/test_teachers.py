@@ -10,9 +10,19 @@ import pytest
 
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld
-from lib.preferences.labels import Label, LabelLog
+from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segments import Segment, SegmentDB, Sidecar, save_segment
-from lib.preferences.teachers import TEACHERS, Teacher, label_with_teacher, midwater, score
+from lib.preferences.teachers import (
+    TEACHERS,
+    Teacher,
+    label_with_teacher,
+    make_teacher,
+    midwater,
+    myopic_score,
+    score,
+    seaquest,
+)
+from tests.envs.seaquest_game import Game, begun
 
 
 def scored(*scores: float, size: tuple[int, int] = (5, 4)) -> Segment:
@@ -45,7 +55,7 @@ def test_score_is_the_sum_over_the_segment() -> None:
 def test_score_needs_a_sidecar() -> None:
     bare = dataclasses.replace(scored(1, 2), sidecar=None)
     with pytest.raises(
-        UserError, match=r"teacher score: expected segments with recorded scores.*original format"
+        UserError, match=r"--teacher: expected segments with recorded scores.*original format"
     ):
         score(bare)
 
@@ -146,7 +156,10 @@ def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     database(tmp_path / "one", [1])
     with pytest.raises(UserError, match="at least two segments to compare, found 1"):
         label_with_teacher(tmp_path / "one", "score", 1)
-    with pytest.raises(UserError, match=r"--teacher nobody: expected one of .*midwater.*score"):
+    with pytest.raises(
+        UserError,
+        match="--teacher nobody: expected one of oracle, mistake, noisy, skip, myopic, equal, midwater, score, seaq",
+    ):
         label_with_teacher(tmp_path / "one", "nobody", 1)
     database(tmp_path / "two", [1, 2])
     with pytest.raises(UserError, match="teacher midwater: expected Seaquest's 210×160 frames, got 5×4"):
@@ -197,3 +210,293 @@ def test_midwater_on_real_frames(dive: Path) -> None:
 
 def test_midwater_without_a_submarine_is_worth_nothing() -> None:
     assert midwater(scored(0, 0, size=(210, 160))) == 0
+
+
+def answers(root: Path, points: Sequence[float], teacher: str, count: int, **options: float) -> list[Label]:
+    """The labels of a teacher in a new DB, whose segments score the points in the order of their names."""
+    database(root, points)
+    label_with_teacher(root, teacher, count, **options)  # type: ignore[arg-type]
+    return labels(root)
+
+
+def points_of(label: Label, points: Sequence[float]) -> tuple[float, float]:
+    first, second = (points[int(Path(name).stem)] for name in (label.sample1, label.sample2))
+    return first, second
+
+
+def test_oracle_is_score_by_another_name(tmp_path: Path) -> None:
+    points = [60, 0, 40, 20, 0, 40]
+    said = [
+        [(label.sample1, label.sample2, label.label) for label in answers(tmp_path / name, points, name, 15)]
+        for name in ("oracle", "score")
+    ]
+    assert said[0] == said[1]
+    assert {label.teacher for label in labels(tmp_path / "oracle")} == {"oracle"}
+    assert {answer for _, _, answer in said[0]} == {0, 1, 2}
+
+
+def test_mistake_errs_one_time_in_ten_unless_told_otherwise(tmp_path: Path) -> None:
+    database(tmp_path / "own", list(range(60)))
+    summary = label_with_teacher(tmp_path / "own", "mistake", 1000)
+    assert abs(summary.wrong - 100) < 4 * math.sqrt(1000 * 0.1 * 0.9)
+    database(tmp_path / "told", [1, 2, 3, 4])
+    assert label_with_teacher(tmp_path / "told", "mistake", 6, error_rate=0.0).wrong == 0
+
+
+def test_noisy_answers_as_boltzmann_would() -> None:
+    rng = np.random.default_rng(0)
+    for beta, value1, value2 in ((None, 1.0, 0.0), (None, 0.0, 2.0), (0.02, 60.0, 20.0), (1.0, 5.0, 5.0)):
+        teacher = make_teacher("noisy", beta=beta)
+        said = [teacher.answer(value1, value2, rng) for _ in range(4000)]
+        assert set(said) == {1, 2}  # equal segments too are decided, by a coin
+        p = 1 / (1 + math.exp(-(beta or 1) * (value1 - value2)))
+        assert abs(said.count(1) - 4000 * p) < 4 * math.sqrt(4000 * p * (1 - p))
+    assert make_teacher("noisy").answer(1e9, -1e9, rng) == 1
+    assert make_teacher("noisy").answer(-1e9, 1e9, rng) == 2
+
+
+def test_noise_is_counted_as_wrong(tmp_path: Path) -> None:
+    points = [float(i) for i in range(40)]
+    database(tmp_path, points)
+    summary = label_with_teacher(tmp_path, "noisy", 400, beta=0.05)
+    against = 0
+    for label in labels(tmp_path):
+        points1, points2 = points_of(label, points)
+        against += label.label == (2 if points1 > points2 else 1)
+    assert 50 < summary.wrong == against < 200
+
+
+def test_skip_cannot_tell_where_neither_clip_scores_enough(tmp_path: Path) -> None:
+    points = [0, 1, 5, 9, 11, 11, 113, 650]  # mean 100: 0.1 of it is 10
+    written = answers(tmp_path, points, "skip", 100)
+    assert len(written) == 28
+    for label in written:
+        points1, points2 = points_of(label, points)
+        better = 0 if points1 == points2 else 1 if points1 > points2 else 2
+        assert label.label == (None if max(points1, points2) < 10 else better)
+    assert sum(label.label is None for label in written) == 6
+
+
+def test_skipped_queries_are_written_but_spend_no_budget(tmp_path: Path) -> None:
+    points = [0.0] * 12 + [100.0] * 6
+    database(tmp_path, points)
+    summary = label_with_teacher(tmp_path, "skip", 30)
+    said = [label.label for label in labels(tmp_path)]
+    assert (summary.written, summary.exhausted) == (30, False)
+    assert summary.skipped == said.count(None) > 0
+    assert len(said) == 30 + summary.skipped
+    assert summary.ties == said.count(0)
+    before = {label.pair for label in labels(tmp_path)}
+    label_with_teacher(tmp_path, "skip", 10)
+    again = [label.pair for label in labels(tmp_path)]
+    assert len(again) == len(set(again)) > len(before)  # what could not be told is not asked again
+
+
+def test_a_teacher_that_can_tell_nothing_comes_to_an_end(tmp_path: Path) -> None:
+    database(tmp_path, [1.0] * 30)  # 435 pairs
+    summary = label_with_teacher(tmp_path, "skip", 8, threshold=2.0)
+    assert (summary.written, summary.skipped, summary.exhausted) == (0, 80, False)
+    assert [label.label for label in labels(tmp_path)] == [None] * 80
+
+
+def test_skip_needs_scores_to_measure_by(tmp_path: Path) -> None:
+    database(tmp_path, [-1, -2, 0])
+    with pytest.raises(
+        UserError, match=r"expected an average score of 0 or more.*got -1; take another --teacher"
+    ):
+        label_with_teacher(tmp_path, "skip", 1)
+    assert labels(tmp_path) == []
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_equal_calls_alike_what_hardly_differs(tmp_path: Path, sign: int) -> None:
+    points = [sign * p for p in (80, 88, 95, 105, 112, 120)]  # mean 100: 0.1 of it is 10
+    for label in answers(tmp_path, points, "equal", 15):
+        points1, points2 = points_of(label, points)
+        better = 1 if points1 > points2 else 2
+        assert label.label == (0 if abs(points1 - points2) <= 10 else better)
+    assert sum(label.label == 0 for label in labels(tmp_path)) == 5
+
+
+def test_thresholds_are_measured_once_against_the_mean_of_all_segments(tmp_path: Path) -> None:
+    # Mean 50 with the broken one left out; one that were applied twice, or to part of the DB, would be another.
+    points = [0, 20, 40, 140, 1e6]
+    names = database(tmp_path, points)
+    (tmp_path / names[-1]).write_bytes(b"torn")
+    summary = label_with_teacher(tmp_path, "equal", 100, threshold=0.5)
+    assert (summary.written, summary.ties, len(summary.problems)) == (6, 2, 1)
+
+
+def test_myopic_weighs_the_end_most() -> None:
+    assert myopic_score(scored(16, 8, 4), 0.5) == 4 + 4 + 4
+    assert myopic_score(scored(1, 2, 3), 1.0) == 6
+    assert myopic_score(scored(1, 2, 3), 0.0) == 3
+    early, late = scored(*[30] + [0] * 49), scored(*[0] * 49 + [20])
+    assert TEACHERS["oracle"].compare(score(early), score(late)) == 1
+    myopic = TEACHERS["myopic"]
+    assert myopic.value(late) == 20
+    assert myopic.value(early) == pytest.approx(30 * 0.9**49)
+    assert myopic.compare(myopic.value(early), myopic.value(late)) == 2
+
+
+def test_parameters_reach_their_teacher_and_no_other() -> None:
+    assert make_teacher("myopic", myopia=1.0).value(scored(1, 2, 3)) == 6
+    assert make_teacher("equal", threshold=0.3).compare(70, 100, mean=100) == 0
+    assert make_teacher("skip", threshold=0.3).compare(10, 29, mean=100) is None
+    assert make_teacher("seaquest", error_rate=0.2).error_rate == 0.2
+    for options, message in (
+        ({"beta": 1.0}, "--beta belongs to --teacher noisy; got --teacher oracle"),
+        ({"myopia": 0.5}, "--myopia belongs to --teacher myopic; got"),
+        ({"threshold": 0.5}, "--threshold belongs to --teacher skip or equal; got"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_teacher("oracle", **options)
+
+
+def test_teachers_and_people_share_one_log(tmp_path: Path) -> None:
+    names = database(tmp_path, [0, 20, 40, 60, 80, 100, 120])  # 21 pairs
+    log = LabelLog(tmp_path / "labels.json")
+    log.append(Label(names[0], names[1], 2, annotator="ann"))
+    log.append(Label(names[2], names[1], None, annotator="ann"))
+    log.append(Label(names[2], names[1], None, annotator="ann", cancelled=True))
+    asked = ("oracle", "mistake", "noisy", "skip", "myopic", "equal")
+    for seed, teacher in enumerate(asked):
+        assert label_with_teacher(tmp_path, teacher, 3, seed=seed).written == 3
+    kept = current(log.read())
+    assert log.problems == []
+    given = [label for label in kept if label.label is not None]
+    assert [label.annotator or label.teacher for label in given] == [
+        "ann",
+        *(teacher for teacher in asked for _ in range(3)),
+    ]
+    assert len({label.pair for label in kept}) == len(kept)
+
+
+def clip(game: Game, first: int, last: int) -> Segment:
+    """Steps of a game as the recorder stores them: the frame an action is chosen on, and what it led to."""
+    steps = last - first
+    return Segment(
+        np.stack(game.frames[first:last]),
+        np.zeros(steps, np.int64),
+        Sidecar(
+            np.array(game.scores[first + 1 : last + 1], np.float32),
+            np.zeros(steps, bool),
+            np.zeros(steps, bool),
+            "SeaquestNoFrameskip-v4",
+            18,
+            "",
+            first,
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def clips() -> dict[str, Segment]:
+    """Fifty steps each of real Seaquest, by what happens in them."""
+
+    def play(*script: tuple[str, int], steps: int = 50, **given: int) -> Segment:
+        game = begun()
+        game.give(**given)
+        for action, count in script:
+            game.play(action, count)
+        return clip(game, 42, 42 + steps)
+
+    pickup = begun()
+    pickup.play("NOOP", 20)
+    pickup.give(divers=1)
+    pickup.play("NOOP", 40)
+
+    hunt = Game()
+    hunt.play("NOOP", 34)
+    hunt.play("DOWN", 16)
+    hunt.play("LEFTFIRE", 2)
+    hunt.play("FIRE", 60)
+    assert sum(hunt.scores[51:101]) == 20
+
+    rammed = Game()
+    rammed.play("NOOP", 40)
+    rammed.play("DOWN", 30)
+    rammed.play("NOOP", 60)
+    assert sum(rammed.scores[75:125]) == 20
+
+    suffocated = begun()
+    suffocated.give(oxygen=2)
+    suffocated.play("NOOP", 60)
+    return {
+        "idle": play(("NOOP", 60), oxygen=50),
+        "refuel": play(("UP", 10), ("NOOP", 60), oxygen=40, divers=1),
+        "late refuel": play(("NOOP", 10), ("UP", 10), ("NOOP", 60), oxygen=12, divers=1),
+        "low": play(("NOOP", 60), oxygen=14),
+        "no diver": play(("UP", 10), ("NOOP", 60), oxygen=40),
+        "rescue": play(("UP", 14), ("NOOP", 120), steps=110, divers=6),
+        "life begins": clip(game_begins(), 0, 50),
+        "pickup": clip(pickup, 42, 92),
+        "hit": clip(hunt, 50, 100),
+        "rammed": clip(rammed, 74, 124),
+        "suffocated": clip(suffocated, 42, 92),
+    }
+
+
+def game_begins() -> Game:
+    game = Game()
+    game.play("NOOP", 60)
+    return game
+
+
+@pytest.mark.parametrize(
+    ("name", "survival", "rest"),
+    [
+        ("idle", 0, 0),
+        ("life begins", 0, 0),
+        ("refuel", 1, 0),
+        ("late refuel", 1, 0),
+        ("low", -1, 0),
+        ("no diver", -1, 0),
+        ("rammed", -1, 0),
+        ("suffocated", -2, 0),
+        ("rescue", 2, 0),
+        ("pickup", 0, 1),
+        ("hit", 0, 1),
+    ],
+)
+def test_seaquest_values_air_first_then_hits_and_divers(
+    clips: dict[str, Segment], name: str, survival: int, rest: int
+) -> None:
+    assert seaquest(clips[name]) == survival * 100_000 + rest
+
+
+def test_seaquest_reads_neither_the_flags_nor_the_actions(clips: dict[str, Segment]) -> None:
+    seen = clips["rammed"]
+    assert seen.sidecar is not None
+    flags = np.ones(50, bool)
+    lied = dataclasses.replace(
+        seen,
+        actions=np.full(50, 7),
+        sidecar=dataclasses.replace(seen.sidecar, life_lost=flags, game_over=flags, env_id="Pong"),
+    )
+    assert seaquest(lied) == seaquest(seen)
+
+
+def test_seaquest_labels_a_database(clips: dict[str, Segment], tmp_path: Path) -> None:
+    worst_to_best = ["suffocated", "low", "idle", "hit", "refuel", "rescue"]
+    stored = ["hit", "rescue", "suffocated", "refuel", "idle", "low"]
+    rank = {f"00/{number:08d}.dat": worst_to_best.index(name) for number, name in enumerate(stored)}
+    for number, name in enumerate(stored):
+        save_segment(tmp_path / f"00/{number:08d}.dat", clips[name])
+    assert label_with_teacher(tmp_path, "seaquest", 100).written == 15
+    for label in labels(tmp_path):
+        assert label.label == (1 if rank[label.sample1] > rank[label.sample2] else 2)
+        assert label.teacher == "seaquest"
+    ties = tmp_path / "ties"
+    ties.mkdir()
+    save_segment(ties / "00/00000000.dat", clips["low"])
+    save_segment(ties / "00/00000001.dat", clips["rammed"])
+    label_with_teacher(ties, "seaquest", 1)
+    assert [label.label for label in labels(ties)] == [0]
+
+
+def test_seaquest_needs_its_frames_and_scores() -> None:
+    with pytest.raises(UserError, match="teacher seaquest: expected Seaquest's 210×160 frames, got 5×4"):
+        seaquest(scored(1))
+    with pytest.raises(UserError, match="expected segments with recorded scores"):
+        seaquest(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
