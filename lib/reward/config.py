@@ -14,6 +14,17 @@ class FitConfig:
     name: str = flag("-n", help="name of the model: OUT/reward-NAME.dat")
     out: Path = flag("-o", help="folder for the reward model")
     dev: str = flag(default="cpu", help="device of the network: cpu, cuda, cuda:1")
+    loss: str = flag(
+        default="bradley-terry",
+        choices=("bradley-terry", "original"),
+        help="what is minimised; original: two separate cross-entropies, as in the original experiment",
+    )
+    error_rate: float = flag(
+        default=0.1,
+        min=0,
+        max=0.99,
+        help="how often the teacher is taken to answer at random, in the Bradley-Terry loss",
+    )
     lr: float = flag(default=1e-3, min=0, help="Adam's learning rate; the original had 1e-4")
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original had 64")
     dropout: float = flag(

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from lib.cli import UserError
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, PreferenceData, SegmentStore, load_preferences, split_by_segment
-from lib.reward.loss import preference_accuracy, preference_loss
+from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from lib.runs import (
     Charts,
@@ -27,6 +29,16 @@ from lib.runs import (
 
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
 _LEAST_LABELS = 10
+
+PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
+
+
+def pair_loss(config: FitConfig) -> PairLoss:
+    """The loss that the flags ask for."""
+    if config.loss == "original":
+        return original_loss
+    return functools.partial(preference_loss, error_rate=config.error_rate)
 
 
 def segment_returns(
@@ -96,6 +108,7 @@ def train_epoch(
     """
     network.train()
     device = next(network.parameters()).device
+    loss_of = pair_loss(config)
     order, total = rng.permutation(len(pairs)), torch.zeros((), device=device)
     for start in range(0, len(order), config.batch_size):
         batch = order[start : start + config.batch_size]
@@ -107,7 +120,7 @@ def train_epoch(
                 network, segments, part, device, bf16, config.frame_stride, offset
             )
             preference1 = torch.from_numpy(part.preference1).to(device)
-            loss = preference_loss(return1, return2, preference1).sum()
+            loss = loss_of(return1, return2, preference1).sum()
             (loss / len(batch)).backward()
             total += loss.detach()
         optimizer.step()
@@ -129,7 +142,7 @@ class HeldOut:
 
 
 @torch.no_grad()
-def judge(network: RewardNet, segments: SegmentStore, pairs: Pairs, bf16: bool) -> HeldOut:
+def judge(network: RewardNet, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, bf16: bool) -> HeldOut:
     """Loss and accuracy over every step of some pairs, in evaluation mode."""
     network.eval()
     device = next(network.parameters()).device
@@ -138,7 +151,7 @@ def judge(network: RewardNet, segments: SegmentStore, pairs: Pairs, bf16: bool) 
         part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
         preference1 = torch.from_numpy(part.preference1).to(device)
         return1, return2 = _both_returns(network, segments, part, device, bf16)
-        loss += float(preference_loss(return1, return2, preference1).sum())
+        loss += float(loss_of(return1, return2, preference1).sum())
         hits = preference_accuracy(return1, return2, preference1)
         correct, decided = correct + int(hits.sum()), decided + len(hits)
     return HeldOut(loss / len(pairs), correct, decided)
@@ -238,7 +251,7 @@ def _fit_one(
     began = time.perf_counter()
     for epoch in range(1, config.epochs + 1):
         train_loss = train_epoch(network, optimizer, data.segments, train_pairs, config, rng, bf16)
-        result = judge(network, data.segments, test_pairs, bf16)
+        result = judge(network, data.segments, test_pairs, pair_loss(config), bf16)
         if not np.isfinite(train_loss) or not np.isfinite(result.loss):
             if best is None:
                 raise UserError("the fit broke: its loss is no finite number; try a smaller --lr")

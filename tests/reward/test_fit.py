@@ -1,5 +1,6 @@
 """Fitting on clips whose quality is their brightness: it is found, in seconds, and failures are said."""
 
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from lib.cli import UserError
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, SegmentStore, load_preferences
-from lib.reward.fit import fit, judge, output_statistics, segment_returns
+from lib.reward.fit import fit, judge, output_statistics, segment_returns, train_epoch
+from lib.reward.loss import preference_loss
 from lib.reward.model import RewardNet, load_reward_model
 from tests.reward.clips import add_labels, clip, grey_db, save
 
@@ -110,6 +112,17 @@ class Grey(RewardNet):
         return 1000 * frames[:, 0, 0, 0].float() + actions
 
 
+class Still(Grey):
+    """Grey with something to take a gradient of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        return super().forward(frames, actions) + self.bias
+
+
 def store_of(*segments: np.ndarray) -> SegmentStore:
     """A store of segments whose steps have these first pixels, and actions 0, 1, 2, 3, 0, …"""
     store = SegmentStore(0)
@@ -138,7 +151,8 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
 def test_judging_counts_decided_pairs_in_evaluation_mode() -> None:
     store, network = store_of(np.array([0]), np.array([1]), np.array([2])), Grey().train()
     first, second = np.array([0, 1, 2, 1] * 5), np.array([1, 2, 0, 2] * 5)
-    result = judge(network, store, Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32)), bf16=False)
+    pairs = Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32))
+    result = judge(network, store, pairs, preference_loss, bf16=False)
     assert (result.correct, result.decided) == (10, 15)  # right, wrong, right, tie
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
     assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
@@ -146,10 +160,35 @@ def test_judging_counts_decided_pairs_in_evaluation_mode() -> None:
     assert not network.training
 
 
+def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) -> None:
+    """Pairs that differ by 1000: surely right costs −log(1 − ε/2), surely wrong −log(ε/2)."""
+    store = store_of(np.array([0]), np.array([1]))
+    pairs = Pairs(np.array([0, 0]), np.array([1, 1]), np.array([0, 1], np.float32))
+    for flags, expected in (
+        ({}, (-math.log(0.95) - math.log(0.05)) / 2),
+        ({"error_rate": 0.4}, (-math.log(0.8) - math.log(0.2)) / 2),
+        ({"error_rate": 0.0}, 500),
+        ({"loss": "original"}, (math.log(2) / 2 + 0 + math.log(2) / 2 + 1000 / 2) / 2),
+    ):
+        asked = config(db, tmp_path, **flags)
+        result = judge(Grey(), store, pairs, fit_module.pair_loss(asked), bf16=False)
+        assert result.loss == pytest.approx(expected)
+        assert (result.correct, result.decided) == (1, 2)
+        network = Still()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0)
+        trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
+        assert trained == pytest.approx(expected)
+
+
+def test_the_original_recipe_learns_brightness(db: Path, tmp_path: Path) -> None:
+    results = torch.load(fit(config(db, tmp_path, epochs=12, loss="original")), weights_only=True)["results"]
+    assert results["held_out_correct"] > 0.8 * results["held_out_decided"]
+
+
 def test_accuracy_is_not_a_number_where_all_are_ties() -> None:
     store = store_of(np.array([0]), np.array([1]))
     pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32))
-    assert np.isnan(judge(Grey(), store, pairs, bf16=False).accuracy)
+    assert np.isnan(judge(Grey(), store, pairs, preference_loss, bf16=False).accuracy)
 
 
 def test_statistics_are_of_every_step_of_every_segment() -> None:
