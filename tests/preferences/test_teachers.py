@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import runpy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -351,6 +352,21 @@ def test_parameters_reach_their_teacher_and_no_other() -> None:
     ):
         with pytest.raises(UserError, match=message):
             make_teacher("oracle", **options)
+
+
+def test_the_door_hands_the_parameters_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(Path(__file__).parents[2] / "02_label_ui.py"))["main"]
+    database(tmp_path, [1.0] * 12)
+    main(["-d", str(tmp_path), "--teacher", "skip", "--threshold", "2", "--count", "3"])
+    said = capsys.readouterr().out
+    assert "0 labels by skip, 0 of them alike, 0 wrong on purpose; 30 more pairs it could not tell" in said
+    assert "Gave up" in said
+    for given in (["--beta", "0.5"], ["--myopia", "0.5"], ["--threshold", "0.5"]):
+        with pytest.raises(SystemExit):
+            main(["-d", str(tmp_path), *given])
+        assert f"{given[0]} belongs to --teacher, which did not come" in capsys.readouterr().err
+        with pytest.raises(UserError, match=f"{given[0]} belongs to --teacher .*; got --teacher score"):
+            main(["-d", str(tmp_path), "--teacher", "score", *given])
 
 
 def test_teachers_and_people_share_one_log(tmp_path: Path) -> None:
