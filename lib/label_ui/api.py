@@ -70,7 +70,6 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     def session(request: Request) -> Session:
         return Session(
             db=desk.id,
-            db_name=desk.root.resolve().name,
             # Guests are asked for their own name.
             name=settings.name if getattr(request.state, "role", None) == "host" else None,
             goal=desk.goal,

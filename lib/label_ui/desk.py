@@ -310,7 +310,7 @@ class Desk:
             }
             pairs = [said for said in self._ledger.standing.values() if len(said) > 1]
             broken = dict(self._broken)
-            answered = len(self._ledger.standing)
+            answered = self._answered(names)
         alike = sum(len({verdict(label) for label in said.values()}) == 1 for said in pairs)
         return Overview(
             segments=len(names),
@@ -321,8 +321,7 @@ class Desk:
             checks={display_name(who): results for who, results in checks.items() if results},
             broken=broken,
             log_problems=list(self._log.problems),
-            bytes_segments=sum(_size(self.root / name) for name in names),
-            bytes_labels=_size(self._log.path),
+            bytes=sum(_size(self.root / name) for name in names) + _size(self._log.path),
         )
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -402,10 +401,8 @@ class Desk:
             )
         if segments == 1:
             return "There is one segment so far, and a pair takes two. More appear here by themselves."
-        there = set(playable)
-        answered = sum(one in there and two in there for one, two in self._ledger.standing)
         pairs = segments * (segments - 1) // 2
-        left = pairs - answered
+        left = pairs - self._answered(playable)
         if left and live:
             which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"
             return (
@@ -417,6 +414,11 @@ class Desk:
             f"All done: {made} that {segments} segments make has been answered. "
             "Newly recorded segments appear here by themselves."
         )
+
+    def _answered(self, names: Sequence[str]) -> int:
+        """How many pairs of these segments somebody answered; labels may name segments that are gone."""
+        there = set(names)
+        return sum(one in there and two in there for one, two in self._ledger.standing)
 
     def _offer(self, id: str, query: Query, left: int) -> Offer:
         return Offer.model_validate(
@@ -453,7 +455,6 @@ class Desk:
         mine = self._ledger.history[who]
         midnight = time.mktime((*time.localtime(self._now())[:3], 0, 0, 0, 0, 0, -1))
         return Standing(
-            segments=len(self._db.names),
             total=kinds[False],
             skipped=kinds[True],
             mine=len(mine),
@@ -471,7 +472,7 @@ class Overview:
     segments: int
     labels: list[Label]
     pairs: int
-    """Pairs that somebody answered."""
+    """Pairs of these segments that somebody answered."""
     shared_pairs: int
     """Pairs that several labellers answered."""
     shared_alike: int
@@ -480,8 +481,8 @@ class Overview:
     """Outcomes of repeat checks by labeller."""
     broken: dict[str, str]
     log_problems: list[str]
-    bytes_segments: int
-    bytes_labels: int
+    bytes: int
+    """On disk, labels included."""
 
 
 class _Either:

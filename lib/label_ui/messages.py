@@ -64,7 +64,6 @@ class Undo(BaseModel):
 class Standing(BaseModel):
     """Where a labeller and the DB stand."""
 
-    segments: int
     total: int
     """Labels in the DB that a fit can use, of everybody."""
     skipped: int
@@ -113,7 +112,6 @@ class Session(BaseModel):
     """What a page has to know at its start."""
 
     db: str
-    db_name: str
     name: str | None
     goal: int | None
     speed: float

@@ -145,7 +145,7 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
         _figure(
             f"{overview.segments * (overview.segments - 1) // 2 - overview.pairs:,}", "pairs not asked yet"
         )
-        _figure(_bytes(overview.bytes_segments), "of segments on disk")
+        _figure(_bytes(overview.bytes), "on disk")
     if overview.segments < 2:
         with _card("Nothing to compare yet", wide=True):
             html.p(

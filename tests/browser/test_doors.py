@@ -116,3 +116,5 @@ def test_a_used_link_says_what_to_do(site: Site, enter: Enter) -> None:
     site.cookies = None
     late = enter(site)
     assert "used before" in late.page.inner_text("body")
+    radius = late.page.evaluate("getComputedStyle(document.querySelector('main')).borderRadius")
+    assert radius == "10px", "its style is admitted"

@@ -107,6 +107,10 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     figures.wait_for()
     assert "48\nsegments" in figures.inner_text().replace("\n\n", "\n")
     assert "0 of 50" in figures.inner_text()
+    table = Tab(tab.context, site).page
+    table.goto(f"{site.base}/labels")
+    table.wait_for_selector("text=No labels yet.")
+    table.close()
     add(
         site,
         *(

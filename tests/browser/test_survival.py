@@ -163,6 +163,10 @@ def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:
     ada = enter(site)
     ada.page.click("text=Invite")
     link = ada.page.get_by_label("Link").input_value()
+    ada.context.grant_permissions(["clipboard-read"])
+    ada.page.get_by_role("button", name="Copy").click()
+    ada.page.wait_for_selector("text=Copied.")
+    assert ada.page.evaluate("navigator.clipboard.readText()") == link
     ada.label()
     bob = enter(site, link=link)
     bob.page.goto(f"{site.base}/label")

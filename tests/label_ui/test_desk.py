@@ -214,6 +214,14 @@ def test_no_pair_is_asked_twice_in_either_order_and_it_says_when_they_run_out(ro
     assert len(user.batch(10).pairs) == 6, "a new segment appears without a restart"
 
 
+def test_labels_of_segments_that_are_gone_do_not_count_as_pairs(root: Path, desk: Desk) -> None:
+    for number in range(20):
+        LabelLog(root / "labels.json").append(Label("00/00000000.dat", f"gone/{number}.dat", 1))
+    overview = desk.overview()
+    assert (overview.segments, overview.pairs, len(overview.labels)) == (6, 0, 20)
+    assert len(User(desk).batch(20).pairs) == 15
+
+
 def test_one_last_pair_is_spoken_of_as_one(tmp_path: Path, clock: Clock) -> None:
     desk = make_desk(make_db(tmp_path / "two", 2), clock)
     ada, bob = User(desk, "ada"), User(desk, "bob")
