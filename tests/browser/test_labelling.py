@@ -243,6 +243,8 @@ def test_when_pairs_run_out_it_says_so_and_new_segments_appear(
     tab = enter(serve(db=db))
     tab.page.goto(f"{tab.site.base}/label")
     tab.page.wait_for_selector("text=holds no segments yet")
+    for key in ("r", "Space", "Space", "ArrowRight", "1", "u", "f", "n"):
+        tab.page.keyboard.press(key)
     add(0)
     tab.page.wait_for_selector("text=one segment so far", timeout=10_000)
     add(1)

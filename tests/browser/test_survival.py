@@ -141,6 +141,30 @@ def test_a_read_only_db_is_said_and_the_answer_kept(serve: Serve, enter: Enter) 
     assert len(site.standing()) == len(site.labels()) == 2
 
 
+def test_an_answer_that_cannot_be_saved_can_be_taken_back(serve: Serve, enter: Enter) -> None:
+    site = serve(before=obey_permissions)
+    tab = enter(site).label()
+    pair = tab.shown()
+    site.db.chmod(0o555)
+    tab.page.keyboard.press("f")
+    tab.page.keyboard.type("odd")
+    tab.page.keyboard.press("Enter")
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved")
+    assert tab.page.locator(".chosen").count() == 1
+    tab.page.keyboard.press("u")
+    tab.wait_status("2 answers are kept")
+    assert tab.shown() == pair
+    assert tab.page.locator(".chosen").count() == 0
+    assert tab.page.locator("#flag").get_attribute("aria-pressed") == "true"
+    site.db.chmod(0o755)
+    tab.wait_labels(2)
+    assert site.standing() == {}
+    tab.press("2")
+    assert [line["flag"] for line in site.labels()] == ["odd"] * 3
+    assert len(site.standing()) == 1
+
+
 def obey_permissions() -> None:
     """Takes from a program that root starts the right to write where it may not (CAP_DAC_OVERRIDE)."""
     ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP

@@ -174,6 +174,7 @@ class Labeller {
     const clips = this.deck.ready(offer);
     if (!clips) {
       this.shown = null;
+      this.player.clear(); // its pictures may be gone already
       this.enable();
       $("stage").classList.add("loading");
       this.deck.load(offer).then(
@@ -257,11 +258,15 @@ class Labeller {
       change: this.review,
     });
     this.pending = { op, offer, answer, flag: this.note, pressed };
-    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
+    this.mark(answer);
     setTimeout(() => this.pending?.op === op && !this.outbox.blocked && this.say("Saving…"), 700);
     await this.outbox.flush();
     if (this.pending?.op === op && this.outbox.offline) this.moveOn(); // it waits in the outbox; the page says so
     else if (this.pending?.op === op) this.showState();
+  }
+
+  mark(answer) {
+    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
   }
 
   // The server has dealt with an answer, perhaps one from before a reload.
@@ -282,7 +287,7 @@ class Labeller {
     const { offer, answer, flag, pressed } = this.pending;
     this.pending = null;
     this.busy = false;
-    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.remove("chosen");
+    this.mark(null);
     if (!dropped) this.answered.push({ offer, answer, flag });
     if (this.answered.length > 500) {
       this.answered.splice(0, 250);
@@ -303,15 +308,14 @@ class Labeller {
   async undo() {
     if (this.busy && !this.outbox.blocked) return;
     if (this.review || $("ask").open) return;
-    if (this.pending) {
-      // It waits because the server cannot write. Take it back by a second message, never by dropping the first.
-      this.answered.push({ offer: this.pending.offer, answer: this.pending.answer });
-      this.deck.drop(this.pending.offer.id);
-      this.pending = null;
-      this.busy = false;
+    let last = this.pending; // waits because the server cannot write: taken back by a second message, not by dropping it
+    this.pending = null;
+    this.busy = false;
+    this.mark(null);
+    if (!last) {
+      if (!this.answered.length && this.older) await this.loadHistory().catch(() => {});
+      last = this.answered.pop();
     }
-    if (!this.answered.length && this.older) await this.loadHistory().catch(() => {});
-    const last = this.answered.pop();
     if (!last) {
       this.say("There is nothing to undo.");
       return;
@@ -322,7 +326,7 @@ class Labeller {
     // The same pair under a new id: the old one has been used.
     const offer = { ...last.offer, id: newId() };
     if (last.flag) this.notes.set(offer.id, last.flag);
-    this.deck.set([offer, ...this.deck.offers]);
+    this.deck.set([offer, ...this.deck.offers.filter(({ id }) => id !== last.offer.id)]);
     this.remember();
     this.display();
     this.say(`Taken back: ${SAID[last.answer]}. Answer this pair again.`);

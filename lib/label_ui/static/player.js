@@ -120,6 +120,7 @@ export class Player {
   }
 
   draw() {
+    if (!this.clips) return;
     const step = Math.min(Math.floor(this.position), this.length - 1);
     if (step === this.drawn) return;
     this.drawn = step;
