@@ -26,7 +26,7 @@ class Evaluation:
     """float64 `[N]` by name: what a probe read, averaged over the steps of each game, and what was counted in it."""
 
     def __str__(self) -> str:
-        measures = "".join(f"  {name} {format_mean(values, 3)}" for name, values in self.measures.items())
+        measures = "".join(f"  {name} {values.mean():.2f}" for name, values in self.measures.items())
         return (
             f"score {format_mean(self.scores)} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
             f"  steps {self.steps.mean():.0f}{measures}"
