@@ -21,6 +21,12 @@ class TrainConfig:
     )
     db_path: Path | None = flag(default=None, help="folder in which 50-step segments are recorded")
     reward: Path | None = flag("-r", default=None, help="reward model that replaces the game's score")
+    pessimism: float = flag(
+        default=0.0,
+        min=0,
+        metavar="K",
+        help="pay K standard deviations less where the members of the reward model disagree",
+    )
     model: Path | None = flag("-m", default=None, help="policy checkpoint to start from")
     finetune: bool = flag(
         default=False, help="start gently from --model: convolutions frozen, learning rate ÷ 10"
@@ -59,6 +65,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.finetune and self.model is None:
             raise UserError("--finetune expects a policy to start from: add -m FILE")
+        if self.pessimism and self.reward is None:
+            raise UserError("--pessimism expects a reward model of several members: add -r FILE")
 
     @property
     def learning_rate(self) -> float:

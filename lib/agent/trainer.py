@@ -197,7 +197,9 @@ def train(config: TrainConfig) -> Path | None:
     parents: dict[str, Any] = {}
     # What may be refused comes first: starting the emulators takes longest.
     start = None if config.model is None else load_policy(config.model)
-    reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
+    reward = (
+        None if config.reward is None else load_reward_model(config.reward, device, bf16, config.pessimism)
+    )
     with contextlib.ExitStack() as stack:
         world = make_world(config.env, config.num_envs, config.env_threads)
         stack.callback(world.close)

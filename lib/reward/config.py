@@ -25,6 +25,11 @@ class FitConfig:
         max=0.99,
         help="how often the teacher is taken to answer at random, in the Bradley-Terry loss",
     )
+    ensemble: int = flag(
+        default=1,
+        min=1,
+        help="members to fit, each from its own weights and its own draw of the labels; their rewards are averaged",
+    )
     lr: float = flag(default=1e-3, min=0, help="Adam's learning rate; the original had 1e-4")
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original had 64")
     dropout: float = flag(

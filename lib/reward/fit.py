@@ -32,6 +32,8 @@ _LEAST_LABELS = 10
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
+StepRewards = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""r̂ of frames uint8 `[N, H, W, 3]` and actions int64 `[N]`, float32 `[N]`: a `RewardNet`, or an ensemble of them."""
 
 
 def pair_loss(config: FitConfig) -> PairLoss:
@@ -42,7 +44,7 @@ def pair_loss(config: FitConfig) -> PairLoss:
 
 
 def segment_returns(
-    network: RewardNet,
+    rewards: StepRewards,
     segments: SegmentStore,
     indices: np.ndarray,
     device: torch.device,
@@ -52,7 +54,7 @@ def segment_returns(
     """R̂ = Σₜ r̂(oₜ, aₜ) of some segments, estimated from every `stride`-th step.
 
     Args:
-      network: r̂.
+      rewards: r̂.
       segments: where the frames lie.
       indices: int64 `[K]`, which segments.
       device: where to compute.
@@ -69,7 +71,7 @@ def segment_returns(
         actions.append(all_actions[offset::stride])
         owners.append(np.full(len(actions[-1]), owner))
         scales.append(len(all_actions) / max(1, len(actions[-1])))
-    all_rewards = network(
+    all_rewards = rewards(
         *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (frames, actions))
     )
     owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
@@ -78,7 +80,7 @@ def segment_returns(
 
 
 def _both_returns(
-    network: RewardNet,
+    rewards: StepRewards,
     segments: SegmentStore,
     pairs: Pairs,
     device: torch.device,
@@ -88,7 +90,7 @@ def _both_returns(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     both = np.concatenate([pairs.first, pairs.second])
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        returns = segment_returns(network, segments, both, device, stride, offset)
+        returns = segment_returns(rewards, segments, both, device, stride, offset)
     return returns[: len(pairs)], returns[len(pairs) :]
 
 
@@ -140,21 +142,53 @@ class HeldOut:
     def accuracy(self) -> float:
         return self.correct / self.decided if self.decided else float("nan")
 
+    def figures(self) -> dict[str, float]:
+        """As the checkpoint keeps them."""
+        return {
+            "held_out_loss": self.loss,
+            "held_out_correct": self.correct,
+            "held_out_decided": self.decided,
+        }
+
 
 @torch.no_grad()
-def judge(network: RewardNet, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, bf16: bool) -> HeldOut:
-    """Loss and accuracy over every step of some pairs, in evaluation mode."""
-    network.eval()
-    device = next(network.parameters()).device
+def judge(
+    rewards: StepRewards,
+    segments: SegmentStore,
+    pairs: Pairs,
+    loss_of: PairLoss,
+    device: torch.device,
+    bf16: bool,
+) -> HeldOut:
+    """Loss and accuracy over every step of some pairs; a network is to be in evaluation mode."""
     loss, correct, decided = 0.0, 0, 0
     for at in range(0, len(pairs), _PAIRS_AT_ONCE):
         part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
         preference1 = torch.from_numpy(part.preference1).to(device)
-        return1, return2 = _both_returns(network, segments, part, device, bf16)
+        return1, return2 = _both_returns(rewards, segments, part, device, bf16)
         loss += float(loss_of(return1, return2, preference1).sum())
         hits = preference_accuracy(return1, return2, preference1)
         correct, decided = correct + int(hits.sum()), decided + len(hits)
     return HeldOut(loss / len(pairs), correct, decided)
+
+
+def judge_ensemble(
+    model: RewardModel, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, device: torch.device
+) -> HeldOut:
+    """Loss and accuracy of what an ensemble pays: the average of its members' standardised rewards.
+
+    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss is taken in the
+    mean of the members' units (their standard deviations), so that it can be compared with theirs.
+    """
+    unit = float(np.mean([member.std for member in model.members]))
+    return judge(
+        lambda frames, actions: unit * model.pay(frames, actions),
+        segments,
+        pairs,
+        loss_of,
+        device,
+        bf16=False,  # the model sees to that itself
+    )
 
 
 @torch.no_grad()
@@ -212,15 +246,27 @@ def fit(config: FitConfig) -> Path:
             + f"; curves in {run_dir}"
         )
         with Charts(run_dir) as charts, Interrupt() as interrupt:
-            network, best = _fit_one(config, data, train, test, device, bf16, charts, progress, interrupt)
-        mean, std = output_statistics(network, data.segments, bf16)
-        model = RewardModel([Member(network, mean, std)], device, bf16)
+            members: list[Member] = []
+            judged: list[HeldOut] = []
+            for number in range(config.ensemble):
+                network, best = _fit_member(
+                    number, config, data, train, test, device, bf16, charts, progress, interrupt
+                )
+                if interrupt.asked and members:  # one half fitted would have as large a say as the others
+                    progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
+                    break
+                members.append(Member(network, *output_statistics(network, data.segments, bf16)))
+                judged.append(best)
+                if interrupt.asked:
+                    break
+        model = RewardModel(members, device, bf16)
+        if len(members) > 1:
+            test_pairs = data.pairs.subset(test)
+            best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
+        else:
+            best = judged[0]
         parents = {"dbs": data.parents, "labels": len(data.pairs)}
-        results = {
-            "held_out_loss": best.loss,
-            "held_out_correct": best.correct,
-            "held_out_decided": best.decided,
-        }
+        results = {**best.figures(), "members": [member.figures() for member in judged]}
         save_reward_model(path, model, dataclasses.asdict(config), parents, results)
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
@@ -229,7 +275,8 @@ def fit(config: FitConfig) -> Path:
     return path
 
 
-def _fit_one(
+def _fit_member(
+    number: int,
     config: FitConfig,
     data: PreferenceData,
     train: np.ndarray,
@@ -240,9 +287,17 @@ def _fit_one(
     progress: Progress,
     interrupt: Interrupt,
 ) -> tuple[RewardNet, HeldOut]:
-    """Epochs until the held-out loss stops falling; the network of the best one and how it did."""
-    torch.manual_seed(config.seed)
-    rng = np.random.default_rng(config.seed)
+    """Epochs until the held-out loss stops falling; the network of the best one and how it did.
+
+    Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
+    replacement (Christiano et al., section 2.2.3). All are judged by the same held-out pairs.
+    """
+    rng = np.random.default_rng([config.seed, number])
+    torch.manual_seed(int(rng.integers(2**31)))
+    who, chart = "", ""
+    if config.ensemble > 1:
+        train = rng.choice(train, len(train))
+        who, chart = f"member {number + 1} of {config.ensemble}, ", f"_{number + 1}"
     assert data.segments.frame_shape is not None
     network = RewardNet(data.segments.frame_shape, data.segments.num_actions, config.dropout).to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr)
@@ -251,14 +306,21 @@ def _fit_one(
     began = time.perf_counter()
     for epoch in range(1, config.epochs + 1):
         train_loss = train_epoch(network, optimizer, data.segments, train_pairs, config, rng, bf16)
-        result = judge(network, data.segments, test_pairs, pair_loss(config), bf16)
+        network.eval()
+        result = judge(network, data.segments, test_pairs, pair_loss(config), device, bf16)
         if not np.isfinite(train_loss) or not np.isfinite(result.loss):
             if best is None:
                 raise UserError("the fit broke: its loss is no finite number; try a smaller --lr")
-            progress.line(f"epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}")
+            progress.line(
+                f"{who}epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}"
+            )
             break
         charts.scalars(
-            {"loss/train": train_loss, "loss/held_out": result.loss, "accuracy/held_out": result.accuracy},
+            {
+                f"loss/train{chart}": train_loss,
+                f"loss/held_out{chart}": result.loss,
+                f"accuracy/held_out{chart}": result.accuracy,
+            },
             epoch,
         )
         if best is None or result.loss < best.loss:
@@ -266,14 +328,14 @@ def _fit_one(
         seconds = (time.perf_counter() - began) / epoch
         left = min(config.epochs - epoch, config.patience - (epoch - best_epoch))
         progress.line(
-            f"epoch {epoch}: loss {train_loss:.3f}, held out {result.loss:.3f}, accuracy {result.accuracy:.1%}"
+            f"{who}epoch {epoch}: loss {train_loss:.3f}, held out {result.loss:.3f}, accuracy {result.accuracy:.1%}"
             f"{' *' if best_epoch == epoch else ''}  ({format_duration(seconds)} each, "
             f"at least {format_duration(left * seconds)} to go)"
         )
         if epoch - best_epoch >= config.patience or interrupt.asked:
             break
     assert best is not None
-    if interrupt.asked:
+    if interrupt.asked and number == 0:
         progress.line(f"stopped by request; keeping the best so far, epoch {best_epoch}")
     network.load_state_dict(best_state)
     return network, best

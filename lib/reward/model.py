@@ -108,7 +108,10 @@ class Member:
 class RewardModel:
     """What the agent is paid by: the standardised r̂, averaged over the members of an ensemble.
 
-        r̂(o, a) = 1/M Σₘ (r̂ₘ(o, a) − meanₘ) / stdₘ
+        r̂(o, a) = 1/M Σₘ zₘ − k · sqrt(1/M Σₘ (zₘ − z̄)²),  zₘ = (r̂ₘ(o, a) − meanₘ) / stdₘ
+
+    With a pessimism k above 0 the model pays less where its members disagree, which is where it has seen little.
+    That lowers every reward somewhat: what is paid is no longer 0 on average.
 
     The statistics are fixed when the model is fitted (a running estimate would turn a steadily good state
     into 0), and the size of r̂ is kept: it is never clipped to its sign.
@@ -120,12 +123,13 @@ class RewardModel:
         device: torch.device,
         bf16: bool = False,
         origin: dict[str, Any] | None = None,
+        pessimism: float = 0.0,
     ) -> None:
         self.members = list(members)
         self.frame_shape = self.members[0].network.frame_shape
         self.num_actions = self.members[0].network.num_actions
         self.origin = origin or {}
-        self._device, self._bf16 = device, bf16
+        self._device, self._bf16, self._pessimism = device, bf16, pessimism
         self._fast = [
             member.network.for_paying().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             for member in self.members
@@ -140,14 +144,17 @@ class RewardModel:
           actions: int64 `[N]` on the same device.
 
         Returns:
-          float32 `[N]`, mean 0 and standard deviation 1 over the segments of the fit.
+          float32 `[N]`; of each member, mean 0 and standard deviation 1 over the segments of the fit.
         """
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             paid = [
                 (network(frames, actions) - member.mean) / member.std
                 for network, member in zip(self._fast, self.members, strict=True)
             ]
-        return torch.stack(paid).mean(0)
+        each = torch.stack(paid)
+        if self._pessimism == 0:
+            return each.mean(0)
+        return each.mean(0) - self._pessimism * each.std(0, correction=0)
 
     def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """`pay` for NumPy arrays: uint8 `[N, H, W, 3]` and integers `[N]` to float32 `[N]`."""
@@ -172,7 +179,7 @@ def _shape(frame_shape: tuple[int, int, int]) -> str:
 
 
 def save_reward_model(
-    path: Path, model: RewardModel, config: Any, parents: dict[str, Any], results: dict[str, float]
+    path: Path, model: RewardModel, config: Any, parents: dict[str, Any], results: dict[str, Any]
 ) -> None:
     """Writes a reward checkpoint, atomically.
 
@@ -195,11 +202,20 @@ def save_reward_model(
     save_checkpoint(path, "reward", payload, config, parents)
 
 
-def load_reward_model(path: Path, device: torch.device | None = None, bf16: bool = False) -> RewardModel:
+def load_reward_model(
+    path: Path, device: torch.device | None = None, bf16: bool = False, pessimism: float = 0.0
+) -> RewardModel:
     """Reads a reward checkpoint of ours, or a bare state_dict of the original's (Atari frames, unstandardised).
 
+    Args:
+      path: the file.
+      device: where it will compute; the CPU when None.
+      bf16: whether it computes in bf16.
+      pessimism: k of `RewardModel`.
+
     Raises:
-      UserError: no readable reward model there; says what was expected and what came.
+      UserError: no readable reward model there, or pessimism about one without an ensemble; says what was expected
+        and what came.
     """
     payload = load_checkpoint(Path(path), "reward")
     device = device or torch.device("cpu")
@@ -218,21 +234,26 @@ def load_reward_model(path: Path, device: torch.device | None = None, bf16: bool
                 f"{conv_features(shape)} features and the actions; it takes {hidden.shape[1]} in all"
             )
         network = _network_from_state(state, shape, num_actions, path)
-        return RewardModel([Member(network, 0.0, 1.0)], device, bf16)
-    height, width, channels = payload["frame_shape"]
-    members = [
-        Member(
-            _network_from_state(
-                member["state_dict"], (height, width, channels), payload["num_actions"], path
-            ),
-            float(member["mean"]),
-            float(member["std"]),
+        members, origin = [Member(network, 0.0, 1.0)], {}
+    else:
+        height, width, channels = payload["frame_shape"]
+        members = [
+            Member(
+                _network_from_state(
+                    member["state_dict"], (height, width, channels), payload["num_actions"], path
+                ),
+                float(member["mean"]),
+                float(member["std"]),
+            )
+            for member in payload["members"]
+        ]
+        origin = {key: payload[key] for key in ("parents", "created", "git_commit")}
+    if pessimism and len(members) == 1:
+        raise UserError(
+            f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
+            f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
-        for member in payload["members"]
-    ]
-    return RewardModel(
-        members, device, bf16, {key: payload[key] for key in ("parents", "created", "git_commit")}
-    )
+    return RewardModel(members, device, bf16, origin, pessimism)
 
 
 def _network_from_state(

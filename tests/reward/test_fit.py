@@ -12,11 +12,13 @@ import torch
 from lib.cli import UserError
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
-from lib.reward.data import Pairs, SegmentStore, load_preferences
-from lib.reward.fit import fit, judge, output_statistics, segment_returns, train_epoch
+from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
+from lib.reward.fit import fit, judge, judge_ensemble, output_statistics, segment_returns, train_epoch
 from lib.reward.loss import preference_loss
-from lib.reward.model import RewardNet, load_reward_model
+from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model
 from tests.reward.clips import add_labels, clip, grey_db, save
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -148,16 +150,15 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
         assert returns.item() == pytest.approx(total * 7 / count)
 
 
-def test_judging_counts_decided_pairs_in_evaluation_mode() -> None:
-    store, network = store_of(np.array([0]), np.array([1]), np.array([2])), Grey().train()
+def test_judging_counts_decided_pairs() -> None:
+    store = store_of(np.array([0]), np.array([1]), np.array([2]))
     first, second = np.array([0, 1, 2, 1] * 5), np.array([1, 2, 0, 2] * 5)
     pairs = Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32))
-    result = judge(network, store, pairs, preference_loss, bf16=False)
+    result = judge(Grey(), store, pairs, preference_loss, CPU, bf16=False)
     assert (result.correct, result.decided) == (10, 15)  # right, wrong, right, tie
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
     assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
     assert result.accuracy == pytest.approx(2 / 3)
-    assert not network.training
 
 
 def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) ->
         ({"loss": "original"}, (math.log(2) / 2 + 0 + math.log(2) / 2 + 1000 / 2) / 2),
     ):
         asked = config(db, tmp_path, **flags)
-        result = judge(Grey(), store, pairs, fit_module.pair_loss(asked), bf16=False)
+        result = judge(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False)
         assert result.loss == pytest.approx(expected)
         assert (result.correct, result.decided) == (1, 2)
         network = Still()
@@ -188,7 +189,7 @@ def test_the_original_recipe_learns_brightness(db: Path, tmp_path: Path) -> None
 def test_accuracy_is_not_a_number_where_all_are_ties() -> None:
     store = store_of(np.array([0]), np.array([1]))
     pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32))
-    assert np.isnan(judge(Grey(), store, pairs, preference_loss, bf16=False).accuracy)
+    assert np.isnan(judge(Grey(), store, pairs, preference_loss, CPU, bf16=False).accuracy)
 
 
 def test_statistics_are_of_every_step_of_every_segment() -> None:
@@ -211,6 +212,7 @@ def test_an_interrupt_keeps_the_best_so_far(
     judged: list[list[torch.Tensor]] = []
 
     def spy(network: RewardNet, *rest: Any) -> fit_module.HeldOut:
+        assert not network.training
         judged.append([value.clone() for value in network.state_dict().values()])
         if len(judged) == 2:
             signal.raise_signal(signal.SIGINT)
@@ -226,6 +228,106 @@ def test_an_interrupt_keeps_the_best_so_far(
     said = capsys.readouterr().out
     assert "stopped by request; keeping the best so far, epoch 1" in said
     assert str(path) in said
+
+
+def standardised_returns(member: Member, store: SegmentStore) -> np.ndarray:
+    """Σₜ (r̂ − mean) / std of every segment."""
+    network = member.network.eval()
+    with torch.no_grad():
+        rewards = [network(*map(torch.tensor, store.get(index))) for index in range(len(store))]
+    return np.array([float(((reward - member.mean) / member.std).sum()) for reward in rewards])
+
+
+def test_an_ensemble_is_judged_by_its_averaged_standardised_returns(db: Path) -> None:
+    data = load_preferences([db], 100)
+    members = []
+    for seed, mean, std in ((1, 0.02, 0.5), (2, -0.1, 2.5)):
+        torch.manual_seed(seed)
+        members.append(Member(RewardNet((48, 48, 3), 4), mean, std))
+    result = judge_ensemble(RewardModel(members, CPU), data.segments, data.pairs, preference_loss, CPU)
+
+    first, second = data.pairs.first, data.pairs.second
+    average = np.mean([standardised_returns(member, data.segments) for member in members], 0)
+    decided = data.pairs.preference1 != 0.5
+    hits = (average[first] > average[second]) == (data.pairs.preference1 == 1)
+    assert (result.correct, result.decided) == (hits[decided].sum(), decided.sum())
+    difference = (0.5 + 2.5) / 2 * (average[first] - average[second])
+    losses = np.logaddexp(0, difference) - data.pairs.preference1 * difference
+    assert result.loss == pytest.approx(losses.mean(), rel=1e-4)
+
+
+def test_an_ensemble_is_fitted_bagged_judged_and_kept(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Pairs] = []
+    trained = fit_module.train_epoch
+
+    def spy(network: RewardNet, *rest: Any) -> float:
+        seen.append(rest[2])
+        return trained(network, *rest)
+
+    monkeypatch.setattr(fit_module, "train_epoch", spy)
+    path = fit(config(db, tmp_path, ensemble=3, epochs=1, frame_stride=5))
+
+    data = load_preferences([db], 100)
+    train, _ = split_by_segment(data.pairs, 0.2, 0)
+    allowed = {(int(data.pairs.first[at]), int(data.pairs.second[at])) for at in train}
+    drawn = [list(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)) for pairs in seen]
+    assert [len(pairs) for pairs in drawn] == [len(train)] * 3
+    assert all(set(pairs) < allowed for pairs in drawn)  # drawn with replacement, some are missing
+    assert drawn[0] != drawn[1] != drawn[2]
+
+    content = torch.load(path, weights_only=True)
+    assert len(content["members"]) == len(content["results"]["members"]) == 3
+    starts = [member["state_dict"]["out.2.weight"] for member in content["members"]]
+    assert not torch.equal(starts[0], starts[1])
+    store = data.segments
+    for member in load_reward_model(path).members:  # each standardised
+        assert output_statistics(member.network, store, bf16=False) == pytest.approx(
+            (member.mean, member.std), abs=1e-5
+        )
+    said = capsys.readouterr().out
+    assert "member 1 of 3, epoch 1: loss" in said
+    assert "member 3 of 3, epoch 1: loss" in said
+    figures = {"held_out_loss", "held_out_correct", "held_out_decided"}
+    assert all(set(member) == figures for member in content["results"]["members"])
+    assert set(content["results"]) == figures | {"members"}
+
+
+def test_an_ensemble_learns_brightness(db: Path, tmp_path: Path) -> None:
+    results = torch.load(fit(config(db, tmp_path, epochs=8, ensemble=2)), weights_only=True)["results"]
+    assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
+    members = [member["held_out_loss"] for member in results["members"]]
+    assert min(members) / 2 < results["held_out_loss"] < 2 * max(members)  # in the same unit
+
+
+@pytest.mark.parametrize(
+    ("at", "kept", "said"),
+    [(1, 1, "keeping the best so far, epoch 1"), (5, 2, "keeping the members fitted so far, 2")],
+)
+def test_an_interrupt_drops_the_member_half_fitted_unless_it_is_the_first(
+    db: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    at: int,
+    kept: int,
+    said: str,
+) -> None:
+    epochs = 0
+
+    def interrupted(network: RewardNet, *rest: Any) -> float:
+        nonlocal epochs
+        epochs += 1
+        if epochs == at:
+            signal.raise_signal(signal.SIGINT)
+        return _shake(network)
+
+    monkeypatch.setattr(fit_module, "train_epoch", interrupted)
+    path = fit(config(db, tmp_path, ensemble=4, epochs=2))
+    assert epochs == at
+    assert len(torch.load(path, weights_only=True)["members"]) == kept
+    assert f"stopped by request; {said}" in capsys.readouterr().out
 
 
 def test_stops_after_epochs_without_improvement(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.config import TrainConfig
+from lib.agent.trainer import train
 from lib.cli import UserError
 from lib.reward.model import (
     Member,
@@ -150,6 +152,54 @@ def test_an_ensemble_pays_the_mean_of_its_standardised_members() -> None:
         rtol=1e-3,
         atol=1e-3,
     )
+
+
+@pytest.mark.parametrize("pessimism", [0.0, 0.5, 2.0])
+def test_pessimism_pays_less_where_members_disagree(pessimism: float) -> None:
+    members = [Member(worn(seed=seed).eval(), 0.1 * seed, 1.0 + seed) for seed in range(3)]
+    frames, actions = steps(10)
+    with torch.no_grad():
+        each = torch.stack(
+            [(member.network(frames, actions) - member.mean) / member.std for member in members]
+        )
+    spread = ((each - each.mean(0)).square().sum(0) / 3).sqrt()
+    assert spread.min() > 0.01
+    torch.testing.assert_close(
+        RewardModel(members, CPU, pessimism=pessimism).pay(frames, actions),
+        each.mean(0) - pessimism * spread,
+        rtol=1e-3,
+        atol=1e-3,
+    )
+
+
+def test_members_that_agree_are_paid_in_full() -> None:
+    members, (frames, actions) = [Member(worn(), 0.3, 2.0)] * 3, steps(10)
+    torch.testing.assert_close(
+        RewardModel(members, CPU, pessimism=3.0).pay(frames, actions),
+        RewardModel(members[:1], CPU).pay(frames, actions),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_pessimism_needs_an_ensemble(tmp_path: Path) -> None:
+    for name, count in (("one.dat", 1), ("two.dat", 2)):
+        members = [Member(worn(seed=seed), 0.0, 1.0) for seed in range(count)]
+        save_reward_model(tmp_path / name, RewardModel(members, CPU), {}, {}, {})
+    torch.save(worn(SEAQUEST, 18).state_dict(), tmp_path / "bare.dat")
+    for name in ("one.dat", "bare.dat"):
+        with pytest.raises(UserError, match=rf"{name}: --pessimism 0\.5 expected an ensemble.*--ensemble 3"):
+            load_reward_model(tmp_path / name, pessimism=0.5)
+        load_reward_model(tmp_path / name, pessimism=0.0)
+    with pytest.raises(UserError, match=r"one\.dat: --pessimism 2 expected an ensemble"):
+        train(TrainConfig(name="x", reward=tmp_path / "one.dat", pessimism=2))
+    with pytest.raises(UserError, match=r"--pessimism expects a reward model .*add -r FILE"):
+        TrainConfig(name="x", pessimism=2)
+    frames, actions = steps(5)
+    hopeful, wary = (
+        load_reward_model(tmp_path / "two.dat", pessimism=k).pay(frames, actions) for k in (0, 1)
+    )
+    assert (wary < hopeful).all()
 
 
 def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:
