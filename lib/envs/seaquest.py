@@ -145,7 +145,7 @@ class SurfaceCounter:
         blinks = (divers_now == 0) & (self._divers > 1)
         aboard = np.where(blinks, self._divers, divers_now)
 
-        self.pickups += alive & ~surface & (aboard == self._divers + 1)
+        self.pickups += aboard == self._divers + 1
         self.rescues += self._from_below & surface & (self._divers == 6) & (aboard == 5)
         rises = self._from_below & surface & (oxygen_now > self._oxygen)
         self.refuels += rises

@@ -108,6 +108,16 @@ def test_the_probes_agree_with_the_memory() -> None:
     assert {0.0, 1.0} == set(surface[still].tolist())
 
 
+def test_one_stroke_below_the_surface_is_not_at_it() -> None:
+    game = begun()
+    game.give(oxygen=40, divers=1)
+    game.play("UP", 7)
+    game.play("NOOP", 10)
+    assert {(m.height, m.oxygen > 40) for m in game.memory[-8:]} == {(17, False)}
+    assert at_surface(np.stack(game.frames[-8:])).tolist() == [0.0] * 8
+    assert counted(game, first=42)[0] == 0
+
+
 @pytest.mark.parametrize("left", [64, 62, 40, 17, 16, 9, 1, 0])
 def test_the_oxygen_bar_is_read_while_it_flashes_too(left: int) -> None:
     game = begun()
