@@ -1,5 +1,6 @@
 """Overview and table of existing labels."""
 
+import itertools
 import json
 from collections.abc import Callable
 
@@ -98,6 +99,30 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
     last = site.labels()[-1]
     assert (last["annotator"], last["label"], last["sample1"]) == ("ada", 2, name(0))
     assert len(site.standing()) == 3
+
+
+def test_pages_turn_and_the_table_is_seen_and_walked_in_the_dark(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    pairs = itertools.combinations(range(12), 2)
+    add(site, *({"sample1": name(a), "sample2": name(b), "label": 1, "time": float(b)} for a, b in pairs))
+    page = enter(site, color_scheme="dark").page
+    page.goto(f"{site.base}/labels")
+    after = page.get_by_role("button", name="Next page")
+    after.wait_for()
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    assert after.locator(".q-icon").evaluate("e => getComputedStyle(e).color") == ink
+    page.focus("input[type=search]")
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Flagged"
+    assert page.evaluate("getComputedStyle(document.activeElement).boxShadow") != "none"
+    for rows in (25, 25, 16):
+        page.wait_for_function("rows => document.querySelectorAll('tbody a.pair').length == rows", arg=rows)
+        if rows == 25:
+            shown = page.locator("tbody a.pair").first.get_attribute("aria-label")
+            after.click()
+            page.locator(f"tbody tr:first-child a.pair:not([aria-label='{shown}'])").wait_for()
+    assert after.is_disabled()
 
 
 def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
