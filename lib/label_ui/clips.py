@@ -1,6 +1,6 @@
 """Segments as pictures a browser can play exactly: sprite sheets and thumbnails in indexed PNG.
 
-Atari frames use some 30 colours, so a palette image is lossless and small: 50 frames in 10–30 KB.
+Atari frames use some 30 colours, so a palette image is lossless and small: 50 frames in 15–25 KB.
 """
 
 from __future__ import annotations
