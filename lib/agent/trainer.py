@@ -19,7 +19,7 @@ from lib.agent.network import PolicyNet
 from lib.agent.returns import lambda_advantages
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.cli import UserError
-from lib.envs.make import make_world, probes
+from lib.envs.make import counter, make_world, probes
 from lib.preferences.recorder import SegmentRecorder
 from lib.reward.model import load_reward_model
 from lib.runs import (
@@ -268,7 +268,9 @@ def train(config: TrainConfig) -> Path | None:
             monitor.after(rollout, parts, steps, lr)
             if not interrupt.asked and (steps >= next_eval or steps >= config.steps):
                 next_eval = steps + config.eval_every
-                result = evaluate(network, arena, _EVAL_SEED + config.seed, device, bf16, probes(config.env))
+                events = counter(config.env, config.eval_games)
+                seed = _EVAL_SEED + config.seed
+                result = evaluate(network, arena, seed, device, bf16, probes(config.env), events)
                 charts.scalars(_evaluation_scalars(result), steps)
                 progress.line(f"{format_count(steps)} steps: {result}")
                 if folder is not None:
