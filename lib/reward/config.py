@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
+from lib.reward.masks import PRESETS, read_mask
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class FitConfig:
         min=1,
         help="fit on every n-th step of a clip, from a random first one (5: five times faster)",
     )
+    mask: list[str] = flag(
+        default=[],
+        nargs=1,
+        metavar="X,Y,W,H",
+        help=f"hide this rectangle of every frame from the reward model, or one of {', '.join(PRESETS)}; repeatable",
+    )
     num_actions: int | None = flag(
         default=None,
         min=1,
@@ -58,3 +65,5 @@ class FitConfig:
     def __post_init__(self) -> None:
         if not self.dbs:
             raise UserError("expected at least one DB, a folder of segments with a labels.json")
+        for text in self.mask:
+            read_mask(text)

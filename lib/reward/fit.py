@@ -14,6 +14,7 @@ from lib.cli import UserError
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, PreferenceData, SegmentStore, load_preferences, split_by_segment
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
+from lib.reward.masks import Mask, masks_for
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from lib.runs import (
     Charts,
@@ -235,6 +236,8 @@ def fit(config: FitConfig) -> Path:
                 f"expected at least {_LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
                 f"label more with 02_label_ui.py"
             )
+        assert data.segments.frame_shape is not None
+        masks = masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)
         train, test = split_by_segment(data.pairs, config.held_out, config.seed)
         run_dir = make_run_dir(config.runs, "reward", config.name)
         write_config(run_dir, dataclasses.asdict(config))
@@ -250,7 +253,7 @@ def fit(config: FitConfig) -> Path:
             judged: list[HeldOut] = []
             for number in range(config.ensemble):
                 network, best = _fit_member(
-                    number, config, data, train, test, device, bf16, charts, progress, interrupt
+                    number, config, data, masks, train, test, device, bf16, charts, progress, interrupt
                 )
                 if interrupt.asked and members:  # one half fitted would have as large a say as the others
                     progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
@@ -279,6 +282,7 @@ def _fit_member(
     number: int,
     config: FitConfig,
     data: PreferenceData,
+    masks: tuple[Mask, ...],
     train: np.ndarray,
     test: np.ndarray,
     device: torch.device,
@@ -299,7 +303,9 @@ def _fit_member(
         train = rng.choice(train, len(train))
         who, chart = f"member {number + 1} of {config.ensemble}, ", f"_{number + 1}"
     assert data.segments.frame_shape is not None
-    network = RewardNet(data.segments.frame_shape, data.segments.num_actions, config.dropout).to(device)
+    network = RewardNet(data.segments.frame_shape, data.segments.num_actions, config.dropout, masks).to(
+        device
+    )
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
     best, best_state, best_epoch = None, copy.deepcopy(network.state_dict()), 0

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lib.cli import UserError
+from lib.reward.masks import Mask
 from lib.runs import load_checkpoint, save_checkpoint
 
 
@@ -19,12 +20,18 @@ class RewardNet(nn.Module):
     """Four convolutions of 16 filters (7/3, 5/2, 3/1, 3/1), the one-hot action joined behind them, 64 units, 1.
 
     Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the
-    original experiment, whose checkpoints load as they are.
+    original experiment, whose checkpoints load as they are. Masks are blank (black) to it, whatever is there.
     """
 
-    def __init__(self, frame_shape: tuple[int, int, int], num_actions: int, dropout: float = 0.5) -> None:
+    def __init__(
+        self,
+        frame_shape: tuple[int, int, int],
+        num_actions: int,
+        dropout: float = 0.5,
+        masks: Sequence[Mask] = (),
+    ) -> None:
         super().__init__()
-        self.frame_shape, self.num_actions = frame_shape, num_actions
+        self.frame_shape, self.num_actions, self.masks = frame_shape, num_actions, tuple(masks)
         layers: list[nn.Module] = []
         channels = frame_shape[2]
         for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
@@ -50,7 +57,10 @@ class RewardNet(nn.Module):
         Returns:
           float32 `[N]`.
         """
-        return self._head(self.conv(_scaled(frames)), actions)
+        pictures = _scaled(frames)
+        for x, y, width, height in self.masks:
+            pictures[:, :, y : y + height, x : x + width] = 0
+        return self._head(self.conv(pictures), actions)
 
     def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         one_hot = F.one_hot(actions, self.num_actions).to(features.dtype)
@@ -58,7 +68,7 @@ class RewardNet(nn.Module):
 
     def for_paying(self) -> "RewardNet":
         """A copy that computes the same in evaluation mode with fewer passes: batch norms folded, no dropout."""
-        fast = RewardNet(self.frame_shape, self.num_actions)
+        fast = RewardNet(self.frame_shape, self.num_actions, masks=self.masks)
         fast.load_state_dict(self.state_dict())
         fast.eval()
         layers: list[nn.Module] = []
@@ -193,6 +203,7 @@ def save_reward_model(
     payload = {
         "frame_shape": list(model.frame_shape),
         "num_actions": model.num_actions,
+        "masks": [list(mask) for mask in model.members[0].network.masks],
         "members": [
             {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
             for member in model.members
@@ -237,10 +248,11 @@ def load_reward_model(
         members, origin = [Member(network, 0.0, 1.0)], {}
     else:
         height, width, channels = payload["frame_shape"]
+        masks = [tuple(mask) for mask in payload.get("masks", [])]  # files of before there were any
         members = [
             Member(
                 _network_from_state(
-                    member["state_dict"], (height, width, channels), payload["num_actions"], path
+                    member["state_dict"], (height, width, channels), payload["num_actions"], path, masks
                 ),
                 float(member["mean"]),
                 float(member["std"]),
@@ -257,10 +269,14 @@ def load_reward_model(
 
 
 def _network_from_state(
-    state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int], num_actions: int, path: Path
+    state: dict[str, torch.Tensor],
+    frame_shape: tuple[int, int, int],
+    num_actions: int,
+    path: Path,
+    masks: Sequence[Mask] = (),
 ) -> RewardNet:
     try:
-        network = RewardNet(frame_shape, num_actions)
+        network = RewardNet(frame_shape, num_actions, masks=masks)
         network.load_state_dict(state)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())

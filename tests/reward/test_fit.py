@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.cli import UserError
+from lib.cli import UserError, parse
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
@@ -371,6 +371,42 @@ def test_what_was_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert said.count("left out") >= 1
     assert "00/77777777.dat" in said
     assert "held-out accuracy" in said
+
+
+def test_a_mask_holds_in_the_fit_and_in_the_payout(db: Path, tmp_path: Path) -> None:
+    """The lower half carries as much as the upper; hidden, it counts neither when fitting nor when paying."""
+    flags = {"mask": ["0,24,48,24", "40,0,8,8"], "ensemble": 2, "epochs": 1, "frame_stride": 5}
+    model = load_reward_model(fit(config(db, tmp_path, **flags)))
+    assert [member.network.masks for member in model.members] == [((0, 24, 48, 24), (40, 0, 8, 8))] * 2
+    bright, dark = clip(200, steps=4), clip(20, steps=4)
+    mixed = bright.frames.copy()
+    mixed[:, 24:] = dark.frames[:, 24:]
+    paid = model.rewards(bright.frames, bright.actions)
+    assert np.array_equal(model.rewards(mixed, bright.actions), paid)
+    mixed[:, 23] = dark.frames[:, 23]
+    assert not np.array_equal(model.rewards(mixed, bright.actions), paid)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        ("0,0,49,10", "--mask 0,0,49,10: expected a rectangle within frames of 48 rows and 48 columns"),
+        ("seaquest-score", "a preset of seaquest, but the segments are of Grey-v0"),
+        ("the score", "--mask the score: expected X,Y,W,H in pixels"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_said_before_anything_is_made(
+    db: Path, tmp_path: Path, mask: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        fit(config(db, tmp_path, mask=[mask]))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_masks_are_flags_of_their_own_and_repeatable() -> None:
+    read = parse(FitConfig, ["-n", "x", "-o", "o", "--mask", "1,2,3,4", "--mask", "pong-score", "db", "db2"])
+    assert read.mask == ["1,2,3,4", "pong-score"]
+    assert read.dbs == [Path("db"), Path("db2")]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x"])

@@ -1,6 +1,7 @@
 """The reward model: the original's weights fit, what it pays is standardised, others are refused."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,10 +58,12 @@ def test_too_small_a_picture_is_said(frame_shape: tuple[int, int, int]) -> None:
         RewardNet(frame_shape, 3)
 
 
-def worn(frame_shape: tuple[int, int, int] = SMALL, num_actions: int = 4, seed: int = 0) -> RewardNet:
+def worn(
+    frame_shape: tuple[int, int, int] = SMALL, num_actions: int = 4, seed: int = 0, **options: Any
+) -> RewardNet:
     """A network whose batch norms have seen something: no statistic or weight is trivial."""
     torch.manual_seed(seed)
-    network = RewardNet(frame_shape, num_actions)
+    network = RewardNet(frame_shape, num_actions, **options)
     with torch.no_grad():
         for layer in network.conv:
             if isinstance(layer, torch.nn.BatchNorm2d):
@@ -206,6 +209,52 @@ def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:
     network, (frames, actions) = worn().train(), steps(4)
     paid = RewardModel([Member(network, 0.0, 1.0)], CPU).pay(frames, actions)
     torch.testing.assert_close(paid, network.eval()(frames, actions).detach(), rtol=1e-4, atol=1e-4)
+
+
+MASKS = [(10, 4, 20, 9), (0, 40, 52, 8)]  # the second reaches three of the frame's sides
+
+
+@pytest.mark.parametrize("mode", ["fitting", "judging", "paying"])
+def test_what_a_mask_hides_has_no_influence(mode: str) -> None:
+    frames, actions = steps(8)
+    hidden = torch.zeros(SMALL[:2], dtype=torch.bool)
+    for x, y, width, height in MASKS:
+        hidden[y : y + height, x : x + width] = True
+    noise = torch.randint(0, 256, frames.shape, dtype=torch.uint8)
+    inside = torch.where(hidden[..., None], noise, frames)
+    beside = frames.clone()
+    beside[:, 13, 15] = 255 - beside[:, 13, 15]  # the row below the first mask
+    assert not torch.equal(inside, frames)
+
+    network = worn(masks=MASKS, dropout=0.0).train(mode == "fitting")
+    judge = RewardModel([Member(network, 0.0, 1.0)], CPU).pay if mode == "paying" else network
+    given = frames.clone()
+    with torch.no_grad():
+        assert torch.equal(judge(inside, actions), judge(given, actions))
+        assert not torch.equal(judge(beside, actions), judge(frames, actions))
+        blank = torch.where(hidden[..., None], 0, frames)
+        unmasked = worn(dropout=0.0).train(mode == "fitting")
+        plain = RewardModel([Member(unmasked, 0.0, 1.0)], CPU).pay if mode == "paying" else unmasked
+        assert torch.equal(judge(frames, actions), plain(blank, actions))
+    assert torch.equal(given, frames)  # the caller's are left as they were
+
+
+def test_masks_come_back_and_older_checkpoints_have_none(tmp_path: Path) -> None:
+    path, (frames, actions) = tmp_path / "reward-x.dat", steps(5)
+    model = RewardModel(
+        [Member(worn(masks=MASKS), 0.0, 1.0), Member(worn(masks=MASKS, seed=1), 0.0, 1.0)], CPU
+    )
+    save_reward_model(path, model, {}, {}, {})
+    loaded = load_reward_model(path)
+    assert [list(member.network.masks) for member in loaded.members] == [MASKS, MASKS]
+    assert torch.equal(loaded.pay(frames, actions), model.pay(frames, actions))
+
+    content = torch.load(path, weights_only=True)
+    del content["masks"]
+    torch.save(content, path)
+    older = load_reward_model(path)
+    assert older.members[0].network.masks == ()
+    assert not torch.equal(older.pay(frames, actions), model.pay(frames, actions))
 
 
 def test_numpy_arrays_are_paid_alike() -> None:
