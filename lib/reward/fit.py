@@ -296,8 +296,9 @@ def _fit_member(
     Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
     replacement (Christiano et al., section 2.2.3). All are judged by the same held-out pairs.
     """
-    rng = np.random.default_rng([config.seed, number])
-    torch.manual_seed(int(rng.integers(2**31)))
+    seed = config.seed + 1000 * number  # a thousand apart, so that fits with seeds 0, 1, 2, … share no member
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     who, chart = "", ""
     if config.ensemble > 1:
         train = rng.choice(train, len(train))
