@@ -36,6 +36,17 @@ class FitConfig:
     dropout: float = flag(
         default=0.0, min=0, max=0.95, help="dropout in the convolutions; the original had 0.5"
     )
+    l2: float = flag(
+        default=0.0,
+        min=0,
+        help="first weight of ℓ2 regularisation; adapted after each epoch to hold held-out ÷ training loss in 1.1 … 1.5",
+    )
+    shift: int = flag(
+        default=0, min=0, metavar="PIXELS", help="move frames at random by up to so many pixels when fitting"
+    )
+    noise: float = flag(
+        default=0.0, min=0, help="standard deviation of noise on the pixels, in 0 … 1, when fitting"
+    )
     epochs: int = flag(default=100, min=1, help="epochs at the most")
     patience: int = flag(default=4, min=1, help="stop after this many epochs without a better held-out loss")
     held_out: float = flag(

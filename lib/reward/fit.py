@@ -95,6 +95,25 @@ def _both_returns(
     return returns[: len(pairs)], returns[len(pairs) :]
 
 
+def adapted_l2(l2: float, train_loss: float, held_out_loss: float, step: float = 0.5) -> float:
+    """The weight λ of ℓ2 regularisation (½ λ Σ θ² beside the loss) for the next epoch.
+
+    Raised to λ (1 + step) where the held-out loss is more than 1.5 times the training loss, lowered to λ (1 − step)
+    where it is less than 1.1 times that, as Christiano et al. adapt theirs (section 2.2.3). 0 stays 0.
+
+    Args:
+      l2: λ, at least 0.
+      train_loss: mean loss over the training pairs, without the regularisation.
+      held_out_loss: mean loss over the held-out pairs.
+      step: how fast, between 0 and 1.
+    """
+    if held_out_loss > 1.5 * train_loss:
+        return l2 * (1 + step)
+    if held_out_loss < 1.1 * train_loss:
+        return l2 * (1 - step)
+    return l2
+
+
 def train_epoch(
     network: RewardNet,
     optimizer: torch.optim.Optimizer,
@@ -304,10 +323,16 @@ def _fit_member(
         train = rng.choice(train, len(train))
         who, chart = f"member {number + 1} of {config.ensemble}, ", f"_{number + 1}"
     assert data.segments.frame_shape is not None
-    network = RewardNet(data.segments.frame_shape, data.segments.num_actions, config.dropout, masks).to(
-        device
-    )
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr)
+    network = RewardNet(
+        data.segments.frame_shape,
+        data.segments.num_actions,
+        config.dropout,
+        masks,
+        config.shift,
+        config.noise,
+    ).to(device)
+    l2 = config.l2
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=l2)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
     best, best_state, best_epoch = None, copy.deepcopy(network.state_dict()), 0
     began = time.perf_counter()
@@ -322,6 +347,9 @@ def _fit_member(
                 f"{who}epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}"
             )
             break
+        if config.l2:
+            charts.scalars({f"l2{chart}": l2}, epoch)
+            optimizer.param_groups[0]["weight_decay"] = l2 = adapted_l2(l2, train_loss, result.loss)
         charts.scalars(
             {
                 f"loss/train{chart}": train_loss,

@@ -21,6 +21,7 @@ class RewardNet(nn.Module):
 
     Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the
     original experiment, whose checkpoints load as they are. Masks are blank (black) to it, whatever is there.
+    Dropout, shifts and noise are for fitting only: in evaluation mode there are none.
     """
 
     def __init__(
@@ -29,9 +30,12 @@ class RewardNet(nn.Module):
         num_actions: int,
         dropout: float = 0.5,
         masks: Sequence[Mask] = (),
+        shift: int = 0,
+        noise: float = 0.0,
     ) -> None:
         super().__init__()
         self.frame_shape, self.num_actions, self.masks = frame_shape, num_actions, tuple(masks)
+        self._shift, self._noise = shift, noise
         layers: list[nn.Module] = []
         channels = frame_shape[2]
         for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
@@ -60,6 +64,10 @@ class RewardNet(nn.Module):
         pictures = _scaled(frames)
         for x, y, width, height in self.masks:
             pictures[:, :, y : y + height, x : x + width] = 0
+        if self.training and self._shift:  # after the masks, so that nothing moves out from under one
+            pictures = randomly_shifted(pictures, self._shift)
+        if self.training and self._noise:
+            pictures = pictures + self._noise * torch.randn_like(pictures)
         return self._head(self.conv(pictures), actions)
 
     def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
@@ -104,6 +112,26 @@ def _scaled(frames: torch.Tensor) -> torch.Tensor:
     kind = frames.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
     return frames.permute(0, 3, 1, 2).to(dtype) / 255
+
+
+def randomly_shifted(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
+    """Moves each picture by its own random number of pixels, edges repeated (as in DrQ, arXiv 2004.13649).
+
+    Args:
+      pictures: `[N, C, H, W]`.
+      pixels: the most, up, down, left and right.
+
+    Returns:
+      `[N, C, H, W]`, channels last.
+    """
+    count, _, height, width = pictures.shape
+    by = torch.randint(-pixels, pixels + 1, (2, count, 1), device=pictures.device)
+    rows, columns = (
+        (torch.arange(side, device=pictures.device) + offsets).clamp(0, side - 1)
+        for side, offsets in zip((height, width), by, strict=True)
+    )
+    which = torch.arange(count, device=pictures.device)[:, None, None]
+    return pictures.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)

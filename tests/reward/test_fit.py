@@ -13,7 +13,15 @@ from lib.cli import UserError, parse
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
-from lib.reward.fit import fit, judge, judge_ensemble, output_statistics, segment_returns, train_epoch
+from lib.reward.fit import (
+    adapted_l2,
+    fit,
+    judge,
+    judge_ensemble,
+    output_statistics,
+    segment_returns,
+    train_epoch,
+)
 from lib.reward.loss import preference_loss
 from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model
 from tests.reward.clips import add_labels, clip, grey_db, save
@@ -179,6 +187,49 @@ def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) ->
         optimizer = torch.optim.SGD(network.parameters(), lr=0)
         trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
         assert trained == pytest.approx(expected)
+
+
+def test_l2_is_raised_above_one_and_a_half_lowered_below_one_point_one_and_else_left() -> None:
+    assert adapted_l2(0.01, 1.0, 1.6) == pytest.approx(0.015)
+    assert adapted_l2(0.01, 1.0, 1.0) == pytest.approx(0.005)
+    assert adapted_l2(0.01, 0.5, 0.8, step=0.1) == pytest.approx(0.011)
+    assert adapted_l2(0.01, 0.5, 0.5, step=0.1) == pytest.approx(0.009)
+    for held_out_loss in (1.1, 1.3, 1.5):
+        assert adapted_l2(0.01, 1.0, held_out_loss) == 0.01
+    assert adapted_l2(0.0, 1.0, 9.0) == 0
+    assert adapted_l2(0.01, 0.0, 0.5) == pytest.approx(0.015)  # no division by a training loss of 0
+
+
+def test_l2_is_adapted_between_epochs(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [(0.5, 1.0), (0.5, 0.6), (0.5, 0.4), (0.5, 0.3)]  # above, within, below, below the interval
+    used: list[float] = []
+
+    def train_spy(network: RewardNet, optimizer: torch.optim.Optimizer, *rest: Any) -> float:
+        used.append(optimizer.param_groups[0]["weight_decay"])
+        _shake(network)
+        return losses[len(used) - 1][0]
+
+    def judge_spy(*_: Any) -> fit_module.HeldOut:
+        return fit_module.HeldOut(losses[len(used) - 1][1], 3, 4)
+
+    monkeypatch.setattr(fit_module, "train_epoch", train_spy)
+    monkeypatch.setattr(fit_module, "judge", judge_spy)
+    fit(config(db, tmp_path, epochs=4, l2=0.01))
+    assert used == pytest.approx([0.01, 0.015, 0.015, 0.0075])
+
+
+def test_l2_shrinks_the_weights(db: Path, tmp_path: Path) -> None:
+    def size(path: Path) -> float:
+        return float(torch.load(path, weights_only=True)["members"][0]["state_dict"]["out.0.weight"].norm())
+
+    free, held = (size(fit(config(db, tmp_path / str(l2), epochs=2, frame_stride=5, l2=l2))) for l2 in (0, 1))
+    assert held < 0.9 * free
+
+
+def test_brightness_is_learned_under_augmentation(db: Path, tmp_path: Path) -> None:
+    path = fit(config(db, tmp_path, epochs=8, shift=2, noise=0.05, l2=1e-4))
+    results = torch.load(path, weights_only=True)["results"]
+    assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
 
 
 def test_the_original_recipe_learns_brightness(db: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lib.reward.model import (
     RewardNet,
     conv_features,
     load_reward_model,
+    randomly_shifted,
     save_reward_model,
 )
 
@@ -237,6 +238,45 @@ def test_what_a_mask_hides_has_no_influence(mode: str) -> None:
         plain = RewardModel([Member(unmasked, 0.0, 1.0)], CPU).pay if mode == "paying" else unmasked
         assert torch.equal(judge(frames, actions), plain(blank, actions))
     assert torch.equal(given, frames)  # the caller's are left as they were
+
+
+def test_each_picture_is_shifted_by_its_own_pixels_with_edges_repeated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.rand(200, 3, 9, 7, generator=generator)
+    torch.manual_seed(0)
+    moved = randomly_shifted(pictures, 2)
+    assert moved.shape == pictures.shape
+    padded = torch.nn.functional.pad(pictures, (2, 2, 2, 2), mode="replicate")
+    found: set[tuple[int, int]] = set()
+    for before, after in zip(padded, moved, strict=True):
+        fits = [
+            (x, y) for x in range(5) for y in range(5) if torch.equal(before[:, y : y + 9, x : x + 7], after)
+        ]
+        assert len(fits) == 1
+        found.update(fits)
+    assert len(found) == 25  # every way, not moving at all among them
+
+
+@pytest.mark.parametrize("options", [{"shift": 3}, {"noise": 0.1}])
+def test_shifts_and_noise_are_for_fitting_only_and_masks_hold_under_them(options: dict[str, Any]) -> None:
+    frames, actions = steps(16)
+    network = worn(dropout=0.0, masks=MASKS, **options)
+    plain = worn(dropout=0.0, masks=MASKS)
+    inside = frames.clone()
+    for x, y, width, height in MASKS:
+        inside[:, y : y + height, x : x + width] = 255
+
+    def fitted(given: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        with torch.no_grad():
+            return network.train()(given, actions)
+
+    assert torch.equal(fitted(frames), fitted(inside))
+    assert not torch.equal(fitted(frames), plain.train()(frames, actions))
+    network.load_state_dict(plain.state_dict())  # the batch norms have moved
+    paid = RewardModel([Member(network, 0.0, 1.0)], CPU).pay(frames, actions)
+    assert torch.equal(paid, RewardModel([Member(plain, 0.0, 1.0)], CPU).pay(frames, actions))
+    assert torch.equal(network.eval()(frames, actions), plain.eval()(frames, actions))
 
 
 def test_masks_come_back_and_older_checkpoints_have_none(tmp_path: Path) -> None:
