@@ -72,7 +72,7 @@ def worn(
                 layer.running_var.uniform_(0.01, 0.1)  # type: ignore[union-attr]
                 layer.weight.uniform_(-2, 2)
                 layer.bias.normal_()
-        network.state_dict()["out.2.weight"].mul_(5)
+        network.state_dict()["out.2.weight"].uniform_(-0.6, 0.6)
     return network
 
 
