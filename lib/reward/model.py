@@ -47,9 +47,14 @@ class RewardNet(nn.Module):
             ]
             channels = 16
         self.conv = nn.Sequential(*layers, nn.Flatten())
+        last = nn.Linear(64, 1)
         self.out = nn.Sequential(
-            nn.Linear(conv_features(frame_shape) + num_actions, 64), nn.LeakyReLU(), nn.Linear(64, 1)
+            nn.Linear(conv_features(frame_shape) + num_actions, 64), nn.LeakyReLU(), last
         )
+        # Sums over a segment begin near 0. From large ones, a loss that allows for a teacher's errors takes what is
+        # wrong at first for such an error and never learns it.
+        nn.init.normal_(last.weight, std=1e-3)
+        nn.init.zeros_(last.bias)
 
     def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂ of single steps, before standardisation.
