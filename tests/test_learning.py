@@ -39,7 +39,7 @@ def test_preferences_alone_teach_the_dot_to_keep_to_the_middle(tmp_path: Path) -
     )
     run("02_label_ui.py -d @db --teacher score --count 300", tmp_path)
     run("03_reward_train.py -n dot -o @rewards @db --frame-stride 5", tmp_path)
-    run(f"01_a2c.py -n dot {dot} -r @rewards/reward-dot.dat --steps 40000 --num-envs 32 --save @v1", tmp_path)
+    run(f"01_a2c.py -n dot {dot} -r @rewards/reward-dot.dat --steps 30000 --num-envs 32 --save @v1", tmp_path)
 
     chance, taught = (
         mean_interval(load_checkpoint(tmp_path / name / "latest.dat", "policy")["evaluation"]["scores"])
