@@ -68,6 +68,27 @@ class FitConfig:
         min=1,
         help="size of the action set, for segments of the original format that do not say it",
     )
+    only: list[str] = flag(
+        default=[],
+        nargs=1,
+        metavar="LABELLER",
+        help="take this person's or teacher's labels only; repeatable",
+    )
+    weight: list[str] = flag(
+        default=[],
+        nargs=1,
+        metavar="LABELLER=W",
+        help="let this labeller's labels count W times, or not at all (0); repeatable",
+    )
+    audit: Path | None = flag(
+        default=None,
+        metavar="POLICY",
+        help="play this policy and show where the reward model is out of its data (needs --ensemble)",
+    )
+    audit_games: int = flag(default=4, min=1, help="environments that --audit plays")
+    judge: Path | None = flag(
+        default=None, metavar="REWARD", help="audit this reward model instead of fitting one"
+    )
     memory_mb: int = flag(default=4096, min=0, help="memory for decoded segments; the rest is read as needed")
     seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
@@ -78,3 +99,25 @@ class FitConfig:
             raise UserError("expected at least one DB, a folder of segments with a labels.json")
         for text in self.mask:
             read_mask(text)
+        self.weights()
+        if self.judge is not None and self.audit is None:
+            raise UserError(
+                "--judge expected --audit POLICY beside it, the policy whose play is to be judged"
+            )
+
+    def weights(self) -> dict[str, float]:
+        """`--weight` as numbers by labeller.
+
+        Raises:
+          UserError: one is not LABELLER=W with W at least 0.
+        """
+        weights = {}
+        for text in self.weight:
+            name, _, number = text.rpartition("=")
+            try:
+                weights[name] = float(number)
+            except ValueError:
+                weights[name] = -1.0
+            if not name or not 0 <= weights[name] < float("inf"):
+                raise UserError(f"--weight {text}: expected LABELLER=W with W a number of at least 0")
+        return weights

@@ -1,14 +1,15 @@
 """Labelled pairs as arrays: what a fit reads, and how it is split."""
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.labels import LabelLog, current
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
 """μ of the preference loss for each label; a pair that nobody could tell apart (null) has none."""
@@ -21,13 +22,14 @@ class Pairs:
     first: np.ndarray  # int64 [N], index of a segment
     second: np.ndarray  # int64 [N]
     preference1: np.ndarray  # float32 [N], μ
+    weight: np.ndarray  # float32 [N], above 0: how much the label counts in a loss
 
     def __len__(self) -> int:
         return len(self.first)
 
     def subset(self, index: np.ndarray) -> "Pairs":
         """The pairs at these positions."""
-        return Pairs(self.first[index], self.second[index], self.preference1[index])
+        return Pairs(self.first[index], self.second[index], self.preference1[index], self.weight[index])
 
 
 class SegmentStore:
@@ -37,6 +39,7 @@ class SegmentStore:
         self._budget = memory_mb * 1e6
         self._sources: list[tuple[SegmentDB, str]] = []
         self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sidecars: list[Sidecar | None] = []
         self.frame_shape: tuple[int, int, int] | None = None
         self.num_actions = 0
         self.env_id = ""
@@ -66,6 +69,7 @@ class SegmentStore:
         actions = int(segment.actions.max()) + 1 if segment.sidecar is None else segment.sidecar.num_actions
         self.num_actions = max(self.num_actions, actions)
         self._sources.append((db, name))
+        self._sidecars.append(segment.sidecar)
         self._hold(len(self._sources) - 1, segment)
         return len(self._sources) - 1
 
@@ -82,6 +86,14 @@ class SegmentStore:
         segment = db.load(name)
         return segment.frames, segment.actions
 
+    def source(self, index: int) -> tuple[SegmentDB, str]:
+        """Where a segment lies: its DB and its name there."""
+        return self._sources[index]
+
+    def sidecar(self, index: int) -> Sidecar | None:
+        """What was recorded beside a segment; None for one of the original format. Never for a model's eyes."""
+        return self._sidecars[index]
+
 
 @dataclass(frozen=True)
 class PreferenceData:
@@ -89,13 +101,23 @@ class PreferenceData:
 
     segments: SegmentStore
     pairs: Pairs
+    labels: list[Label]
+    """The label behind each pair."""
+    db_of: np.ndarray
+    """int64 `[N]`: which DB, in the order given, each pair is of."""
     problems: list[str]
     """Labels and segments that were left out, one line each."""
     parents: list[dict[str, object]]
     """What each DB contributed, for the checkpoint."""
 
 
-def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None = None) -> PreferenceData:
+def load_preferences(
+    dbs: list[Path],
+    memory_mb: float,
+    num_actions: int | None = None,
+    weights: dict[str, float] | None = None,
+    only: Collection[str] = (),
+) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
     Labels of `null` (cannot tell) are left out. Where several people labelled one pair, each of their labels
@@ -105,15 +127,20 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
       dbs: folders of segments with a labels.json each.
       memory_mb: budget for decoded segments.
       num_actions: size of the action set, where the segments do not say it.
+      weights: how much the labels of a labeller (a person's or a teacher's name) count; 1 where nothing is said,
+        and labels of weight 0 are left out.
+      only: the labellers whose labels to take; empty for all.
 
     Raises:
-      UserError: a DB is missing or without labels, or the DBs are of different environments.
+      UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
+    weights = weights or {}
     store = SegmentStore(memory_mb)
     problems: list[str] = []
     parents: list[dict[str, object]] = []
-    first, second, preference1 = [], [], []
-    for path in dbs:
+    first, second, kept, db_of = [], [], [], []
+    known: set[str] = set()
+    for number, path in enumerate(dbs):
         db, log = SegmentDB(path), LabelLog(path / "labels.json")
         db.refresh()
         labels = [label for label in current(log.read()) if label.label is not None]
@@ -122,6 +149,12 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
             raise UserError(
                 f"{path}: expected labels in {path / 'labels.json'}, found none; label with 02_label_ui.py"
             )
+        known.update(map(labeller_of, labels))
+        labels = [
+            label
+            for label in labels
+            if weights.get(labeller_of(label), 1) > 0 and (not only or labeller_of(label) in only)
+        ]
         index: dict[str, int] = {}
         broken: set[str] = set()
         used = 0
@@ -137,9 +170,10 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
             if label.sample1 in index and label.sample2 in index and label.label is not None:
                 first.append(index[label.sample1])
                 second.append(index[label.sample2])
-                preference1.append(PREFERENCE1[label.label])
+                kept.append(label)
+                db_of.append(number)
                 used += 1
-        labellers = sorted({label.annotator or label.teacher or "unknown" for label in labels})
+        labellers = sorted(set(map(labeller_of, labels)))
         parents.append({"db": str(path), "labels": used, "labellers": labellers})
     if num_actions is not None:
         if num_actions < store.num_actions:
@@ -147,20 +181,47 @@ def load_preferences(dbs: list[Path], memory_mb: float, num_actions: int | None 
                 f"--num-actions {num_actions}: the segments hold actions up to {store.num_actions - 1}"
             )
         store.num_actions = num_actions
-    pairs = Pairs(np.array(first, np.int64), np.array(second, np.int64), np.array(preference1, np.float32))
-    return PreferenceData(store, pairs, problems, parents)
+    strangers = sorted((set(weights) | set(only)) - known)
+    if strangers:
+        raise UserError(
+            f"--weight and --only: expected labellers among {', '.join(sorted(known))}, got {', '.join(strangers)}"
+        )
+    pairs = Pairs(
+        np.array(first, np.int64),
+        np.array(second, np.int64),
+        np.array([PREFERENCE1[label.label] for label in kept if label.label is not None], np.float32),
+        np.array([weights.get(labeller_of(label), 1) for label in kept], np.float32),
+    )
+    return PreferenceData(store, pairs, kept, np.array(db_of, np.int64), problems, parents)
 
 
-def split_by_segment(pairs: Pairs, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def labeller_of(label: Label) -> str:
+    """The name of the person or the simulated teacher who gave a label."""
+    return label.annotator or label.teacher or "unknown"
+
+
+def asked_at_random(labels: Sequence[Label]) -> np.ndarray:
+    """Which pairs nobody chose for what a model thinks of them, bool `[N]`.
+
+    Only those can be held out: a model's accuracy on pairs that were asked because it was unsure of them says
+    little about its accuracy on others. Labels of the original format say nothing; it drew its pairs at random.
+    """
+    return np.array([label.strategy in (None, "random") for label in labels], bool)
+
+
+def split_by_segment(
+    pairs: Pairs, held_out: float, seed: int, eligible: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Splits pairs so that no segment stands on both sides, which would leak what it looks like.
 
     Held-out segments are gathered by walking from pair to pair, so that few pairs are torn apart; a pair with
-    one segment on either side belongs to neither.
+    one segment on either side belongs to neither, and nor does one within the held-out side that is not eligible.
 
     Args:
       pairs: the labelled pairs.
-      held_out: share of the pairs to hold out.
+      held_out: share of the pairs to hold out; fewer where fewer are eligible.
       seed: of the walk.
+      eligible: bool `[N]`, the pairs that may be held out; None for all.
 
     Returns:
       int64 positions of the training pairs and of the held-out pairs, each sorted.
@@ -169,26 +230,33 @@ def split_by_segment(pairs: Pairs, held_out: float, seed: int) -> tuple[np.ndarr
       UserError: too few labels for both sides to have any.
     """
     rng = np.random.default_rng(seed)
-    wanted = max(1, round(held_out * len(pairs)))
+    pool = np.arange(len(pairs)) if eligible is None else np.flatnonzero(eligible)
+    if not len(pool):
+        raise UserError(
+            f"none of the {len(pairs)} labels is of a pair drawn at random, and only those can judge a fit; "
+            f"label some with 02_label_ui.py --strategy random"
+        )
+    candidates = pairs.subset(pool)
+    wanted = max(1, min(round(held_out * len(pairs)), len(pool)))
     neighbours: dict[int, list[int]] = {}
-    for position, ends in enumerate(zip(pairs.first, pairs.second, strict=True)):
+    for position, ends in enumerate(zip(candidates.first, candidates.second, strict=True)):
         for end in map(int, ends):
             neighbours.setdefault(end, []).append(position)
 
     inside: set[int] = set()
-    for start in rng.permutation(len(pairs)):
-        queue = deque([int(pairs.first[start]), int(pairs.second[start])])
-        while queue and _count_inside(pairs, inside) < wanted:
+    for start in rng.permutation(len(candidates)):
+        queue = deque([int(candidates.first[start]), int(candidates.second[start])])
+        while queue and _count_inside(candidates, inside) < wanted:
             segment = queue.popleft()
             if segment in inside:
                 continue
             inside.add(segment)
             for position in neighbours[segment]:
-                queue += [int(pairs.first[position]), int(pairs.second[position])]
-        if _count_inside(pairs, inside) >= wanted:
+                queue += [int(candidates.first[position]), int(candidates.second[position])]
+        if _count_inside(candidates, inside) >= wanted:
             break
     held = np.isin(pairs.first, list(inside)), np.isin(pairs.second, list(inside))
-    test, train = np.flatnonzero(held[0] & held[1]), np.flatnonzero(~held[0] & ~held[1])
+    test, train = np.intersect1d(pool, np.flatnonzero(held[0] & held[1])), np.flatnonzero(~held[0] & ~held[1])
     if not len(train) or not len(test):
         raise UserError(
             f"{len(pairs)} labels are too few to fit on some and judge by others that share no clip; label more pairs"

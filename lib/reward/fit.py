@@ -12,7 +12,14 @@ import torch
 
 from lib.cli import UserError
 from lib.reward.config import FitConfig
-from lib.reward.data import Pairs, PreferenceData, SegmentStore, load_preferences, split_by_segment
+from lib.reward.data import (
+    Pairs,
+    PreferenceData,
+    SegmentStore,
+    asked_at_random,
+    load_preferences,
+    split_by_segment,
+)
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.masks import Mask, masks_for
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
@@ -142,11 +149,22 @@ def train_epoch(
                 network, segments, part, device, bf16, config.frame_stride, offset
             )
             preference1 = torch.from_numpy(part.preference1).to(device)
-            loss = loss_of(return1, return2, preference1).sum()
-            (loss / len(batch)).backward()
+            loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
+            (loss / float(pairs.weight[batch].sum())).backward()
             total += loss.detach()
         optimizer.step()
-    return float(total) / len(pairs)
+    return float(total) / float(pairs.weight.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """One pass over the training pairs of one member."""
+
+    member: int
+    epoch: int
+    train_loss: float
+    held_out_loss: float
+    held_out_accuracy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,10 +204,10 @@ def judge(
         part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
         preference1 = torch.from_numpy(part.preference1).to(device)
         return1, return2 = _both_returns(rewards, segments, part, device, bf16)
-        loss += float(loss_of(return1, return2, preference1).sum())
+        loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())
         hits = preference_accuracy(return1, return2, preference1)
         correct, decided = correct + int(hits.sum()), decided + len(hits)
-    return HeldOut(loss / len(pairs), correct, decided)
+    return HeldOut(loss / float(pairs.weight.sum()), correct, decided)
 
 
 def judge_ensemble(
@@ -234,11 +252,28 @@ def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) ->
     return mean, std
 
 
-def fit(config: FitConfig) -> Path:
-    """Fits a reward model as the configuration says.
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A reward model and all that is known of how it came about."""
 
-    Returns:
-      The checkpoint.
+    config: FitConfig
+    path: Path
+    """The checkpoint."""
+    run_dir: Path
+    """Its TensorBoard curves."""
+    model: RewardModel
+    data: PreferenceData
+    train: np.ndarray
+    """int64: positions in `data.pairs` of the pairs it was fitted to."""
+    test: np.ndarray
+    """int64: of those it was judged by, which share no segment with them."""
+    history: list[Epoch]
+    best: HeldOut
+    """How the model that was kept does on `test`."""
+
+
+def fit(config: FitConfig) -> Fit:
+    """Fits a reward model as the configuration says and writes its checkpoint.
 
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
@@ -247,7 +282,9 @@ def fit(config: FitConfig) -> Path:
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     path = config.out / f"reward-{check_name(config.name)}.dat"
     with Progress() as progress:
-        data = load_preferences(config.dbs, config.memory_mb, config.num_actions)
+        data = load_preferences(
+            config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only
+        )
         for problem in data.problems:
             progress.line(f"left out: {problem}")
         if len(data.pairs) < _LEAST_LABELS:
@@ -257,7 +294,7 @@ def fit(config: FitConfig) -> Path:
             )
         assert data.segments.frame_shape is not None
         masks = masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)
-        train, test = split_by_segment(data.pairs, config.held_out, config.seed)
+        train, test = split_by_segment(data.pairs, config.held_out, config.seed, asked_at_random(data.labels))
         run_dir = make_run_dir(config.runs, "reward", config.name)
         write_config(run_dir, dataclasses.asdict(config))
         torn = len(data.pairs) - len(train) - len(test)
@@ -270,9 +307,21 @@ def fit(config: FitConfig) -> Path:
         with Charts(run_dir) as charts, Interrupt() as interrupt:
             members: list[Member] = []
             judged: list[HeldOut] = []
+            history: list[Epoch] = []
             for number in range(config.ensemble):
                 network, best = _fit_member(
-                    number, config, data, masks, train, test, device, bf16, charts, progress, interrupt
+                    number,
+                    config,
+                    data,
+                    masks,
+                    train,
+                    test,
+                    device,
+                    bf16,
+                    charts,
+                    progress,
+                    interrupt,
+                    history,
                 )
                 if interrupt.asked and members:  # one half fitted would have as large a say as the others
                     progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
@@ -294,7 +343,7 @@ def fit(config: FitConfig) -> Path:
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
-    return path
+    return Fit(config, path, run_dir, model, data, train, test, history, best)
 
 
 def _fit_member(
@@ -309,6 +358,7 @@ def _fit_member(
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
+    history: list[Epoch],
 ) -> tuple[RewardNet, HeldOut]:
     """Epochs until the held-out loss stops falling; the network of the best one and how it did.
 
@@ -358,6 +408,7 @@ def _fit_member(
             },
             epoch,
         )
+        history.append(Epoch(number, epoch, train_loss, result.loss, result.accuracy))
         if best is None or result.loss < best.loss:
             best, best_state, best_epoch = result, copy.deepcopy(network.state_dict()), epoch
         seconds = (time.perf_counter() - began) / epoch

@@ -8,9 +8,21 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
+from lib.preferences.labels import Label
 from lib.preferences.segments import Segment
-from lib.reward.data import Pairs, PreferenceData, load_preferences, split_by_segment
+from lib.reward.data import (
+    Pairs,
+    PreferenceData,
+    asked_at_random,
+    labeller_of,
+    load_preferences,
+    split_by_segment,
+)
 from tests.reward.clips import add_labels, clip, save
+
+
+def ones(count: int) -> np.ndarray:
+    return np.ones(count, np.float32)
 
 
 def database(db: Path, greys: list[int], first: int = 0, **kwargs: object) -> list[str]:
@@ -175,7 +187,7 @@ def random_pairs(rng: np.random.Generator) -> Pairs:
     segments = int(rng.integers(2, 60))
     count = int(rng.integers(1, 200))  # up to dense graphs, in which few pairs share no segment
     ends = np.array([rng.choice(segments, 2, replace=False) for _ in range(count)])
-    return Pairs(ends[:, 0], ends[:, 1], rng.choice([0, 0.5, 1], count).astype(np.float32))
+    return Pairs(ends[:, 0], ends[:, 1], rng.choice([0, 0.5, 1], count).astype(np.float32), ones(count))
 
 
 def segments_of(pairs: Pairs, index: np.ndarray) -> set[int]:
@@ -207,18 +219,18 @@ def test_a_split_never_shares_a_segment() -> None:
 
 
 def chain(count: int) -> Pairs:
-    return Pairs(np.arange(count), np.arange(count) + 1, np.ones(count, np.float32))
+    return Pairs(np.arange(count), np.arange(count) + 1, ones(count), ones(count))
 
 
 def disjoint(count: int) -> Pairs:
-    return Pairs(np.arange(count) * 2, np.arange(count) * 2 + 1, np.ones(count, np.float32))
+    return Pairs(np.arange(count) * 2, np.arange(count) * 2 + 1, ones(count), ones(count))
 
 
 def sparse(count: int) -> Pairs:
     """As labels on a large database come."""
     rng = np.random.default_rng(1)
     ends = np.array([rng.choice(count, 2, replace=False) for _ in range(count)])
-    return Pairs(ends[:, 0], ends[:, 1], np.ones(count, np.float32))
+    return Pairs(ends[:, 0], ends[:, 1], ones(count), ones(count))
 
 
 @pytest.mark.parametrize(("make", "torn"), [(chain, 0.05), (disjoint, 0.0), (sparse, 0.35)])
@@ -237,7 +249,7 @@ def test_a_split_holds_out_the_share_asked_for_and_tears_few_pairs(
 def test_a_dense_database_can_be_split() -> None:
     """Every pair of 12 segments, which no split leaves whole."""
     ends = np.array([(a, b) for a in range(12) for b in range(a)])
-    pairs = Pairs(ends[:, 0], ends[:, 1], np.ones(66, np.float32))
+    pairs = Pairs(ends[:, 0], ends[:, 1], ones(66), ones(66))
     for seed in range(10):
         train, test = split_by_segment(pairs, 0.2, seed)
         check_split(pairs, train, test)
@@ -251,8 +263,61 @@ def test_a_seed_makes_a_split_repeat() -> None:
     assert not np.array_equal(one[1], other[1])
 
 
+def test_only_eligible_pairs_are_held_out() -> None:
+    """Also where they are no more than the share asked for, and each chosen pair shares a clip with a random one."""
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        pairs = sparse(200)
+        eligible = rng.random(200) < 0.2
+        train, test = split_by_segment(pairs, 0.2, seed, eligible)
+        check_split(pairs, train, test)
+        assert eligible[test].all()
+        assert len(test) == min(40, eligible.sum())
+
+
+def test_without_a_pair_drawn_at_random_there_is_no_judging() -> None:
+    with pytest.raises(
+        UserError, match=r"none of the 9 labels is of a pair drawn at random.*--strategy random"
+    ):
+        split_by_segment(disjoint(9), 0.2, 0, np.zeros(9, bool))
+
+
+def test_pairs_of_the_original_were_drawn_at_random_too() -> None:
+    labels = [Label("a", "b", 1, strategy=why) for why in (None, "random", "disagreement", "recheck")]
+    assert asked_at_random(labels).tolist() == [True, True, False, False]
+
+
+def labelled_by_two(tmp_path: Path) -> None:
+    a, b, c = database(tmp_path, [50, 100, 150])
+    add_labels(tmp_path, [(a, b, 2), (b, c, 2)], "ann")
+    add_labels(tmp_path, [(a, b, 1)], "bob")
+
+
+def test_labels_are_weighted_by_who_gave_them(tmp_path: Path) -> None:
+    labelled_by_two(tmp_path)
+    data = load_preferences([tmp_path], 100, weights={"ann": 2.5})
+    assert [labeller_of(label) for label in data.labels] == ["ann", "ann", "bob"]
+    assert data.pairs.weight.tolist() == [2.5, 2.5, 1]
+    assert data.db_of.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kwargs", [{"weights": {"bob": 0}}, {"only": ["ann"]}])
+def test_labels_can_be_filtered_by_who_gave_them(tmp_path: Path, kwargs: dict) -> None:
+    labelled_by_two(tmp_path)
+    data = load_preferences([tmp_path], 100, **kwargs)
+    assert brightness(data) == [(50, 100, 0), (100, 150, 0)]
+    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": ["ann"]}]
+
+
+@pytest.mark.parametrize("kwargs", [{"weights": {"eve": 2}}, {"only": ["eve"]}])
+def test_an_unknown_labeller_is_said(tmp_path: Path, kwargs: dict) -> None:
+    labelled_by_two(tmp_path)
+    with pytest.raises(UserError, match="expected labellers among ann, bob, got eve"):
+        load_preferences([tmp_path], 100, **kwargs)
+
+
 @pytest.mark.parametrize("segments", [2, 3])
 def test_too_few_labels_are_said(segments: int) -> None:
-    pairs = Pairs(np.zeros(5, np.int64), np.arange(5) % (segments - 1) + 1, np.ones(5, np.float32))
+    pairs = Pairs(np.zeros(5, np.int64), np.arange(5) % (segments - 1) + 1, ones(5), ones(5))
     with pytest.raises(UserError, match="5 labels are too few"):
         split_by_segment(pairs, 0.2, 0)

@@ -54,9 +54,13 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
     return FitConfig(dbs=[db], **{**given, **flags})
 
 
+def fit_path(config: FitConfig) -> Path:
+    return fit(config).path
+
+
 @pytest.fixture(scope="module")
 def fitted(db: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fit(config(db, tmp_path_factory.mktemp("fit"), epochs=12))
+    return fit_path(config(db, tmp_path_factory.mktemp("fit"), epochs=12))
 
 
 def test_brightness_is_learned_from_comparisons(fitted: Path) -> None:
@@ -97,7 +101,7 @@ def weights(path: Path) -> list[torch.Tensor]:
 
 def test_the_same_seed_gives_the_same_model(db: Path, tmp_path: Path) -> None:
     one, same, other = (
-        weights(fit(config(db, tmp_path / name, epochs=1, seed=seed, frame_stride=5)))
+        weights(fit_path(config(db, tmp_path / name, epochs=1, seed=seed, frame_stride=5)))
         for name, seed in (("one", 3), ("same", 3), ("other", 4))
     )
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
@@ -106,7 +110,7 @@ def test_the_same_seed_gives_the_same_model(db: Path, tmp_path: Path) -> None:
 
 def test_streaming_from_disk_gives_the_same_model(db: Path, tmp_path: Path) -> None:
     held, streamed = (
-        weights(fit(config(db, tmp_path / str(mb), epochs=1, frame_stride=5, memory_mb=mb)))
+        weights(fit_path(config(db, tmp_path / str(mb), epochs=1, frame_stride=5, memory_mb=mb)))
         for mb in (100, 0)
     )
     assert all(torch.equal(a, b) for a, b in zip(held, streamed, strict=True))
@@ -161,7 +165,7 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
 def test_judging_counts_decided_pairs() -> None:
     store = store_of(np.array([0]), np.array([1]), np.array([2]))
     first, second = np.array([0, 1, 2, 1] * 5), np.array([1, 2, 0, 2] * 5)
-    pairs = Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32))
+    pairs = Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32), np.ones(20, np.float32))
     result = judge(Grey(), store, pairs, preference_loss, CPU, bf16=False)
     assert (result.correct, result.decided) == (10, 15)  # right, wrong, right, tie
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
@@ -172,7 +176,7 @@ def test_judging_counts_decided_pairs() -> None:
 def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) -> None:
     """Pairs that differ by 1000: surely right costs −log(1 − ε/2), surely wrong −log(ε/2)."""
     store = store_of(np.array([0]), np.array([1]))
-    pairs = Pairs(np.array([0, 0]), np.array([1, 1]), np.array([0, 1], np.float32))
+    pairs = Pairs(np.array([0, 0]), np.array([1, 1]), np.array([0, 1], np.float32), np.ones(2, np.float32))
     for flags, expected in (
         ({}, (-math.log(0.95) - math.log(0.05)) / 2),
         ({"error_rate": 0.4}, (-math.log(0.8) - math.log(0.2)) / 2),
@@ -187,6 +191,31 @@ def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) ->
         optimizer = torch.optim.SGD(network.parameters(), lr=0)
         trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
         assert trained == pytest.approx(expected)
+
+
+def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> None:
+    store = store_of(np.array([0]), np.array([1]))
+    first, second = np.array([0, 0]), np.array([1, 1])
+    pairs = Pairs(first, second, np.array([0, 1], np.float32), np.array([1, 3], np.float32))
+    asked = config(db, tmp_path, error_rate=0.0)  # Bradley-Terry: right costs 0, wrong 1000
+    assert judge(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False).loss == pytest.approx(
+        750
+    )
+    network = Still()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0)
+    trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
+    assert trained == pytest.approx(750)
+
+
+def test_what_a_fit_returns(db: Path, tmp_path: Path) -> None:
+    made = fit(config(db, tmp_path, epochs=2, ensemble=2, frame_stride=5))
+    assert [(epoch.member, epoch.epoch) for epoch in made.history] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert np.isfinite([epoch.train_loss + epoch.held_out_loss for epoch in made.history]).all()
+    assert made.path.is_file()
+    assert (made.run_dir / "config.json").is_file()
+    assert len(made.model.members) == 2
+    assert not set(made.train) & set(made.test)
+    assert made.best.decided == (made.data.pairs.preference1[made.test] != 0.5).sum()
 
 
 def test_l2_is_raised_above_one_and_a_half_lowered_below_one_point_one_and_else_left() -> None:
@@ -214,7 +243,7 @@ def test_l2_is_adapted_between_epochs(db: Path, tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fit_module, "train_epoch", train_spy)
     monkeypatch.setattr(fit_module, "judge", judge_spy)
-    fit(config(db, tmp_path, epochs=4, l2=0.01))
+    fit_path(config(db, tmp_path, epochs=4, l2=0.01))
     assert used == pytest.approx([0.01, 0.015, 0.015, 0.0075])
 
 
@@ -222,24 +251,28 @@ def test_l2_shrinks_the_weights(db: Path, tmp_path: Path) -> None:
     def size(path: Path) -> float:
         return float(torch.load(path, weights_only=True)["members"][0]["state_dict"]["out.0.weight"].norm())
 
-    free, held = (size(fit(config(db, tmp_path / str(l2), epochs=2, frame_stride=5, l2=l2))) for l2 in (0, 1))
+    free, held = (
+        size(fit_path(config(db, tmp_path / str(l2), epochs=2, frame_stride=5, l2=l2))) for l2 in (0, 1)
+    )
     assert held < 0.9 * free
 
 
 def test_brightness_is_learned_under_augmentation(db: Path, tmp_path: Path) -> None:
-    path = fit(config(db, tmp_path, epochs=8, shift=2, noise=0.05, l2=1e-4))
+    path = fit_path(config(db, tmp_path, epochs=8, shift=2, noise=0.05, l2=1e-4))
     results = torch.load(path, weights_only=True)["results"]
     assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
 
 
 def test_the_original_recipe_learns_brightness(db: Path, tmp_path: Path) -> None:
-    results = torch.load(fit(config(db, tmp_path, epochs=12, loss="original")), weights_only=True)["results"]
+    results = torch.load(fit_path(config(db, tmp_path, epochs=12, loss="original")), weights_only=True)[
+        "results"
+    ]
     assert results["held_out_correct"] > 0.8 * results["held_out_decided"]
 
 
 def test_accuracy_is_not_a_number_where_all_are_ties() -> None:
     store = store_of(np.array([0]), np.array([1]))
-    pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32))
+    pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32), np.ones(1, np.float32))
     assert np.isnan(judge(Grey(), store, pairs, preference_loss, CPU, bf16=False).accuracy)
 
 
@@ -270,7 +303,7 @@ def test_an_interrupt_keeps_the_best_so_far(
         return fit_module.HeldOut(float(len(judged)), 3, 4)
 
     monkeypatch.setattr(fit_module, "judge", spy)
-    path = fit(config(db, tmp_path, epochs=50, frame_stride=5))
+    path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
     assert len(judged) == 2
     kept = weights(path)
     assert all(torch.equal(a, b) for a, b in zip(kept, judged[0], strict=True))
@@ -318,7 +351,7 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
         return trained(network, *rest)
 
     monkeypatch.setattr(fit_module, "train_epoch", spy)
-    path = fit(config(db, tmp_path, ensemble=3, epochs=1, frame_stride=5))
+    path = fit_path(config(db, tmp_path, ensemble=3, epochs=1, frame_stride=5))
 
     data = load_preferences([db], 100)
     train, _ = split_by_segment(data.pairs, 0.2, 0)
@@ -346,7 +379,7 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
 
 
 def test_an_ensemble_learns_brightness(db: Path, tmp_path: Path) -> None:
-    results = torch.load(fit(config(db, tmp_path, epochs=8, ensemble=2)), weights_only=True)["results"]
+    results = torch.load(fit_path(config(db, tmp_path, epochs=8, ensemble=2)), weights_only=True)["results"]
     assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
     members = [member["held_out_loss"] for member in results["members"]]
     assert min(members) / 2 < results["held_out_loss"] < 2 * max(members)  # in the same unit
@@ -375,7 +408,7 @@ def test_an_interrupt_drops_the_member_half_fitted_unless_it_is_the_first(
         return _shake(network)
 
     monkeypatch.setattr(fit_module, "train_epoch", interrupted)
-    path = fit(config(db, tmp_path, ensemble=4, epochs=2))
+    path = fit_path(config(db, tmp_path, ensemble=4, epochs=2))
     assert epochs == at
     assert len(torch.load(path, weights_only=True)["members"]) == kept
     assert f"stopped by request; {said}" in capsys.readouterr().out
@@ -393,7 +426,7 @@ def test_stops_after_epochs_without_improvement(
 
     monkeypatch.setattr(fit_module, "judge", spy)
     monkeypatch.setattr(fit_module, "train_epoch", _shake)
-    path = fit(config(db, tmp_path, epochs=50, patience=3))
+    path = fit_path(config(db, tmp_path, epochs=50, patience=3))
     assert len(seen) == 7  # three after the fourth
     assert all(torch.equal(a, b) for a, b in zip(weights(path), seen[3], strict=True))
 
@@ -410,14 +443,14 @@ def test_too_few_labels_are_said(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"at least 10 labels to fit on, found [5-8]; label more with 02_label_ui"
     ):
-        fit(config(db, tmp_path))
+        fit_path(config(db, tmp_path))
     assert not (tmp_path / "rewards").exists()
 
 
 def test_what_was_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = grey_db(tmp_path / "db", segments=30, labels=30)
     add_labels(db, [(save(db, 99, clip(9)), "00/77777777.dat", 1)])
-    fit(config(db, tmp_path, epochs=1, frame_stride=5))
+    fit_path(config(db, tmp_path, epochs=1, frame_stride=5))
     said = capsys.readouterr().out
     assert said.count("left out") >= 1
     assert "00/77777777.dat" in said
@@ -427,7 +460,7 @@ def test_what_was_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_mask_holds_in_the_fit_and_in_the_payout(db: Path, tmp_path: Path) -> None:
     """The lower half carries as much as the upper; hidden, it counts neither when fitting nor when paying."""
     flags = {"mask": ["0,24,48,24", "40,0,8,8"], "ensemble": 2, "epochs": 1, "frame_stride": 5}
-    model = load_reward_model(fit(config(db, tmp_path, **flags)))
+    model = load_reward_model(fit_path(config(db, tmp_path, **flags)))
     assert [member.network.masks for member in model.members] == [((0, 24, 48, 24), (40, 0, 8, 8))] * 2
     bright, dark = clip(200, steps=4), clip(20, steps=4)
     mixed = bright.frames.copy()
@@ -450,7 +483,7 @@ def test_a_mask_that_does_not_fit_is_said_before_anything_is_made(
     db: Path, tmp_path: Path, mask: str, says: str
 ) -> None:
     with pytest.raises(UserError, match=says):
-        fit(config(db, tmp_path, mask=[mask]))
+        fit_path(config(db, tmp_path, mask=[mask]))
     assert not (tmp_path / "runs").exists()
 
 
@@ -463,4 +496,4 @@ def test_masks_are_flags_of_their_own_and_repeatable() -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "../x"])
 def test_a_name_that_is_no_file_name_is_said(db: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="expected a name"):
-        fit(config(db, tmp_path, name=name))
+        fit_path(config(db, tmp_path, name=name))
