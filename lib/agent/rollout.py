@@ -22,6 +22,7 @@ class Rollout(NamedTuple):
 
     observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] on the device
     actions: torch.Tensor  # int64 [T, B] on the device
+    logits: torch.Tensor  # float32 [T, B, A] on the device, those of the acting policy
     values: torch.Tensor  # float32 [T+1, B] on the device, those of the acting policy
     learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
     score: np.ndarray  # float32 [T, B]: the game's own reward
@@ -60,6 +61,7 @@ class Collector:
         self._observer = Observer(envs, world.frame_shape, device)
         self._observations = torch.empty(steps, envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
         self._actions = torch.empty(steps, envs, dtype=torch.int64, device=device)
+        self._logits = torch.empty(steps, envs, world.num_actions, device=device)
         self._values = torch.empty(steps + 1, envs, device=device)
         self._learned = None if reward is None else torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
@@ -83,6 +85,7 @@ class Collector:
             self._observations[t] = self._observation
             with autocast(self._device, self._bf16):
                 logits, self._values[t] = network(self._observation)
+            self._logits[t] = logits
             actions = sample_actions(logits, self._generator)
             chosen = actions.cpu().numpy()
             self._world.send(chosen)
@@ -106,6 +109,7 @@ class Collector:
         return Rollout(
             self._observations,
             self._actions,
+            self._logits,
             self._values,
             self._learned,
             self._score,

@@ -106,6 +106,7 @@ def rollout(
     return Rollout(
         torch.randint(0, 256, (steps, envs, 4, 84, 84), generator=generator, dtype=torch.uint8),
         torch.randint(0, 6, (steps, envs), generator=generator),
+        torch.zeros(steps, envs, 6),
         torch.randn(steps + 1, envs, generator=generator),
         learned,
         np.full((steps, envs), score, np.float32),

@@ -58,6 +58,9 @@ def test_each_row_is_about_the_action_chosen_on_its_observation() -> None:
     assert first.terminal.tolist() == [[False, False], [True, False], [False, False]]
     assert first.truncated.tolist() == [[False, False], [False, True], [False, False]]
     assert first.valid.tolist() == [[True, True], [True, True], [True, False]]
+    # What the actions were drawn from: the reader is sure of grey mod 5.
+    assert first.logits.argmax(-1).tolist() == first.actions.tolist()
+    assert first.logits.shape == (3, 2, 5)
     # v of every state acted in, and of the one after: row 2 on the right is the cut game's last frame.
     torch.testing.assert_close(
         first.values * 100, torch.tensor([[10.0, 110], [21, 121], [32, 132], [43, 143]])
