@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,15 +50,22 @@ class Strategy(Protocol):
     """Proposes pairs that nobody was asked about yet."""
 
     def propose(
-        self, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
     ) -> list[Query]:
-        """Up to `count` different queries, best first; fewer when the pairs run out.
+        """Up to `count` different queries, best first; none only when the pairs have run out.
 
         Args:
             names: All segments of the DB, sorted.
             taken: Pairs that were answered or are being answered; none of them may be proposed.
             count: How many to propose.
             rng: The only source of chance.
+            asked: Segments of the pairs in `taken`, any number of times each. Only strategies that look for what
+                was not shown yet read it; without it they take everything for new.
         """
         ...
 
@@ -67,7 +74,12 @@ class RandomPairs:
     """Every pair that is left is equally likely."""
 
     def propose(
-        self, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         found: dict[Pair, None] = {}

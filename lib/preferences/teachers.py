@@ -43,8 +43,9 @@ from lib.envs.seaquest import (
     submarine_midwater,
 )
 from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.queries import STRATEGIES, Pair
+from lib.preferences.queries import Pair
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
+from lib.preferences.strategies import SegmentJudge, make_strategy
 
 _QUERIES_PER_LABEL = 10
 """A teacher that cannot tell gives up after so many queries for each label asked for."""
@@ -264,6 +265,8 @@ def label_with_teacher(
     beta: float | None = None,
     myopia: float | None = None,
     threshold: float | None = None,
+    judge: SegmentJudge | None = None,
+    random_share: float = 0.2,
 ) -> LabelSummary:
     """Has a simulated teacher answer queries about a DB, appending to its labels.json.
 
@@ -274,12 +277,15 @@ def label_with_teacher(
         for each label it ends with fewer.
       error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
       seed: of the queries, errors and noise.
-      strategy: a name in lib.preferences.queries.STRATEGIES.
+      strategy: a name in lib.preferences.strategies.STRATEGIES.
+      judge: the reward model that the strategy asks, if it needs one.
+      random_share: share of random pairs that any other strategy is mixed with.
 
     Raises:
-      UserError: unknown teacher, a parameter that is not this one's, or the DB does not have what the teacher reads.
+      UserError: unknown teacher or strategy, a parameter that is not this one's, a reward model or an ensemble that
+        the strategy needs is missing, or the DB does not have what the teacher reads.
     """
-    judge = make_teacher(teacher, error_rate, beta, myopia, threshold)
+    simulated = make_teacher(teacher, error_rate, beta, myopia, threshold)
     db, log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
     db.refresh()
     names = db.names
@@ -287,23 +293,23 @@ def label_with_teacher(
         raise UserError(f"{db_path}: expected at least two segments to compare, found {len(names)}")
     taken: set[Pair] = {label.pair for label in current(log.read())}
     rng = np.random.default_rng(seed)
-    queries = STRATEGIES[strategy](db)
+    queries = make_strategy(strategy, db, judge, random_share)
     values: dict[str, float] = {}
     problems: dict[str, str] = {}
 
     def readable(name: str) -> bool:
         if name not in values and name not in problems:
             try:
-                values[name] = judge.value(db.load(name))
+                values[name] = simulated.value(db.load(name))
             except SegmentError as error:
                 problems[name] = str(error)
         return name in values
 
     mean = 0.0
-    if judge.threshold:
+    if simulated.threshold:
         known = [values[name] for name in names if readable(name)]
         mean = float(np.mean(known)) if known else 0.0
-        if judge.skips and mean < 0:
+        if simulated.skips and mean < 0:
             raise UserError(
                 f"{db_path}: expected an average score of 0 or more to measure the threshold by, got {mean:g}; "
                 "take another --teacher"
@@ -312,7 +318,8 @@ def label_with_teacher(
     exhausted = False
     while written < count and written + skipped < _QUERIES_PER_LABEL * count:
         usable = [name for name in names if name not in problems]
-        proposed = queries.propose(usable, taken, min(count - written, 64), rng)
+        asked = {name for pair in taken for name in pair}
+        proposed = queries.propose(usable, taken, min(count - written, 64), rng, asked)
         if not proposed:
             exhausted = True
             break
@@ -321,7 +328,7 @@ def label_with_teacher(
             if not all(readable(name) for name in query.pair):
                 continue
             value1, value2 = values[query.sample1], values[query.sample2]
-            said = judge.answer(value1, value2, rng, mean)
+            said = simulated.answer(value1, value2, rng, mean)
             log.append(
                 Label(
                     query.sample1,

@@ -1,0 +1,493 @@
+"""Strategies that choose which pair to ask next by what is known already: of the reward model, of the policies, of the clips.
+
+=======================  ==============================================================================================
+random                   every pair that is left is equally likely
+disagreement             the members of an ensemble disagree most about which is better (Christiano et al. 2017,
+                         arXiv 1706.03741, section 2.2.4)
+entropy                  the reward model is least sure which is better
+recent                   both segments of the newest policy, the newest of it first
+diversity                segments unlike those asked about so far: greedy k-centre
+disagreement+diversity   of the pairs that the ensemble disagrees on, those unlike what was asked about so far
+=======================  ==============================================================================================
+
+Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
+random ones tell how often it is right.
+
+Work per call is bounded, whatever the size of the DB: at most `_POOL` segments are judged, and `_READS` read for each
+other purpose. What was read once is remembered, so that later calls know more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.preferences.queries import Pair, Query, RandomPairs, Strategy
+from lib.preferences.segments import Segment, SegmentDB, SegmentError
+
+STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
+"""Names as flags, page and labels use them."""
+NEEDS_JUDGE = frozenset({"disagreement", "entropy", "disagreement+diversity"})
+"""Those that ask a reward model."""
+NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
+"""Those that ask a reward model of more than one member."""
+
+_CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
+_SHORTLIST = 3  # of these, how many pass from disagreement to diversity
+_POOL = 256  # segments that candidate pairs are drawn among, at most
+_READS = 128  # segments decoded in a call for any other purpose, about 5 ms each for Atari's
+_CENTRES = 2000  # segments asked about that novelty is measured against, at most
+_HELD = 20_000  # looks of segments kept in memory, about 1 KB each
+_MOMENTS, _SIDE = 5, 12  # a look: so many small pictures of so many grey cells a side
+
+
+class SegmentJudge(Protocol):
+    """What an informed strategy asks; a reward model stands behind it (lib.reward.judge.ModelJudge)."""
+
+    def returns(self, names: Sequence[str]) -> np.ndarray:
+        """R̂ of segments, in units in which differences are log-odds: P(first is better) = σ(R̂₁ − R̂₂).
+
+        Args:
+            names: K segments of the DB; none at all tells how many members there are.
+
+        Returns:
+            float64 [M, K], by each of M members; NaN where a segment cannot be judged.
+        """
+        ...
+
+
+def make_strategy(
+    name: str, db: SegmentDB, judge: SegmentJudge | None = None, random_share: float = 0.2
+) -> Strategy:
+    """The strategy of that name for one DB.
+
+    Args:
+        name: in STRATEGIES.
+        db: what the segments are read from.
+        judge: the reward model; only those in NEEDS_JUDGE ask it.
+        random_share: probability that a proposal is a random pair instead, kept for judging the reward model. All
+            of them are with `random`.
+
+    Raises:
+        UserError: there is no such strategy, or it needs a reward model or an ensemble and none came.
+    """
+    if name not in STRATEGIES:
+        raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
+    if name == "random":
+        return RandomPairs()
+    if name in NEEDS_JUDGE and judge is None:
+        raise UserError(
+            f"--strategy {name} needs a reward model, and none came; give --reward REWARD, "
+            "fit one with 03_reward_train.py"
+        )
+    if name in NEEDS_ENSEMBLE and judge is not None and len(judge.returns(())) < 2:
+        raise UserError(
+            f"--strategy {name} needs an ensemble, whose members can disagree, and got a single reward model; "
+            "fit one with 03_reward_train.py --ensemble 3"
+        )
+    informed: Strategy
+    if name == "recent":
+        informed = RecentPairs(db)
+    elif name == "diversity":
+        informed = DiversePairs(db)
+    else:
+        assert judge is not None
+        if name == "disagreement":
+            informed = JudgedPairs(judge, name, disagreement, _say_disagreement)
+        elif name == "entropy":
+            informed = JudgedPairs(judge, name, entropy, _say_entropy)
+        else:
+            informed = DiversePairs(db, judge)
+    return WithRandomShare(informed, random_share)
+
+
+class WithRandomShare:
+    """Each proposal is a random pair with some probability, otherwise the next of another strategy."""
+
+    def __init__(self, informed: Strategy, share: float) -> None:
+        self._informed = informed
+        self._share = share
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        at_random = rng.random(max(count, 0)) < self._share
+        # The random ones first: they are to be drawn from all that is left, not from what another strategy leaves.
+        drawn = [
+            Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model by")
+            for query in RandomPairs().propose(names, taken, int(at_random.sum()), rng)
+        ]
+        taken = _Also(taken, {query.pair for query in drawn})
+        informed = self._informed.propose(names, taken, count - len(drawn), rng, asked)
+        queries = []
+        for chance in at_random:
+            source = drawn if chance and drawn else informed
+            if source:
+                queries.append(source.pop(0))
+        return queries + drawn + informed
+
+
+class _Also:
+    """Membership in a collection or in some more pairs, without joining them."""
+
+    def __init__(self, taken: Container[Pair], more: Container[Pair]) -> None:
+        self._taken, self._more = taken, more
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._taken or pair in self._more
+
+
+def _candidates(
+    names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+) -> list[Pair]:
+    """Pairs to choose `count` from: ten times as many, drawn at random among at most `_POOL` segments."""
+    size = min(_CANDIDATES * count, _POOL)
+    pool = [names[i] for i in rng.choice(len(names), size, replace=False)] if len(names) > size > 1 else names
+    found = RandomPairs().propose(pool, taken, _CANDIDATES * count, rng)
+    if len(found) < count:  # nearly all pairs of these segments are taken
+        found = RandomPairs().propose(names, taken, count, rng)
+    return [query.pair for query in found]
+
+
+# --- By what the reward model says ----------------------------------------------------------------------------
+
+
+def disagreement(chances: np.ndarray) -> np.ndarray:
+    """Variance over the members of the probability that the first is better.
+
+    Args:
+        chances: float64 [M, C], by each of M members for each of C pairs.
+
+    Returns:
+        float64 [C], 0 to ¼.
+    """
+    return chances.var(axis=0)
+
+
+def entropy(chances: np.ndarray) -> np.ndarray:
+    """Entropy in bits of which one is better, by the mean of the members' probabilities.
+
+    Args:
+        chances: float64 [M, C], that the first is better, by each of M members for each of C pairs.
+
+    Returns:
+        float64 [C], 0 to 1.
+    """
+    first = chances.mean(axis=0)
+    both = np.clip(np.stack([first, 1 - first]), np.finfo(float).tiny, 1)
+    return -(both * np.log2(both)).sum(axis=0)
+
+
+def _chances(judge: SegmentJudge, pairs: Sequence[Pair]) -> np.ndarray:
+    """float64 [M, C]: σ(R̂₁ − R̂₂) by each member; NaN where a segment cannot be judged."""
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    returns, at = judge.returns(names), {name: i for i, name in enumerate(names)}
+    first, second = ([at[pair[side]] for pair in pairs] for side in (0, 1))
+    # σ that cannot overflow.
+    return 0.5 * (1 + np.tanh(0.5 * (returns[:, first] - returns[:, second])))
+
+
+def _ranked(values: np.ndarray) -> np.ndarray:
+    """int64 positions of the values that are numbers, the highest first and equal ones in their order."""
+    order = np.argsort(-values, kind="stable")  # which puts NaN last
+    return order[np.isfinite(values[order])]
+
+
+# Neither sentence says which of the two the model prefers: a labeller would lean that way.
+def _say_disagreement(chances: np.ndarray) -> str:
+    return (
+        f"the reward models disagree: {chances.min():.2f} to {chances.max():.2f} that the same one is better"
+    )
+
+
+def _say_entropy(chances: np.ndarray) -> str:
+    likelier = max(chances.mean(), 1 - chances.mean())
+    return f"the reward model is unsure: {likelier:.2f} to {1 - likelier:.2f} which one is better"
+
+
+@dataclass(frozen=True)
+class JudgedPairs:
+    """Of ten times as many random candidates, the pairs that a reward model's members make most of.
+
+    Pairs with a segment that cannot be judged are passed over; where it can judge none, they are drawn at random.
+    """
+
+    judge: SegmentJudge
+    strategy: str
+    value: Callable[[np.ndarray], np.ndarray]
+    """Of chances float64 [M, C]: float64 [C], the higher the better."""
+    reason: Callable[[np.ndarray], str]
+    """Of the chances of one pair, float64 [M]."""
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        pairs = _candidates(names, taken, count, rng)
+        if not pairs:
+            return []
+        chances = _chances(self.judge, pairs)
+        best = _ranked(self.value(chances))[:count]
+        if not len(best):
+            return RandomPairs().propose(names, taken, count, rng)
+        return [Query(*pairs[int(i)], self.strategy, self.reason(chances[:, i])) for i in best]
+
+
+# --- By who recorded it ---------------------------------------------------------------------------------------
+
+
+class RecentPairs:
+    """Pairs of which both segments come from the newest policy, and from the newest tenth of the DB, first.
+
+    Newest is the highest number in a segment's file name. The recorder counts it on from the highest in the DB, so it
+    orders several recordings into one DB one after the other; two that run at once are interleaved. Files of the
+    original format are ordered by their number too, for they have nothing else. Which policy a segment is of stands
+    in its sidecar, which is read from the newest segment downwards as far as it is needed. Only when the pairs of the
+    newest policy have run out, those with older segments come.
+    """
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+        self._policies: dict[str, str | None] = {}  # None: the segment cannot be read
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        pool: list[str] = []
+        policies: set[str] = set()
+        found: dict[Pair, str] = {}
+        for group, policy in self._groups(names):
+            pool += group
+            policies.add(policy)
+            reason = f"both among the {len(pool)} newest clips"
+            if policies == {policy} and policy:
+                reason += f", of policy {policy[-60:]}"
+            more = RandomPairs().propose(pool, _Also(taken, found), count - len(found), rng)
+            found |= {query.pair: reason for query in more}
+            if len(found) >= count:
+                break
+        return [Query(*pair, "recent", reason) for pair, reason in found.items()]
+
+    def _groups(self, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+        """Segments of one policy and its name, newest first; then those that are not read yet or cannot be."""
+        order = sorted(names, key=lambda name: (-_number(name), name))
+        largest, reads = max(_READS // 2, len(names) // 10), _READS
+        group: list[str] = []
+        unread: list[str] = []
+        policy = ""
+
+        for at, name in enumerate(order):
+            if name not in self._policies:
+                if not reads:
+                    unread += order[at:]
+                    break
+                reads -= 1
+                self._policies[name] = self._read(name)
+            of_this = self._policies[name]
+            if of_this is None:
+                unread.append(name)
+                continue
+            if group and (of_this != policy or len(group) == largest):
+                yield group, policy
+                group = []
+            policy = of_this
+            group.append(name)
+        if group:
+            yield group, policy
+        if unread:
+            yield unread, ""
+
+    def _read(self, name: str) -> str | None:
+        try:
+            sidecar = self._db.load(name).sidecar
+        except SegmentError:
+            return None
+        return sidecar.policy if sidecar else ""
+
+
+def _number(name: str) -> int:
+    """1234 for 00/00001234.dat."""
+    return int(name.rpartition("/")[2].removesuffix(".dat"))
+
+
+# --- By how it looks ------------------------------------------------------------------------------------------
+
+
+def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    """What a segment looks like, in little: no model is needed.
+
+    Returns:
+        uint8 [5 · 12 · 12], grey thumbnails (cell means) of five moments from the first to the last, and float32 [A],
+        the share of each action up to the highest that occurs.
+    """
+    steps, height, width = segment.frames.shape[:3]
+    grey = segment.frames[np.linspace(0, steps - 1, _MOMENTS).astype(int)].mean(axis=3)
+    for axis, side in ((1, height), (2, width)):
+        edges = np.arange(_SIDE + 1) * side // _SIDE
+        # Where the picture has fewer pixels than cells, reduceat repeats them.
+        sums = np.add.reduceat(grey, edges[:-1], axis=axis)
+        grey = sums / np.maximum(np.diff(edges), 1).reshape((-1, 1) if axis == 1 else -1)
+    shares = np.bincount(segment.actions) / steps
+    return np.rint(grey).astype(np.uint8).ravel(), shares.astype(np.float32)
+
+
+class _Looks:
+    """Looks of segments, read once and kept."""
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+        self._held: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
+
+    def of(self, names: Iterable[str], reads: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Those of the names that can be read; of those not held only the first `reads`."""
+        found = {}
+        for name in names:
+            if name not in self._held:
+                if not reads:
+                    continue
+                reads -= 1
+                if len(self._held) >= _HELD:
+                    del self._held[next(iter(self._held))]
+                try:
+                    self._held[name] = look_of(self._db.load(name))
+                except SegmentError:
+                    self._held[name] = None
+            look = self._held[name]
+            if look is not None:
+                found[name] = look
+        return found
+
+
+def features(
+    looks: Sequence[tuple[np.ndarray, np.ndarray]], others: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points whose distances say how unlike segments are.
+
+    Pictures and actions count the same: each is scaled so that two of `looks` lie √½ apart (root mean square), and
+    1 together. The middle of `looks` is the origin.
+
+    Args:
+        looks: of K segments, as by `look_of`.
+        others: of L more, measured on the same scale.
+
+    Returns:
+        float32 [K, D] and [L, D].
+    """
+    both = [*looks, *others]
+    pictures = np.stack([picture for picture, _ in both]).astype(np.float32)
+    actions = np.zeros((len(both), max(len(shares) for _, shares in both)), np.float32)
+    for row, (_, shares) in zip(actions, both, strict=True):
+        row[: len(shares)] = shares
+    blocks = []
+    for block in (pictures, actions):
+        ours = block[: len(looks)]
+        spread = 2 * np.sqrt(ours.var(axis=0).sum())
+        blocks.append((block - ours.mean(axis=0)) / (spread or 1))
+    points = np.concatenate(blocks, axis=1)
+    return points[: len(looks)], points[len(looks) :]
+
+
+def distances(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """Euclidean distances of float [K, D] and [L, D]: float [K, L]."""
+    squares = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
+    return np.sqrt(np.maximum(squares, 0))
+
+
+def k_centre_pairs(
+    points: np.ndarray, centres: np.ndarray, pairs: Sequence[tuple[int, int]], count: int
+) -> list[tuple[int, float]]:
+    """Greedy k-centre (Gonzalez 1985), two centres at a time: always the pair whose segments add most.
+
+    A segment adds its distance to the nearest centre; of a pair, the farther one becomes a centre before the other
+    is measured. Where there are no centres yet, distances are those to the origin.
+
+    Args:
+        points: float [K, D].
+        centres: float [L, D], what has been asked about.
+        pairs: positions of points.
+        count: how many to choose.
+
+    Returns:
+        Position of a pair and what its segments add on average, best first; as many as asked for or there are.
+    """
+    nearest = distances(points, centres if len(centres) else np.zeros_like(points[:1])).min(axis=1)
+    apart = distances(points, points)
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    chosen: list[tuple[int, float]] = []
+    left = np.ones(len(pairs), bool)
+    while len(chosen) < count and left.any():
+        lower = np.minimum(np.minimum(nearest[first], nearest[second]), apart[first, second])
+        added = (np.maximum(nearest[first], nearest[second]) + lower) / 2
+        best = int(np.where(left, added, -1).argmax())
+        chosen.append((best, float(added[best])))
+        left[best] = False
+        nearest = np.minimum(nearest, np.minimum(apart[first[best]], apart[second[best]]))
+    return chosen
+
+
+class DiversePairs:
+    """Of random candidates, the pairs whose segments are most unlike those asked about so far.
+
+    With a judge only the candidates are looked at that its members disagree on most, three for each pair asked.
+    Segments that cannot be read or judged are passed over; where no candidate is left, pairs are drawn at random.
+    """
+
+    def __init__(self, db: SegmentDB, judge: SegmentJudge | None = None) -> None:
+        self._looks = _Looks(db)
+        self._judge = judge
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        pairs = _candidates(names, taken, count, rng)
+        chances = np.empty((0, len(pairs)))
+        if self._judge is not None and pairs:
+            chances = _chances(self._judge, pairs)
+            best = _ranked(disagreement(chances))[: _SHORTLIST * count]
+            pairs, chances = [pairs[i] for i in best], chances[:, best]
+        looks = self._looks.of((name for pair in pairs for name in pair), _POOL)
+        seen = sorted(set(asked))
+        some = rng.permutation(len(seen))[:_CENTRES]
+        before = self._looks.of((seen[i] for i in some), _READS)
+        at = {name: i for i, name in enumerate(looks)}
+        readable = [i for i, (one, two) in enumerate(pairs) if one in at and two in at]
+        if not readable:
+            return RandomPairs().propose(names, taken, count, rng)
+        points, centres = features(list(looks.values()), list(before.values()))
+        places = [(at[pairs[i][0]], at[pairs[i][1]]) for i in readable]
+        queries = []
+        for place, novelty in k_centre_pairs(points, centres, places, count):
+            i = readable[place]
+            reason = f"unlike the clips asked about so far: {novelty:.2f} times the usual distance"
+            if self._judge is not None:
+                reason = f"{_say_disagreement(chances[:, i])}; {reason}"
+            strategy = "diversity" if self._judge is None else "disagreement+diversity"
+            queries.append(Query(*pairs[i], strategy, reason))
+        return queries
