@@ -1,0 +1,108 @@
+"""A reward model as the strategies and the page ask it: what whole segments are worth to each of its members."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lib.envs.observation import STACK
+from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.reward.model import RewardModel
+
+_STEPS_AT_ONCE = 128  # bounds memory: a long segment goes through the networks in parts of this many steps
+_CURVES = 5000  # kept at once
+_LOOKS = 10  # segments tried, until one can be read, to see whether the model is one for this DB
+
+
+class ModelJudge:
+    """Returns and learned rewards of the segments of one DB; see lib.preferences.strategies.SegmentJudge.
+
+    Every segment is judged once. Methods may be called from any thread; one that waits, waits for one segment.
+
+    Args:
+      model: the reward model.
+      db: where the segments are.
+
+    Raises:
+      UserError: the model was fitted for another environment than the DB's segments are of.
+    """
+
+    def __init__(self, model: RewardModel, db: SegmentDB) -> None:
+        self._model = model
+        self._db = db
+        self._returns: dict[str, np.ndarray] = {}  # float64 [M]; NaN for a segment that cannot be judged
+        self._curves: dict[str, np.ndarray] = {}  # float32 [T]
+        self._lock = threading.Lock()
+        for name in db.names[:_LOOKS]:
+            try:
+                segment = db.load(name)
+            except SegmentError:
+                continue
+            env_id = segment.sidecar.env_id if segment.sidecar else str(db.root)
+            model.check(segment.frames.shape[1:], self._num_actions(segment), Path("--reward"), env_id)
+            break
+
+    def returns(self, names: Sequence[str]) -> np.ndarray:
+        """R̂ = Σₜ r̂(oₜ, aₜ) as each member was fitted, before standardisation: P(first is better) = σ(R̂₁ − R̂₂).
+
+        Args:
+          names: K segments.
+
+        Returns:
+          float64 [M, K]; NaN for segments that cannot be read or are of another environment.
+        """
+        judged = np.empty((len(self._model.members), len(names)))
+        for column, name in enumerate(names):
+            with self._lock:
+                if name not in self._returns:
+                    try:
+                        self._judge(name)
+                    except SegmentError:
+                        self._returns[name] = np.full(len(judged), np.nan)
+                judged[:, column] = self._returns[name]
+        return judged
+
+    def curve(self, name: str) -> np.ndarray:
+        """The learned reward of each step, standardised, as it would be paid.
+
+        Returns:
+          float32 [T], read-only.
+
+        Raises:
+          SegmentError: the segment cannot be read or is of another environment.
+        """
+        with self._lock:
+            if name not in self._curves:
+                self._judge(name)
+            return self._curves[name]
+
+    def _judge(self, name: str) -> None:
+        """Fills in a segment's returns and its curve; raises SegmentError."""
+        model, segment = self._model, self._db.load(name)
+        if segment.frames.shape[1:] != model.frame_shape or self._num_actions(segment) != model.num_actions:
+            raise SegmentError(f"{name}: of another environment than the reward model")
+        # An observation reaches back over the steps before it, which therefore come along.
+        before = 0 if model.input == "frame" else STACK - 1
+        parts = []
+        for start in range(0, len(segment.actions), _STEPS_AT_ONCE):
+            first, stop = max(0, start - before), start + _STEPS_AT_ONCE
+            each = model.each_along(segment.frames[first:stop], segment.actions[first:stop])
+            parts.append(each[:, start - first :])
+        standardised = np.concatenate(parts, axis=1)
+        mean, std = np.array([(member.mean, member.std) for member in model.members]).T
+        self._returns[name] = (standardised.astype(float) * std[:, None] + mean[:, None]).sum(axis=1)
+        curve = model.combine(torch.from_numpy(standardised)).numpy()
+        curve.flags.writeable = False
+        if len(self._curves) >= _CURVES:
+            del self._curves[next(iter(self._curves))]
+        self._curves[name] = curve
+
+    def _num_actions(self, segment: Segment) -> int:
+        """Size of the action set; the model's where the segment does not say it and has none beyond."""
+        if segment.sidecar is not None:
+            return segment.sidecar.num_actions
+        return max(self._model.num_actions, int(segment.actions.max()) + 1)
