@@ -26,6 +26,7 @@ class PlayedStep(NamedTuple):
     """One decision of the agent and what came of it."""
 
     frame: np.ndarray  # uint8 [H, W, 3], what a person sees when the action is chosen
+    observation: np.ndarray  # uint8 [4, 84, 84], what the policy sees
     action: int
     score: float
 
@@ -61,8 +62,9 @@ def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterato
         for _ in range(TIME_LIMIT):
             picture = tap.picture
             action = int(agent([observation])[0][0])
+            seen = np.asarray(observation)
             observation, score, terminated, truncated, _ = env.step(action)
-            yield PlayedStep(picture, action, float(score))
+            yield PlayedStep(picture, seen, action, float(score))
             if terminated or truncated:
                 return
 
@@ -76,12 +78,12 @@ def play_world(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterato
         while True:
             observation = observer.push(torch.from_numpy(step.frames), torch.from_numpy(step.reset))
             action = int(agent([observation[0].numpy()])[0][0])
-            picture = step.frames[0].copy()
+            picture, seen = step.frames[0].copy(), observation[0].numpy().copy()
             world.send(np.array([action]))
             step = world.recv()
             if step.reset[0]:
                 return
-            yield PlayedStep(picture, action, float(step.score[0]))
+            yield PlayedStep(picture, seen, action, float(step.score[0]))
     finally:
         world.close()
 
@@ -143,7 +145,8 @@ def _play_one(
     try:
         for step in steps:
             if reward is not None:
-                paid.append(float(reward.rewards(step.frame[None], np.array([step.action]))[0]))
+                learned = reward.rewards(step.frame[None], np.array([step.action]), step.observation[None])
+                paid.append(float(learned[0]))
             if video is not None:
                 video.add(step.frame if reward is None else with_reward_strip(step.frame, paid))
             score, count = score + step.score, count + 1

@@ -86,6 +86,21 @@ def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.T
     return (rows @ grey @ columns.T).round().to(torch.uint8)
 
 
+def stacked_clip(grey: np.ndarray) -> np.ndarray:
+    """The observations along consecutive steps of one game.
+
+    What came before the clip is not known; its first frame stands for the three before it.
+
+    Args:
+      grey: uint8 `[T, 84, 84]`, as `grey_resize_cpu` makes them.
+
+    Returns:
+      uint8 `[T, 4, 84, 84]`, oldest frame first.
+    """
+    before = np.arange(len(grey))[:, None] + np.arange(1 - STACK, 1)
+    return grey[before.clip(min=0)]
+
+
 class Observer:
     """Turns the frames of a batch of environments into stacked observations, on one device."""
 

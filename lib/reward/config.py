@@ -20,6 +20,11 @@ class FitConfig:
         choices=("bradley-terry", "original"),
         help="what is minimised; original: two separate cross-entropies, as in the original experiment",
     )
+    input: str = flag(
+        default="frame",
+        choices=("frame", "observation"),
+        help="what the model sees: the colour frame and the action, or the policy's four grey 84×84 frames alone",
+    )
     error_rate: float = flag(
         default=0.1,
         min=0,

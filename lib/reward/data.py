@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.cli import UserError
+from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 
@@ -33,13 +34,20 @@ class Pairs:
 
 
 class SegmentStore:
-    """The segments of a fit, each once: decoded and held as uint8 up to a budget, read from disk past it."""
+    """The segments of a fit, each once: decoded and held as uint8 up to a budget, read from disk past it.
 
-    def __init__(self, memory_mb: float) -> None:
+    Args:
+      memory_mb: the budget.
+      input: what the network will see, one of `lib.reward.model.INPUTS`; that is what is held.
+    """
+
+    def __init__(self, memory_mb: float, input: str = "frame") -> None:
         self._budget = memory_mb * 1e6
+        self._input = input
         self._sources: list[tuple[SegmentDB, str]] = []
         self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sidecars: list[Sidecar | None] = []
+        self._lengths: list[int] = []
         self.frame_shape: tuple[int, int, int] | None = None
         self.num_actions = 0
         self.env_id = ""
@@ -70,21 +78,44 @@ class SegmentStore:
         self.num_actions = max(self.num_actions, actions)
         self._sources.append((db, name))
         self._sidecars.append(segment.sidecar)
+        self._lengths.append(len(segment.actions))
         self._hold(len(self._sources) - 1, segment)
         return len(self._sources) - 1
 
     def _hold(self, index: int, segment: Segment) -> None:
-        if segment.frames.nbytes <= self._budget:
-            self._budget -= segment.frames.nbytes
-            self._held[index] = segment.frames, segment.actions
+        seen = self._seen(segment.frames)
+        if seen.nbytes <= self._budget:
+            self._budget -= seen.nbytes
+            self._held[index] = seen, segment.actions
+
+    def _seen(self, frames: np.ndarray) -> np.ndarray:
+        return frames if self._input == "frame" else grey_resize_cpu(np.ascontiguousarray(frames))
 
     def get(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Frames uint8 `[T, H, W, 3]` and actions int64 `[T]` of a segment."""
-        if index in self._held:
+        if self._input == "frame" and index in self._held:
             return self._held[index]
         db, name = self._sources[index]
         segment = db.load(name)
         return segment.frames, segment.actions
+
+    def inputs(self, index: int, stride: int = 1, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """What the network sees of every `stride`-th step of a segment, beginning with step `offset`.
+
+        Returns:
+          Frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]`, and actions int64 `[N]`.
+        """
+        if index in self._held:
+            seen, actions = self._held[index]
+        else:
+            frames, actions = self.get(index)
+            seen = self._seen(frames)
+        steps = slice(offset, None, stride)
+        return (seen if self._input == "frame" else stacked_clip(seen))[steps], actions[steps]
+
+    def length(self, index: int) -> int:
+        """T, the steps of a segment."""
+        return self._lengths[index]
 
     def source(self, index: int) -> tuple[SegmentDB, str]:
         """Where a segment lies: its DB and its name there."""
@@ -117,6 +148,7 @@ def load_preferences(
     num_actions: int | None = None,
     weights: dict[str, float] | None = None,
     only: Collection[str] = (),
+    input: str = "frame",
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -130,12 +162,13 @@ def load_preferences(
       weights: how much the labels of a labeller (a person's or a teacher's name) count; 1 where nothing is said,
         and labels of weight 0 are left out.
       only: the labellers whose labels to take; empty for all.
+      input: what the network will see.
 
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
     weights = weights or {}
-    store = SegmentStore(memory_mb)
+    store = SegmentStore(memory_mb, input)
     problems: list[str] = []
     parents: list[dict[str, object]] = []
     first, second, kept, db_of = [], [], [], []

@@ -72,15 +72,15 @@ def segment_returns(
     Returns:
       float32 `[K]`.
     """
-    frames, actions, owners, scales = [], [], [], []
+    inputs, actions, owners, scales = [], [], [], []
     for owner, index in enumerate(indices):
-        all_frames, all_actions = segments.get(int(index))
-        frames.append(all_frames[offset::stride])
-        actions.append(all_actions[offset::stride])
-        owners.append(np.full(len(actions[-1]), owner))
-        scales.append(len(all_actions) / max(1, len(actions[-1])))
+        some_inputs, some_actions = segments.inputs(int(index), stride, offset)
+        inputs.append(some_inputs)
+        actions.append(some_actions)
+        owners.append(np.full(len(some_actions), owner))
+        scales.append(segments.length(int(index)) / max(1, len(some_actions)))
     all_rewards = rewards(
-        *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (frames, actions))
+        *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (inputs, actions))
     )
     owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
     sums = torch.zeros(len(indices), device=device).index_add(0, owner_of, all_rewards)
@@ -220,7 +220,7 @@ def judge_ensemble(
     """
     unit = float(np.mean([member.std for member in model.members]))
     return judge(
-        lambda frames, actions: unit * model.pay(frames, actions),
+        lambda inputs, actions: unit * model.combine(model.each(inputs, actions)),
         segments,
         pairs,
         loss_of,
@@ -230,8 +230,10 @@ def judge_ensemble(
 
 
 @torch.no_grad()
-def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) -> tuple[float, float]:
-    """Mean and standard deviation of r̂ over every step of every segment.
+def output_statistics(
+    network: RewardNet, segments: SegmentStore, bf16: bool, stride: int = 1
+) -> tuple[float, float]:
+    """Mean and standard deviation of r̂ over every `stride`-th step of every segment, each from another first step.
 
     Raises:
       UserError: r̂ does not depend on what it sees, so it cannot teach anything.
@@ -239,10 +241,14 @@ def output_statistics(network: RewardNet, segments: SegmentStore, bf16: bool) ->
     network.eval()
     device = next(network.parameters()).device
     outputs = []
-    for index in range(len(segments)):
-        frames, actions = segments.get(index)
+    for start in range(0, len(segments), stride):
+        part = range(start, min(start + stride, len(segments)))
+        seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
+        inputs, actions = (
+            torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*seen, strict=True)
+        )
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            outputs.append(network(torch.tensor(frames, device=device), torch.tensor(actions, device=device)))
+            outputs.append(network(inputs, actions))
     rewards = torch.cat(outputs).double()
     mean, std = float(rewards.mean()), float(rewards.std())
     if not std > 1e-6 * max(1.0, abs(mean)):
@@ -283,7 +289,7 @@ def fit(config: FitConfig) -> Fit:
     path = config.out / f"reward-{check_name(config.name)}.dat"
     with Progress() as progress:
         data = load_preferences(
-            config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only
+            config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
         )
         for problem in data.problems:
             progress.line(f"left out: {problem}")
@@ -326,7 +332,9 @@ def fit(config: FitConfig) -> Fit:
                 if interrupt.asked and members:  # one half fitted would have as large a say as the others
                     progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
                     break
-                members.append(Member(network, *output_statistics(network, data.segments, bf16)))
+                members.append(
+                    Member(network, *output_statistics(network, data.segments, bf16, config.frame_stride))
+                )
                 judged.append(best)
                 if interrupt.asked:
                     break
@@ -380,7 +388,8 @@ def _fit_member(
         masks,
         config.shift,
         config.noise,
-    ).to(device)
+        config.input,
+    ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     l2 = config.l2
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=l2)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)

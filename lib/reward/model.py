@@ -12,12 +12,22 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lib.cli import UserError
+from lib.envs.observation import SIZE, STACK, grey_resize_cpu, stacked_clip
 from lib.reward.masks import Mask
 from lib.runs import load_checkpoint, save_checkpoint
+
+INPUTS = ("frame", "observation")
+"""What a reward network may see: the colour frame and the action, or the policy's observation alone."""
+
+_KERNELS = ((7, 3), (5, 2), (3, 1), (3, 1))
+_FILTERS = 16
 
 
 class RewardNet(nn.Module):
     """Four convolutions of 16 filters (7/3, 5/2, 3/1, 3/1), the one-hot action joined behind them, 64 units, 1.
+
+    Sees the colour frame and the action, as the original's did, or the policy's observation without the action, as
+    that of Christiano et al. (section A.2).
 
     Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the
     original experiment, whose checkpoints load as they are. Masks are blank (black) to it, whatever is there.
@@ -32,42 +42,47 @@ class RewardNet(nn.Module):
         masks: Sequence[Mask] = (),
         shift: int = 0,
         noise: float = 0.0,
+        input: str = "frame",
     ) -> None:
         super().__init__()
         self.frame_shape, self.num_actions, self.masks = frame_shape, num_actions, tuple(masks)
+        self.input = input
         self._shift, self._noise = shift, noise
+        if input == "frame":
+            channels, sides, joined = frame_shape[2], frame_shape[:2], num_actions
+            self._blank = self.masks
+        else:
+            channels, sides, joined = STACK, (SIZE, SIZE), 0
+            self._blank = tuple(observed_mask(mask, frame_shape) for mask in self.masks)
         layers: list[nn.Module] = []
-        channels = frame_shape[2]
-        for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
+        for kernel, stride in _KERNELS:
             layers += [
-                nn.Conv2d(channels, 16, kernel, stride),
-                nn.BatchNorm2d(16),
+                nn.Conv2d(channels, _FILTERS, kernel, stride),
+                nn.BatchNorm2d(_FILTERS),
                 nn.Dropout(dropout),
                 nn.LeakyReLU(),
             ]
-            channels = 16
+            channels = _FILTERS
         self.conv = nn.Sequential(*layers, nn.Flatten())
         last = nn.Linear(64, 1)
-        self.out = nn.Sequential(
-            nn.Linear(conv_features(frame_shape) + num_actions, 64), nn.LeakyReLU(), last
-        )
+        self.out = nn.Sequential(nn.Linear(conv_features(sides) + joined, 64), nn.LeakyReLU(), last)
         # Sums over a segment begin near 0. From large ones, a loss that allows for a teacher's errors takes what is
         # wrong at first for such an error and never learns it.
         nn.init.normal_(last.weight, std=1e-3)
         nn.init.zeros_(last.bias)
 
-    def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂ of single steps, before standardisation.
 
         Args:
-          frames: uint8 `[N, H, W, 3]`.
-          actions: int64 `[N]`.
+          inputs: frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]`, as `input` says.
+          actions: int64 `[N]`; observations are judged without.
 
         Returns:
           float32 `[N]`.
         """
-        pictures = _scaled(frames)
-        for x, y, width, height in self.masks:
+        pictures = _scaled(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
+        for x, y, width, height in self._blank:
             pictures[:, :, y : y + height, x : x + width] = 0
         if self.training and self._shift:  # after the masks, so that nothing moves out from under one
             pictures = randomly_shifted(pictures, self._shift)
@@ -76,12 +91,13 @@ class RewardNet(nn.Module):
         return self._head(self.conv(pictures), actions)
 
     def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        one_hot = F.one_hot(actions, self.num_actions).to(features.dtype)
-        return self.out(torch.cat([features, one_hot], 1)).squeeze(-1).float()
+        if self.input == "frame":
+            features = torch.cat([features, F.one_hot(actions, self.num_actions).to(features.dtype)], 1)
+        return self.out(features).squeeze(-1).float()
 
     def for_paying(self) -> "RewardNet":
         """A copy that computes the same in evaluation mode with fewer passes: batch norms folded, no dropout."""
-        fast = RewardNet(self.frame_shape, self.num_actions, masks=self.masks)
+        fast = RewardNet(self.frame_shape, self.num_actions, masks=self.masks, input=self.input)
         fast.load_state_dict(self.state_dict())
         fast.eval()
         layers: list[nn.Module] = []
@@ -94,29 +110,35 @@ class RewardNet(nn.Module):
         return fast.requires_grad_(False)
 
 
-def conv_features(frame_shape: tuple[int, int, int]) -> int:
-    """Length of the flattened output of the convolutions.
+def conv_features(shape: tuple[int, ...]) -> int:
+    """Length of the flattened output of the convolutions on pictures of so many rows and columns.
 
     Raises:
       UserError: the picture is too small for them.
     """
     sides = []
-    for side in frame_shape[:2]:
-        for kernel, stride in ((7, 3), (5, 2), (3, 1), (3, 1)):
+    for side in shape[:2]:
+        for kernel, stride in _KERNELS:
             side = (side - kernel) // stride + 1
         sides.append(side)
     if min(sides) < 1:
-        raise UserError(
-            f"frames of {frame_shape[0]}×{frame_shape[1]} pixels are too small: expected at least 43×43"
-        )
-    return 16 * sides[0] * sides[1]
+        raise UserError(f"frames of {shape[0]}×{shape[1]} pixels are too small: expected at least 43×43")
+    return _FILTERS * sides[0] * sides[1]
 
 
-def _scaled(frames: torch.Tensor) -> torch.Tensor:
-    """uint8 `[N, H, W, 3]` to channels-last `[N, 3, H, W]` in 0 … 1, in the arithmetic in force."""
-    kind = frames.device.type
+def observed_mask(mask: Mask, frame_shape: tuple[int, int, int]) -> Mask:
+    """The pixels of an observation that show anything of a rectangle of the frame."""
+    x, y, width, height = mask
+    left, right = x * SIZE // frame_shape[1], -(-(x + width) * SIZE // frame_shape[1])
+    top, bottom = y * SIZE // frame_shape[0], -(-(y + height) * SIZE // frame_shape[0])
+    return left, top, right - left, bottom - top
+
+
+def _scaled(pictures: torch.Tensor) -> torch.Tensor:
+    """uint8 `[N, C, H, W]` to 0 … 1, in the arithmetic in force."""
+    kind = pictures.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-    return frames.permute(0, 3, 1, 2).to(dtype) / 255
+    return pictures.to(dtype) / 255
 
 
 def randomly_shifted(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
@@ -171,6 +193,7 @@ class RewardModel:
         self.members = list(members)
         self.frame_shape = self.members[0].network.frame_shape
         self.num_actions = self.members[0].network.num_actions
+        self.input = self.members[0].network.input
         self.origin = origin or {}
         self._device, self._bf16, self._pessimism = device, bf16, pessimism
         self._fast = [
@@ -179,30 +202,74 @@ class RewardModel:
         ]
 
     @torch.no_grad()
-    def pay(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """The learned reward of a batch of steps, in one call.
+    def each(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """What each member makes of a batch of steps.
 
         Args:
-          frames: uint8 `[N, H, W, 3]` on the model's device: what was seen when the action was chosen.
+          inputs: on the model's device, frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]`, as
+            `input` says: what was seen when the action was chosen.
           actions: int64 `[N]` on the same device.
 
         Returns:
-          float32 `[N]`; of each member, mean 0 and standard deviation 1 over the segments of the fit.
+          float32 `[M, N]`, zₘ; of each member, mean 0 and standard deviation 1 over the segments of the fit.
         """
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            paid = [
-                (network(frames, actions) - member.mean) / member.std
-                for network, member in zip(self._fast, self.members, strict=True)
-            ]
-        each = torch.stack(paid)
+            return torch.stack(
+                [
+                    (network(inputs, actions) - member.mean) / member.std
+                    for network, member in zip(self._fast, self.members, strict=True)
+                ]
+            )
+
+    def combine(self, each: torch.Tensor) -> torch.Tensor:
+        """The reward paid for what the members say: float32 `[M, N]` to `[N]`."""
         if self._pessimism == 0:
             return each.mean(0)
         return each.mean(0) - self._pessimism * each.std(0, correction=0)
 
-    def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def pay(
+        self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The learned reward of a batch of steps, in one call.
+
+        Args:
+          frames: uint8 `[N, H, W, 3]` on the model's device.
+          actions: int64 `[N]` on the same device.
+          observations: uint8 `[N, 4, 84, 84]` on the same device; needed where the model judges those.
+
+        Returns:
+          float32 `[N]`.
+        """
+        inputs = frames if self.input == "frame" else observations
+        assert inputs is not None, "a reward model of observations was given none"
+        return self.combine(self.each(inputs, actions))
+
+    def rewards(
+        self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None
+    ) -> np.ndarray:
         """`pay` for NumPy arrays: uint8 `[N, H, W, 3]` and integers `[N]` to float32 `[N]`."""
-        on_device = torch.tensor(frames, device=self._device), torch.tensor(actions, device=self._device)
-        return self.pay(on_device[0], on_device[1].long()).cpu().numpy()
+        seen = None if observations is None else self._on_device(observations)
+        return self.pay(self._on_device(frames), self._on_device(actions).long(), seen).cpu().numpy()
+
+    def each_along(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """`each` along a clip: T consecutive steps of one game.
+
+        Args:
+          frames: uint8 `[T, H, W, 3]`.
+          actions: integers `[T]`.
+
+        Returns:
+          float32 `[M, T]`.
+        """
+        inputs = clip_inputs(frames, self.input)
+        return self.each(self._on_device(inputs), self._on_device(actions).long()).cpu().numpy()
+
+    def rewards_along(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """What is paid along a clip: float32 `[T]`, of arguments as `each_along` takes them."""
+        return self.combine(torch.from_numpy(self.each_along(frames, actions))).numpy()
+
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, device=self._device)
 
     def check(self, frame_shape: tuple[int, int, int], num_actions: int, path: Path, env_id: str) -> None:
         """Refuses an environment that the model was not fitted for.
@@ -215,6 +282,19 @@ class RewardModel:
                 f"{path}: a reward model of {_shape(self.frame_shape)} frames and {self.num_actions} actions, "
                 f"but {env_id} has {_shape(frame_shape)} and {num_actions}; fit one on segments of that environment"
             )
+
+
+def clip_inputs(frames: np.ndarray, input: str) -> np.ndarray:
+    """What a network sees along a clip.
+
+    Args:
+      frames: uint8 `[T, H, W, 3]`, of consecutive steps.
+      input: one of INPUTS.
+
+    Returns:
+      The frames, or uint8 `[T, 4, 84, 84]`.
+    """
+    return frames if input == "frame" else stacked_clip(grey_resize_cpu(np.ascontiguousarray(frames)))
 
 
 def _shape(frame_shape: tuple[int, int, int]) -> str:
@@ -236,6 +316,7 @@ def save_reward_model(
     payload = {
         "frame_shape": list(model.frame_shape),
         "num_actions": model.num_actions,
+        "input": model.input,
         "masks": [list(mask) for mask in model.members[0].network.masks],
         "members": [
             {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
@@ -282,10 +363,20 @@ def load_reward_model(
     else:
         height, width, channels = payload["frame_shape"]
         masks = [tuple(mask) for mask in payload.get("masks", [])]  # files of before there were any
+        input = payload.get("input", "frame")  # as before
+        if input not in INPUTS:
+            raise UserError(
+                f"{path}: expected a reward model of {'s or '.join(INPUTS)}s, got one of {input!r}"
+            )
         members = [
             Member(
                 _network_from_state(
-                    member["state_dict"], (height, width, channels), payload["num_actions"], path, masks
+                    member["state_dict"],
+                    (height, width, channels),
+                    payload["num_actions"],
+                    path,
+                    masks,
+                    input,
                 ),
                 float(member["mean"]),
                 float(member["std"]),
@@ -307,9 +398,10 @@ def _network_from_state(
     num_actions: int,
     path: Path,
     masks: Sequence[Mask] = (),
+    input: str = "frame",
 ) -> RewardNet:
     try:
-        network = RewardNet(frame_shape, num_actions, masks=masks)
+        network = RewardNet(frame_shape, num_actions, masks=masks, input=input)
         network.load_state_dict(state)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())

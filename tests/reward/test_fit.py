@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lib.cli import UserError, parse
+from lib.preferences.segments import Segment
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
@@ -139,12 +140,12 @@ class Still(Grey):
 
 def store_of(*segments: np.ndarray) -> SegmentStore:
     """A store of segments whose steps have these first pixels, and actions 0, 1, 2, 3, 0, …"""
-    store = SegmentStore(0)
+    store = SegmentStore(memory_mb=10)
     for index, greys in enumerate(segments):
         frames = np.zeros((len(greys), 48, 48, 3), np.uint8)
         frames[:, 0, 0, 0] = greys
-        store._held[index] = frames, np.arange(len(greys)) % 4
-        store._sources.append(None)  # type: ignore[arg-type]
+        held = Segment(frames, np.arange(len(greys)) % 4, None)
+        store.add(None, str(index), held)  # type: ignore[arg-type]  # of no DB: all are held in memory
     return store
 
 
@@ -367,7 +368,7 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
     assert not torch.equal(starts[0], starts[1])
     store = data.segments
     for member in load_reward_model(path).members:  # each standardised
-        assert output_statistics(member.network, store, bf16=False) == pytest.approx(
+        assert output_statistics(member.network, store, bf16=False, stride=5) == pytest.approx(
             (member.mean, member.std), abs=1e-5
         )
     said = capsys.readouterr().out
@@ -497,3 +498,20 @@ def test_masks_are_flags_of_their_own_and_repeatable() -> None:
 def test_a_name_that_is_no_file_name_is_said(db: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="expected a name"):
         fit_path(config(db, tmp_path, name=name))
+
+
+def test_a_model_of_observations_finds_the_brighter_clips(db: Path, tmp_path: Path) -> None:
+    made = fit(config(db, tmp_path, input="observation", epochs=8))
+    assert made.best.accuracy > 0.8
+    model = load_reward_model(made.path)
+    assert model.input == "observation"
+    dark, bright = (model.rewards_along(c.frames, c.actions).mean() for c in (clip(30), clip(220)))
+    assert bright > dark + 1
+
+
+def test_statistics_from_every_fifth_step_are_nearly_those_of_all(fitted: Path, db: Path) -> None:
+    (member,) = load_reward_model(fitted).members
+    store = load_preferences([db], 100).segments
+    all_steps, some = (output_statistics(member.network, store, False, stride) for stride in (1, 5))
+    assert all_steps == pytest.approx((member.mean, member.std), rel=1e-4)
+    assert some == pytest.approx(all_steps, rel=0.05, abs=0.05 * all_steps[1])

@@ -1,5 +1,6 @@
 """The reward model: the original's weights fit, what it pays is standardised, others are refused."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from lib.agent.config import TrainConfig
 from lib.agent.trainer import train
 from lib.cli import UserError
+from lib.envs.observation import Observer, grey_resize_cpu
+from lib.reward.masks import Mask
 from lib.reward.model import (
     Member,
     RewardModel,
@@ -370,3 +373,81 @@ def test_sums_over_a_segment_begin_near_zero() -> None:
     frames = torch.randint(0, 256, (50, 210, 160, 3), dtype=torch.uint8)
     with torch.no_grad():
         assert network(frames, torch.arange(50) % 18).sum().abs() < 0.5
+
+
+def observation_net(masks: Sequence[Mask] = ()) -> RewardNet:
+    torch.manual_seed(0)
+    network = RewardNet((210, 160, 3), 6, masks=masks, input="observation").eval()
+    torch.nn.init.normal_(network.out.get_submodule("2").weight)  # type: ignore[arg-type]
+    return network
+
+
+def test_a_network_of_observations_ignores_the_action() -> None:
+    observations = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
+    network = observation_net()
+    rewards = network(observations, torch.zeros(5, dtype=torch.int64))
+    assert torch.equal(rewards, network(observations, torch.full((5,), 5)))
+    assert rewards.std() > 0
+    assert network.out[0].in_features == 16 * 7 * 7
+
+
+def test_a_mask_hides_every_pixel_of_the_observation_that_it_touches() -> None:
+    """Whatever stands under the mask in the frame, the observation's blanked pixels are all that it changes."""
+    mask = (57, 9, 51, 11)
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (6, 210, 160, 3), dtype=np.uint8)
+    other = frames.copy()
+    other[:, 9:20, 57:108] = rng.integers(0, 256, (6, 11, 51, 3))
+    model = RewardModel([Member(observation_net([mask]), 0.0, 1.0)], CPU)
+    actions = np.zeros(6, np.int64)
+    assert np.array_equal(model.rewards_along(frames, actions), model.rewards_along(other, actions))
+    plain = RewardModel([Member(observation_net(), 0.0, 1.0)], CPU)
+    assert not np.array_equal(plain.rewards_along(frames, actions), plain.rewards_along(other, actions))
+
+
+def test_paying_along_a_clip_stacks_its_frames() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (6, 210, 160, 3), dtype=np.uint8)
+    model = RewardModel([Member(observation_net(), 0.5, 2.0)], CPU)
+    actions = np.zeros(6, np.int64)
+    observer = Observer(1, (210, 160, 3), CPU)
+    stacks = np.stack(
+        [observer.push(torch.from_numpy(f[None]), torch.tensor([False]))[0].numpy().copy() for f in frames]
+    )
+    along = model.rewards_along(frames, actions)
+    # From the fourth step on the clip tells all that an observation spans.
+    np.testing.assert_allclose(along[3:], model.rewards(frames, actions, stacks)[3:], rtol=1e-4, atol=1e-5)
+    still = np.repeat(grey_resize_cpu(frames[:1]), 4, 0)[None]
+    np.testing.assert_allclose(
+        along[0], model.rewards(frames[:1], actions[:1], still)[0], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_model_of_observations_is_read_back_as_one(tmp_path: Path) -> None:
+    model = RewardModel([Member(observation_net([(1, 2, 3, 4)]), 0.5, 2.0)], CPU)
+    save_reward_model(tmp_path / "r.dat", model, config={}, parents={}, results={})
+    loaded = load_reward_model(tmp_path / "r.dat")
+    assert (loaded.input, loaded.frame_shape, loaded.num_actions) == ("observation", (210, 160, 3), 6)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 210, 160, 3), dtype=np.uint8)
+    actions = np.arange(4)
+    assert np.array_equal(loaded.rewards_along(frames, actions), model.rewards_along(frames, actions))
+    payload = torch.load(tmp_path / "r.dat", weights_only=True)
+    torch.save({**payload, "input": "sound"}, tmp_path / "sound.dat")
+    with pytest.raises(
+        UserError, match="expected a reward model of frames or observations, got one of 'sound'"
+    ):
+        load_reward_model(tmp_path / "sound.dat")
+
+
+def test_what_each_member_says_along_a_clip() -> None:
+    frames, actions = np.random.default_rng(0).integers(0, 256, (4, 84, 84, 3), dtype=np.uint8), np.arange(4)
+    members = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        members.append(Member(RewardNet((84, 84, 3), 5).eval(), 0.1 * seed, float(seed)))
+    each = RewardModel(members, CPU).each_along(frames, actions)
+    assert each.shape == (2, 4)
+    for row, member in zip(each, members, strict=True):
+        alone = RewardModel([member], CPU).rewards(frames, actions)
+        np.testing.assert_allclose(row, alone, rtol=1e-5, atol=1e-6)
+    cautious = RewardModel(members, CPU, pessimism=2.0).rewards_along(frames, actions)
+    np.testing.assert_allclose(cautious, each.mean(0) - 2 * each.std(0), rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ from stable_baselines3 import A2C
 
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv, dot_position
+from lib.envs.observation import Observer
 from lib.preferences.segments import SegmentDB
 from lib.preferences.wrappers import EpisodeRecorderWrapper
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
@@ -64,6 +65,23 @@ def test_takes_the_path_of_a_reward_model_that_fits(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"reward-dot\.dat.*MovingDotEnv"):
         RewardModelWrapper(MovingDotEnv(size=94, dot=14), str(path)).reset()
+
+
+def test_a_model_of_observations_is_shown_the_last_four_steps_of_this_game(tmp_path: Path) -> None:
+    path = tmp_path / "reward-dot.dat"
+    torch.manual_seed(0)
+    network = RewardNet((84, 84, 3), 5, input="observation")
+    torch.nn.init.normal_(network.out.get_submodule("2").weight)  # type: ignore[arg-type]
+    model = RewardModel([Member(network.eval(), mean=0.0, std=1.0)], torch.device("cpu"))
+    save_reward_model(path, model, config={}, parents={}, results={})
+    env, observer = RewardModelWrapper(MovingDotEnv(), path), Observer(1, (84, 84, 3), torch.device("cpu"))
+    for game in range(2):
+        frame, _ = env.reset(seed=game)
+        for t in range(6):
+            seen = observer.push(torch.from_numpy(frame[None]), torch.tensor([t == 0])).numpy()
+            expected = model.rewards(frame[None], np.array([2]), seen)[0]
+            frame, reward, *_ = env.step(2)
+            assert reward == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.fixture
