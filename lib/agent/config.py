@@ -2,16 +2,57 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lib.cli import UserError, flag
 
-LEARNING_RATE = 7e-4
 FINETUNE_DIVISOR = 10
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    # The original's. One pass over all steps at once: the ratio is 1 throughout, there is nothing to clip.
+    "a2c": {
+        "lr": 7e-4,
+        "rollout": 5,
+        "gae_lambda": 1.0,
+        "epochs": 1,
+        "minibatches": 1,
+        "clip": 0.0,
+        "value_clip": 0.0,
+        "normalise_advantages": False,
+        "target_kl": 0.0,
+        "value_coef": 1.0,
+        "grad_clip": 0.1,
+    },
+    # Those of Stable-Baselines3's zoo for Atari with rollouts for 64 environments instead of 8, and the clip of the
+    # paper. Values of a learned reward can be large, so they may move freely (Andrychowicz et al. 2021, 2006.05990).
+    "ppo": {
+        "lr": 2.5e-4,
+        "rollout": 32,
+        "gae_lambda": 0.95,
+        "epochs": 4,
+        "minibatches": 4,
+        "clip": 0.2,
+        "value_clip": 0.0,
+        "normalise_advantages": True,
+        "target_kl": 0.0,
+        "value_coef": 0.5,
+        "grad_clip": 0.5,
+    },
+}
+"""What the flags that depend on --algo are where they are not given."""
+
+_PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean nothing with a single pass
+
+
+def _by_algorithm(help: str, name: str) -> str:
+    """The help of a flag whose default depends on --algo."""
+    a2c, ppo = (ALGORITHMS[algo][name] for algo in ("a2c", "ppo"))
+    return f"{help} (default: {a2c}, with ppo {ppo})"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run."""
+    """One training run. Flags that are None by default are filled in when it is made: by --algo and --finetune."""
 
     name: str = flag("-n", help="name of the run: in the folder of its TensorBoard curves")
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
@@ -32,24 +73,84 @@ class TrainConfig:
         default=False, help="start gently from --model: convolutions frozen, learning rate ÷ 10"
     )
 
+    score_weight: float = flag(
+        default=0.0,
+        min=0,
+        metavar="W",
+        help="pay W times the game's score on top of the learned reward, to teach something beside the game",
+    )
+    kl: float = flag(
+        default=0.0,
+        min=0,
+        metavar="B",
+        help="pay B less per nat that an action is likelier than under the policy of --model: a leash to it",
+    )
+    kl_target: float = flag(
+        default=0.0,
+        min=0,
+        help="adapt --kl so that the KL to the policy of --model stays near this; 0: do not",
+    )
+    kl_horizon: int = flag(
+        default=50_000, min=1, help="steps in which --kl-target changes --kl by a fifth at most"
+    )
+    critic_warmup: int = flag(
+        default=0, min=0, help="updates of the value head alone before the policy moves; for a new reward"
+    )
+    freeze_convs: bool = flag(default=None, help="keep the convolutions as they are; on with --finetune")
+
+    algo: str = flag(
+        default="a2c", choices=tuple(ALGORITHMS), help="algorithm; sets the defaults named below"
+    )
     steps: int = flag(default=12_000_000, min=1, help="steps to train for, all environments together")
     num_envs: int = flag(default=64, min=1, help="environments played at once")
     rollout: int = flag(
-        default=5, min=1, help="steps of each environment per update (the n of n-step returns)"
+        default=None, min=1, help=_by_algorithm("steps of each environment per update", "rollout")
     )
     seed: int = flag(default=0, min=0, help="seed of the games, the weights and the actions")
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
-    lr: float | None = flag(default=None, min=0, help="learning rate; 7e-4, or a tenth of it with --finetune")
+    gae_lambda: float = flag(
+        default=None,
+        min=0,
+        max=1,
+        help=_by_algorithm("λ of the advantages; at 1 they are n-step, n the rollout", "gae_lambda"),
+    )
+    normalise_advantages: bool = flag(
+        default=None, help="advantages of mean 0 and variance 1 in each rollout; on with ppo"
+    )
+    lr: float = flag(
+        default=None, min=0, help=_by_algorithm("learning rate; a tenth of it with --finetune", "lr")
+    )
     lr_decay_steps: int = flag(
         default=80_000_000, min=1, help="steps over which the rate falls linearly to 0"
     )
-    entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
-    value_coef: float = flag(default=1.0, min=0, help="weight of the value loss")
-    grad_clip: float = flag(default=0.1, min=0, help="largest norm of a gradient")
-    clip_score: bool = flag(default=True, help="train on the sign of the score, as is usual on Atari")
-    freeze_convs: bool | None = flag(
-        default=None, help="keep the convolutions as they are; on with --finetune"
+    epochs: int = flag(default=None, min=1, help=_by_algorithm("passes over each rollout", "epochs"))
+    minibatches: int = flag(
+        default=None, min=1, help=_by_algorithm("random parts that a pass is made in", "minibatches")
     )
+    clip: float = flag(
+        default=None,
+        min=0,
+        max=1,
+        help=_by_algorithm("how far the ratio of new to old policy may pay; 0: any distance", "clip"),
+    )
+    value_clip: float = flag(
+        default=None,
+        min=0,
+        help=_by_algorithm("how far a value may move per update; 0: any distance", "value_clip"),
+    )
+    target_kl: float = flag(
+        default=None,
+        min=0,
+        help=_by_algorithm("end an update at this KL of old to new policy; 0: never", "target_kl"),
+    )
+    entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
+    value_coef: float = flag(
+        default=None, min=0, help=_by_algorithm("weight of the value loss", "value_coef")
+    )
+    grad_clip: float = flag(
+        default=None, min=0, help=_by_algorithm("largest norm of a gradient", "grad_clip")
+    )
+    clip_score: bool = flag(default=True, help="train on the sign of the score, as is usual on Atari")
 
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
     db_max_mb: float | None = flag(
@@ -63,17 +164,47 @@ class TrainConfig:
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
 
     def __post_init__(self) -> None:
+        defaults = ALGORITHMS[self.algo]
+        given = [name for name in defaults if getattr(self, name) is not None]
+        divisor = FINETUNE_DIVISOR if self.finetune else 1
+        for name, value in (
+            defaults | {"lr": defaults["lr"] / divisor, "freeze_convs": self.finetune}
+        ).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)  # frozen from here on
+
         if self.finetune and self.model is None:
             raise UserError("--finetune expects a policy to start from: add -m FILE")
         if self.pessimism and self.reward is None:
             raise UserError("--pessimism expects a reward model of several members: add -r FILE")
+        if self.score_weight and self.reward is None:
+            raise UserError("--score-weight expects a learned reward to add the score to: add -r FILE")
+        if self.kl and self.model is None:
+            raise UserError("--kl expects a policy to stay near: add -m FILE")
+        if self.kl_target and not self.kl:
+            raise UserError("--kl-target expects a price to adapt: add --kl 0.02, say")
+        batch = self.rollout * self.num_envs
+        if self.kl_target and self.kl_horizon < batch:
+            raise UserError(
+                f"--kl-horizon {self.kl_horizon}: expected at least the {batch} steps of an update "
+                f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
+            )
+        useless = [name for name in _PASSES if name in given and getattr(self, name) != defaults[name]]
+        if self.algo == "a2c" and useless:
+            flag_name = useless[0].replace("_", "-")
+            raise UserError(
+                f"--{flag_name} expects an algorithm of several passes, a2c makes one: add --algo ppo"
+            )
+        if self.minibatches > batch:
+            raise UserError(
+                f"--minibatches {self.minibatches}: expected at most the {batch} steps of an update "
+                f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
+            )
 
     @property
     def learning_rate(self) -> float:
-        if self.lr is not None:
-            return self.lr
-        return LEARNING_RATE / FINETUNE_DIVISOR if self.finetune else LEARNING_RATE
+        return self.lr
 
     @property
     def convs_frozen(self) -> bool:
-        return self.finetune if self.freeze_convs is None else self.freeze_convs
+        return self.freeze_convs

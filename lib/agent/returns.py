@@ -53,3 +53,126 @@ def lambda_advantages(
         advantage = deltas[t] + gamma * lambda_ * goes_on[t] * advantage
         advantages[t] = advantage
     return advantages
+
+
+def n_step_advantages(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    terminal: torch.Tensor,
+    truncated: torch.Tensor,
+    gamma: float,
+    n: int,
+) -> torch.Tensor:
+    """Advantages over exactly n steps, or fewer where the life, the game or the rollout ends before.
+
+        G⁽⁰⁾ₜ = vₜ,   G⁽ᵏ⁾ₜ = rₜ + γ (1 − terminalₜ) G⁽ᵏ⁻¹⁾ₜ₊₁,   Âₜ = G⁽ⁿ⁾ₜ − vₜ
+
+    with vₜ₊₁ in place of G⁽ᵏ⁻¹⁾ₜ₊₁ after a truncation and after the last row. From n = T on these are
+    `lambda_advantages` with λ = 1; n = 1 gives those with λ = 0.
+
+    Source: Sutton and Barto 2018, eq. 7.1.
+
+    Args:
+      rewards, values, terminal, truncated, gamma: as in `lambda_advantages`.
+      n: at least 1.
+
+    Returns:
+      float `[T, B]`.
+    """
+    alive = (~terminal).to(rewards.dtype)
+    after = values[1:]  # G⁽ᵏ⁻¹⁾ of the next row
+    returns = values[:-1]
+    for _ in range(min(n, len(rewards))):
+        returns = rewards + gamma * alive * after
+        after = torch.where(truncated, values[1:], torch.cat([returns[1:], values[-1:]]))
+    return returns - values[:-1]
+
+
+def discounted_returns(rewards: torch.Tensor, ends: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Monte-Carlo returns: the discounted rewards up to the end of the sequence, of which REINFORCE is paid.
+
+        Gₜ = rₜ + γ (1 − endsₜ) Gₜ₊₁,   G_T = 0
+
+    Nothing is bootstrapped, so what a truncation or the end of the rollout cuts off is missing.
+
+    Source: Williams 1992; Sutton and Barto 2018, section 13.3.
+
+    Args:
+      rewards: float `[T, B]`.
+      ends: bool `[T, B]`: terminal, truncated or a sequence's last token.
+      gamma: discount γ.
+
+    Returns:
+      float `[T, B]`.
+    """
+    returns = torch.empty_like(rewards)
+    following = torch.zeros_like(rewards[0])
+    for t in range(len(rewards) - 1, -1, -1):
+        following = rewards[t] + gamma * (~ends[t]) * following
+        returns[t] = following
+    return returns
+
+
+def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
+    """Each return less the mean of the others of its group (RLOO).
+
+    Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 6; Kool et al. 2019.
+
+    Args:
+      returns: float `[..., K]`: K ≥ 2 rollouts from one start.
+
+    Returns:
+      float `[..., K]`.
+    """
+    others = returns.shape[-1] - 1
+    return returns - (returns.sum(-1, keepdim=True) - returns) / others
+
+
+def group_normalised(returns: torch.Tensor) -> torch.Tensor:
+    """Each return less the mean of its group, in standard deviations of its group (GRPO).
+
+    Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2. As in OpenRLHF the deviation is the sample's (K − 1),
+    plus 1e-9, so that a group of equal returns gives 0.
+
+    Args:
+      returns: float `[..., K]`: K ≥ 2 rollouts from one start.
+
+    Returns:
+      float `[..., K]`.
+    """
+    return (returns - returns.mean(-1, keepdim=True)) / (returns.std(-1, keepdim=True) + 1e-9)
+
+
+def normalised(advantages: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Advantages with mean 0 and variance 1 over the valid steps; 0 elsewhere.
+
+    Args:
+      advantages: float `[...]`.
+      valid: bool `[...]`.
+
+    Returns:
+      float `[...]`; all 0 where the valid ones do not differ.
+    """
+    weight = valid / valid.sum().clamp(min=1)
+    centred = torch.where(valid, advantages - (advantages * weight).sum(), 0.0)
+    return centred * (centred.square() * weight).sum().clamp(min=1e-8).rsqrt()
+
+
+def explained_variance(values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """1 − Var(G − v) / Var(G) over the valid steps: 1 is a perfect critic, 0 one that says a constant.
+
+    Args:
+      values: float `[...]`.
+      returns: float `[...]`.
+      valid: bool `[...]`.
+
+    Returns:
+      float `[]`; 0 where returns do not vary.
+    """
+    weight = valid / valid.sum().clamp(min=1)
+
+    def variance(numbers: torch.Tensor) -> torch.Tensor:
+        return ((numbers - (numbers * weight).sum()).square() * weight).sum()
+
+    spread = variance(returns)
+    return torch.where(spread > 0, 1 - variance(returns - values) / spread.clamp(min=1e-12), 0.0)

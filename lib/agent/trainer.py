@@ -1,22 +1,25 @@
 """Training and finetuning: rollouts, updates, evaluations, and what is said and kept about them."""
 
 import contextlib
+import copy
 import dataclasses
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from lib.agent.a2c import a2c_loss
+from lib.agent.actor_critic import actor_critic_loss, log_prob_of
 from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
-from lib.agent.returns import lambda_advantages
+from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.cli import UserError
 from lib.envs.make import counter, make_world, probes
@@ -40,58 +43,136 @@ _RECENT_GAMES = 100
 _EVAL_SEED = 10_000  # evaluations play other games than training does
 
 
-def update(
-    network: PolicyNet, optimizer: torch.optim.Optimizer, rollout: Rollout, config: TrainConfig, bf16: bool
-) -> dict[str, torch.Tensor]:
-    """One A2C update from one rollout.
+class Batch(NamedTuple):
+    """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
+
+    observations: torch.Tensor  # uint8 [N, 4, 84, 84]
+    actions: torch.Tensor  # int64 [N]
+    old_log_probs: torch.Tensor  # float32 [N], of the acting policy
+    old_values: torch.Tensor  # float32 [N], of the acting policy
+    advantages: torch.Tensor  # float32 [N]
+    returns: torch.Tensor  # float32 [N]
+    valid: torch.Tensor  # bool [N]
+
+
+def assess(
+    rollout: Rollout, config: TrainConfig, leash: Leash | None, bf16: bool
+) -> tuple[Batch, dict[str, torch.Tensor]]:
+    """What every step of a rollout was worth: rewards, the price of the leash, advantages and returns.
 
     Args:
-      network: the policy that gathered the rollout.
-      optimizer: of its trainable parameters.
       rollout: T steps of B environments.
-      config: discount and weights of the loss.
-      bf16: whether the network computes in bf16.
+      config: discount, λ, and what is paid.
+      leash: to the reference policy, where there is one.
+      bf16: whether the reference computes in bf16.
 
     Returns:
-      Scalars on the device by chart name; reading them is left to whoever logs, so that nothing waits here.
+      The batch to learn from, and scalars on the device by chart name; reading them is left to whoever logs, so that
+      nothing waits here.
     """
     device = rollout.actions.device
     terminal, truncated, valid = (
         torch.from_numpy(flags).to(device, non_blocking=True)
         for flags in (rollout.terminal, rollout.truncated, rollout.valid)
     )
-    if rollout.learned is not None:
-        rewards = rollout.learned
+    weight = valid / valid.sum().clamp(min=1)
+    parts: dict[str, torch.Tensor] = {}
+    if rollout.learned is None or config.score_weight:
+        score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
+        score = score.sign() if config.clip_score else score
+    if rollout.learned is None:
+        rewards = score
     else:
-        rewards = torch.from_numpy(rollout.score).to(device, non_blocking=True)
-        rewards = rewards.sign() if config.clip_score else rewards
-    advantages = lambda_advantages(rewards, rollout.values, terminal, truncated, config.gamma)
-    returns = advantages + rollout.values[:-1]
-
-    with autocast(device, bf16):
-        logits, values = network(rollout.observations.flatten(0, 1))
-    loss, parts = a2c_loss(
-        logits,
-        values,
-        rollout.actions.flatten(),
-        advantages.flatten(),
-        returns.flatten(),
-        valid.flatten(),
-        config.entropy,
-        config.value_coef,
-    )
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    parts |= _gradient_scalars([parameter.grad for parameter in parameters if parameter.grad is not None])
-    nn.utils.clip_grad_norm_(parameters, config.grad_clip)
-    optimizer.step()
-    if rollout.learned is not None:
-        weight = valid / valid.sum().clamp(min=1)
+        rewards = rollout.learned
         mean = (rewards * weight).sum()
         parts["reward_mu"] = mean
         parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
-    return parts
+        if config.score_weight:
+            rewards = rewards + config.score_weight * score
+    if leash is not None:
+        rewards, scalars = leash.pull(rollout, rewards, valid, bf16)
+        parts |= scalars
+
+    values = rollout.values[:-1]
+    advantages = lambda_advantages(
+        rewards, rollout.values, terminal, truncated, config.gamma, config.gae_lambda
+    )
+    returns = advantages + values
+    parts["advantage"] = (advantages * weight).sum()
+    parts["batch_rewards"] = (returns * weight).sum()
+    parts["explained_variance"] = explained_variance(values, returns, valid)
+    if config.normalise_advantages:
+        advantages = normalised(advantages, valid)
+    old = log_prob_of(rollout.logits, rollout.actions)
+    steps = (rollout.observations, rollout.actions, old, values, advantages, returns, valid)
+    return Batch(*(rows.flatten(0, 1) for rows in steps)), parts
+
+
+def update(
+    network: PolicyNet,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    config: TrainConfig,
+    bf16: bool,
+    leash: Leash | None = None,
+) -> dict[str, torch.Tensor]:
+    """The passes over one rollout: one for A2C, several over minibatches for PPO.
+
+    Args:
+      network: the policy that gathered the rollout.
+      optimizer: of its trainable parameters.
+      rollout: T steps of B environments.
+      config: what is paid, passes, clips and weights of the loss.
+      bf16: whether networks compute in bf16.
+      leash: to the reference policy, where there is one.
+
+    Returns:
+      Scalars on the device by chart name, averaged over the passes. Only `--target-kl` waits for the device, once
+      a pass.
+    """
+    batch, parts = assess(rollout, config, leash, bf16)
+    device, count = batch.actions.device, len(batch.actions)
+    one_pass = config.epochs * config.minibatches == 1
+    passes: list[dict[str, torch.Tensor]] = []
+    for epoch in range(config.epochs):
+        for rows in _minibatches(count, config.minibatches, device):
+            part = Batch(*(column[rows] for column in batch))
+            with autocast(device, bf16):
+                logits, values = network(part.observations)
+            loss, scalars = actor_critic_loss(
+                logits,
+                values,
+                part.actions,
+                None if one_pass else part.old_log_probs,
+                part.old_values,
+                part.advantages,
+                part.returns,
+                part.valid,
+                clip=config.clip,
+                value_clip=config.value_clip,
+                entropy_coef=config.entropy,
+                value_coef=config.value_coef,
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            passes.append(scalars | _gradient_scalars(gradients))
+            nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+            optimizer.step()
+        last = epoch == config.epochs - 1
+        if config.target_kl and not last and passes[-1]["approx_kl"] > config.target_kl:
+            break
+    means = torch.stack([torch.stack(list(scalars.values())) for scalars in passes]).mean(0)
+    parts |= dict(zip(passes[0], means.unbind(), strict=True))
+    return parts | {"epochs_done": torch.full((), epoch + 1.0, device=device)}
+
+
+def _minibatches(count: int, parts: int, device: torch.device) -> Sequence[slice | torch.Tensor]:
+    """Rows of each minibatch of a pass, in random order; all as they are where there is but one."""
+    if parts == 1:
+        return [slice(None)]
+    return torch.randperm(count, device=device).tensor_split(parts)
 
 
 def _gradient_scalars(gradients: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -231,7 +312,7 @@ def train(config: TrainConfig) -> Path | None:
                     f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
                 ) from error
             stack.callback(recorder.close)
-        run_dir = make_run_dir(config.runs, "a2c", config.name)
+        run_dir = make_run_dir(config.runs, config.algo, config.name)
         kept_config = dataclasses.asdict(config)
         write_config(run_dir, kept_config)
         charts = stack.enter_context(Charts(run_dir))
@@ -240,9 +321,12 @@ def train(config: TrainConfig) -> Path | None:
         progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
 
         network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        network.conv.requires_grad_(not config.convs_frozen)
+        network.conv.requires_grad_(not config.freeze_convs)
         trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.Adam(trainable, lr=config.learning_rate, eps=1e-5, fused=True)
+        optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
+        leash = None
+        if config.kl or config.finetune:
+            leash = Leash(copy.deepcopy(network), config.kl, config.kl_target, config.kl_horizon)
         collector = Collector(
             world, config.rollout, device, config.seed, bf16, reward.pay if reward else None, recorder
         )
@@ -251,11 +335,11 @@ def train(config: TrainConfig) -> Path | None:
         stack.callback(arena.close)
 
         saved, saved_at = None, 0
-        steps, next_eval = 0, config.eval_every
+        steps, updates, next_eval = 0, 0, config.eval_every
         disk_error: OSError | None = None
         interrupt = stack.enter_context(Interrupt())
         while steps < config.steps and not interrupt.asked:
-            lr = config.learning_rate * max(0.0, 1 - steps / config.lr_decay_steps)
+            lr = config.lr * max(0.0, 1 - steps / config.lr_decay_steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             try:
@@ -263,8 +347,14 @@ def train(config: TrainConfig) -> Path | None:
             except OSError as error:  # the recorder's disk is full, or its folder is gone
                 disk_error = error
                 break
-            parts = update(network, optimizer, rollout, config, bf16)
-            steps += rollout.score.size
+            # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
+            policy_moves = updates >= config.critic_warmup
+            network.conv.requires_grad_(policy_moves and not config.freeze_convs)
+            network.policy.requires_grad_(policy_moves)
+            parts = update(network, optimizer, rollout, config, bf16, leash)
+            if leash is not None and policy_moves:
+                leash.adapt(parts["kl_ref"], rollout.score.size)
+            steps, updates = steps + rollout.score.size, updates + 1
             monitor.after(rollout, parts, steps, lr)
             if not interrupt.asked and (steps >= next_eval or steps >= config.steps):
                 next_eval = steps + config.eval_every

@@ -1,0 +1,123 @@
+"""A leash to the reference policy: the KL to it, estimated and exact, and its price within the reward.
+
+Estimators are of KL(π ‖ π_ref) = E_{a∼π}[log π(a) − log π_ref(a)], one number per sampled action, after
+J. Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased; k2 and k3 are never negative.
+"""
+
+import torch
+
+from lib.agent.actor_critic import log_prob_of
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import Rollout, autocast
+
+_MOST = 0.2  # of KL/target − 1 that counts in one update, either way (Ziegler et al. 2019)
+
+
+def k1(log_prob: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """log π(a) − log π_ref(a), `[...]`: unbiased, of either sign."""
+    return log_prob - reference
+
+
+def k2(log_prob: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """½ (log π(a) − log π_ref(a))², `[...]`: never negative, slightly biased; its gradient is that of the KL."""
+    return (log_prob - reference).square() / 2
+
+
+def k3(log_prob: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """ρ − 1 − log ρ with ρ = π_ref(a) / π(a), `[...]`: unbiased and never negative."""
+    log_ratio = reference - log_prob
+    return log_ratio.expm1() - log_ratio
+
+
+def exact_kl(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Σₐ π(a) (log π(a) − log π_ref(a)), in nats.
+
+    Args:
+      logits: float `[..., A]` of π.
+      reference: float `[..., A]`, logits of π_ref.
+
+    Returns:
+      float `[...]`.
+    """
+    log_probs = logits.log_softmax(-1)
+    return (log_probs.exp() * (log_probs - reference.log_softmax(-1))).sum(-1)
+
+
+def adapted(coef: torch.Tensor, kl: torch.Tensor, target: float, steps: int, horizon: int) -> torch.Tensor:
+    """The price of the KL, raised where the KL is above its target and lowered where it is below.
+
+        β ← β (1 + clip(KL / target − 1, ±0.2) · steps / horizon)
+
+    Source: Ziegler et al. 2019, arXiv 1909.08593, section 2.2.
+
+    Args:
+      coef: float `[]`, β.
+      kl: float `[]`, KL(π ‖ π_ref) over the last rollout.
+      target: the KL aimed for.
+      steps: how many the rollout had.
+      horizon: steps in which β may change by a fifth.
+
+    Returns:
+      float `[]` on the same device; nothing waits for it.
+    """
+    return coef * (1 + (kl / target - 1).clamp(-_MOST, _MOST) * (steps / horizon))
+
+
+class Leash:
+    """The frozen policy that a finetune started from, and what straying from it costs.
+
+    Attributes:
+      reference: that policy.
+      coef: β, float32 `[]` on the device. With β = 0 the KL is only watched.
+    """
+
+    def __init__(self, reference: PolicyNet, coef: float, target: float, horizon: int) -> None:
+        """Takes over the reference.
+
+        Args:
+          reference: on the device; it is frozen here.
+          coef: β to begin with.
+          target: KL for `adapt`; 0 keeps β as it is.
+          horizon: of `adapted`.
+        """
+        self.reference = reference.requires_grad_(False)
+        self.coef = torch.tensor(coef, device=next(reference.parameters()).device)
+        self._target, self._horizon = target, horizon
+        # For a curve alone the last step of each rollout is enough, and costs a fraction of the forward passes.
+        self._rows = slice(None) if coef else slice(-1, None)
+
+    @torch.no_grad()
+    def pull(
+        self, rollout: Rollout, rewards: torch.Tensor, valid: torch.Tensor, bf16: bool
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Rewards less the price of straying, on every step: rₜ − β (log π(aₜ|sₜ) − log π_ref(aₜ|sₜ)).
+
+        Args:
+          rollout: what was played, and from which logits.
+          rewards: float32 `[T, B]`; left as they are.
+          valid: bool `[T, B]` on the device.
+          bf16: whether the reference computes in bf16.
+
+        Returns:
+          float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
+        """
+        observations, logits = rollout.observations[self._rows], rollout.logits[self._rows]
+        with autocast(logits.device, bf16):
+            reference = self.reference(observations.flatten(0, 1))[0].view_as(logits)
+        weight = valid[self._rows].float()
+        kl = (exact_kl(logits, reference) * weight).sum() / weight.sum().clamp(min=1)
+        actions = rollout.actions[self._rows]
+        strayed = k1(log_prob_of(logits, actions), log_prob_of(reference, actions))
+        rewards = rewards.clone()
+        rewards[self._rows] -= self.coef * strayed * weight
+        return rewards, {"kl_ref": kl, "kl_coef": self.coef}
+
+    def adapt(self, kl: torch.Tensor, steps: int) -> None:
+        """Moves β towards what keeps the KL at its target, once per update.
+
+        Args:
+          kl: float `[]`, `kl_ref` of `pull`.
+          steps: of the update, all environments together.
+        """
+        if self._target:
+            self.coef = adapted(self.coef, kl, self._target, steps, self._horizon)
