@@ -13,8 +13,9 @@ from lib.envs.observation import SIZE, STACK, Observer
 from lib.envs.world import World
 from lib.preferences.recorder import SegmentRecorder
 
-RewardFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""uint8 `[B, H, W, 3]` frames and int64 `[B]` actions to float32 `[B]`, all on one device."""
+RewardFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Frames uint8 `[B, H, W, 3]`, actions int64 `[B]` and observations uint8 `[B, 4, 84, 84]` to float32 `[B]`, all on one
+device."""
 
 
 class Rollout(NamedTuple):
@@ -92,7 +93,7 @@ class Collector:
 
             self._actions[t] = actions
             if self._reward is not None and self._learned is not None:
-                self._learned[t] = self._reward(self._frames, actions)
+                self._learned[t] = self._reward(self._frames, actions, self._observation)
             if self._recorder is not None:
                 self._recorder.before(self._step.frames, chosen)
 

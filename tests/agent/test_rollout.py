@@ -40,8 +40,10 @@ def newest(rollout: Rollout) -> list[list[int]]:
     return rollout.observations[:, :, -1, 40, 40].tolist()
 
 
-def pay(frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+def pay(frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
     assert frames.shape == (2, 84, 84, 3)
+    assert observations.shape == (2, 4, 84, 84)
+    assert torch.equal(observations[:, -1, 0, 0], frames[:, 0, 0, 0])  # both of the same step
     return frames[:, 0, 0, 0].float() * 10 + actions
 
 
