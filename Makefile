@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo bench label label-db clean
+.PHONY: help install test demo bench bench-quick label label-db clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## make .venv with the pinned packages (PYTHON=python3.12 picks the interpreter)
 
@@ -32,8 +32,11 @@ test: install ## format, lint, types and tests
 demo: install ## the whole wheel once on real Seaquest, on the CPU
 	$(PY) demo.py
 
-bench: install ## measure the labelling page (the other rooms' benchmarks join it here)
-	$(PY) -m benchmarks.label_page
+bench: install ## speed against other loops, as a table in benchmarks/results (15 minutes)
+	$(PY) -m benchmarks.run
+
+bench-quick: install ## the same, roughly (2 minutes)
+	$(PY) -m benchmarks.run --quick
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" $(if $(PORT),--port "$(PORT)")

@@ -5,9 +5,12 @@ then lets a script in the tab go on, with the debugger detached (attached, it ke
 and prints the memory of server and tab as labels come in. Needs Chromium.
 
     .venv/bin/python -m benchmarks.label_page --keys 200 --labels 1000
+
+Of `make bench` only the key presses are a row.
 """
 
 import argparse
+import contextlib
 import math
 import shutil
 import signal
@@ -15,11 +18,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
+from benchmarks.report import Row
+from benchmarks.setup import Setup
 from lib.preferences.segments import Segment, save_segment
 from tests.browser.site import Site
 
@@ -92,44 +98,48 @@ def connect(playwright: Playwright, port: int) -> Browser:
     raise SystemExit("Chromium did not start")
 
 
-def measure_speed(page: Page, site: Site, count: int) -> None:
-    """Presses keys and prints how long each took to bring the next pair."""
+def measure_speed(page: Page, site: Site, count: int) -> tuple[float, float, np.ndarray]:
+    """Presses keys.
+
+    Returns:
+      Seconds to the overview, seconds from there to the first pair, and float `[count]`: milliseconds from each key
+      press to the next pair's first frame.
+    """
     begin = time.perf_counter()
     page.goto(site.link)
     page.wait_for_selector(".figures")
-    print(f"overview shown after {time.perf_counter() - begin:.2f} s")
+    overview = time.perf_counter() - begin
     begin = time.perf_counter()
     page.goto(f"{site.base}/label")
     page.wait_for_selector("[data-answer='1'][aria-disabled='false']")
-    print(f"first pair playing after {time.perf_counter() - begin:.2f} s")
+    first_pair = time.perf_counter() - begin
     page.evaluate(_OBSERVE)
     for number in range(1, count + 1):
         page.wait_for_timeout(170)  # the page takes no answer earlier
         page.keyboard.press("120x"[number % 4])
         page.wait_for_function("number => waits.length == number", arg=number)
-    waits = np.array(page.evaluate("waits"))
-    figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
-    print(
-        f"key press to next pair, {count} times, ms: 50th / 95th / 99th percentile {figures}, worst {waits.max():.0f}"
-    )
+    return overview, first_pair, np.array(page.evaluate("waits"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--keys", type=int, default=200, help="key presses for the speed")
-    parser.add_argument("--labels", type=int, default=1000, help="labels for the memory")
-    args = parser.parse_args()
+@contextlib.contextmanager
+def labelling(folder: Path, labels: int) -> Iterator[tuple[Site, subprocess.Popen[bytes], Browser, int]]:
+    """The page over enough segments for so many labels, and a Chromium that has not opened it yet.
+
+    Yields:
+      The site, the browser's process, the connection to it, and the number of segments.
+
+    Raises:
+      FileNotFoundError: there is no Chromium.
+    """
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        raise SystemExit("no Chromium found; on Debian: apt install chromium")
-    segments = math.ceil(math.sqrt(2 * (args.keys + args.labels))) + 10
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        db = Path(folder) / "db"
-        db.mkdir()
-        record(db, segments)
-        begin = time.perf_counter()
-        site = Site(db, Path(folder) / "state", "--name", "bench", "--goal", str(args.labels)).start()
-        print(f"server ready after {time.perf_counter() - begin:.2f} s with {segments} segments")
+        raise FileNotFoundError("no Chromium found; on Debian: apt install chromium")
+    segments = math.ceil(math.sqrt(2 * labels)) + 10
+    db = folder / "db"
+    db.mkdir()
+    record(db, segments)
+    with sync_playwright() as playwright:
+        site = Site(db, folder / "state", "--name", "bench", "--goal", str(labels)).start()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -139,25 +149,63 @@ def main() -> None:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            attached = connect(playwright, port)
-            page = attached.contexts[0].pages[0]
-            measure_speed(page, site, args.keys)
-            page.reload()
-            page.wait_for_selector("[data-answer='1'][aria-disabled='false']")
-            page.evaluate(_ANSWER)
-            attached.close()
-            assert site.process is not None
-            print("labels  server MB  tab MB")
-            for mark in range(args.keys, args.keys + args.labels + 1, max(1, args.labels // 10)):
-                while len(site.labels()) < mark:
-                    time.sleep(0.2)
-                print(
-                    f"{mark:6}  {resident(site.process.pid):9.1f}  {tab_memory(browser.pid):6.1f}", flush=True
-                )
+            yield site, browser, connect(playwright, port), segments
         finally:
             browser.send_signal(signal.SIGTERM)
             browser.wait()
             site.stop(signal.SIGKILL)
+
+
+def key_presses(setup: Setup) -> list[Row]:
+    """The row of the harness: from a key press to the next pair."""
+    name, title = "label-page", "Labelling page: key press to the first frame of the next pair"
+    keys = 20 if setup.quick else 100
+    folder = setup.folder / "page"
+    folder.mkdir()
+    try:
+        with labelling(folder, keys) as (site, _, browser, _):
+            overview, first_pair, waits = measure_speed(browser.contexts[0].pages[0], site, keys)
+    except FileNotFoundError as error:
+        return [Row(name, title, note=f"{error}.")]
+    note = (
+        f"95th percentile {np.percentile(waits, 95):.0f} ms, worst {waits.max():.0f} ms; overview after "
+        f"{overview:.2f} s, first pair {first_pair:.2f} s later."
+    )
+    return [Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--keys", type=int, default=200, help="key presses for the speed")
+    parser.add_argument("--labels", type=int, default=1000, help="labels for the memory")
+    args = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            site, browser, attached, segments = stack.enter_context(
+                labelling(folder, args.keys + args.labels)
+            )
+        except FileNotFoundError as error:
+            raise SystemExit(str(error)) from None
+        page = attached.contexts[0].pages[0]
+        overview, first_pair, waits = measure_speed(page, site, args.keys)
+        print(f"{segments} segments; overview shown after {overview:.2f} s")
+        print(f"first pair playing after {first_pair:.2f} s")
+        figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
+        print(
+            f"key press to next pair, {args.keys} times, ms: 50th / 95th / 99th percentile {figures}, "
+            f"worst {waits.max():.0f}"
+        )
+        page.reload()
+        page.wait_for_selector("[data-answer='1'][aria-disabled='false']")
+        page.evaluate(_ANSWER)
+        attached.close()
+        assert site.process is not None
+        print("labels  server MB  tab MB")
+        for mark in range(args.keys, args.keys + args.labels + 1, max(1, args.labels // 10)):
+            while len(site.labels()) < mark:
+                time.sleep(0.2)
+            print(f"{mark:6}  {resident(site.process.pid):9.1f}  {tab_memory(browser.pid):6.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""Speed, as a table: every row measured side by side in one run.
+
+    .venv/bin/python -m benchmarks.run [--quick] [--only ROW …] [--dev cuda] [--out FOLDER]
+
+Prints the table and writes it, with machine and versions, as a page and as JSON.
+"""
+
+import importlib
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import Row, markdown, provenance, write
+from benchmarks.setup import Setup
+from lib import cli
+from lib.cli import UserError, flag
+from lib.runs import format_duration, resolve_device
+
+BENCHMARKS: dict[str, tuple[str, str]] = {
+    "train-sb3": ("benchmarks.training", "against_sb3"),
+    "train-sb3-processes": ("benchmarks.training", "against_sb3_processes"),
+    "train-original": ("benchmarks.training", "against_original"),
+    "train-emulator": ("benchmarks.training", "against_emulator"),
+    "finetune": ("benchmarks.training", "finetuning"),
+    "recording": ("benchmarks.training", "recording_cost"),
+    "segments": ("benchmarks.segments", "size_and_loading"),
+    "fit": ("benchmarks.reward_fit", "against_original"),
+    "help": ("benchmarks.startup", "help_of_doors"),
+    "startup-page": ("benchmarks.startup", "first_page"),
+    "label-page": ("benchmarks.label_page", "key_presses"),
+    "gpu": ("benchmarks.training", "on_gpu"),
+}
+"""Module and function of what --only takes; some make several rows of the table."""
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """How to measure."""
+
+    quick: bool = flag(default=False, help="shorter turns and smaller data: two minutes instead of fifteen")
+    only: list[str] = flag(
+        default=[],
+        choices=tuple(BENCHMARKS),
+        metavar="ROW",
+        help=f"measure these alone: {', '.join(BENCHMARKS)}",
+    )
+    dev: str = flag(default="cpu", help="device of the networks, on both sides: cpu, cuda, cuda:1")
+    num_envs: int | None = flag(
+        default=None, min=1, help="environments of ours; by default those of 01_a2c.py"
+    )
+    policy: Path | None = flag(
+        default=None, help="policy whose segments are weighed; by default one is trained"
+    )
+    out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
+
+    def __post_init__(self) -> None:
+        if self.policy is not None and not self.policy.is_file():
+            raise UserError(
+                f"--policy {self.policy}: expected a policy checkpoint, and there is no such file"
+            )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config = cli.parse(BenchConfig, argv, description=(__doc__ or "").splitlines()[0])
+    resolve_device(config.dev)
+    origin = provenance()
+    rows: list[Row] = []
+    failed = 0
+    began = time.monotonic()
+    for name in config.only or BENCHMARKS:
+        print(f"{format_duration(time.monotonic() - began):>6}  {name} …", file=sys.stderr, flush=True)
+        try:
+            rows += measure(name, config)
+        except Exception as error:  # one that fails must not cost the others their minutes
+            traceback.print_exc()
+            failed += 1
+            rows.append(Row(name, f"`{name}` failed", note=cli.one_line(f"{type(error).__name__}: {error}")))
+    print(markdown(rows, origin))
+    kind = "quick" if config.quick else "bench"
+    try:
+        page = write(rows, origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}")
+    except OSError as error:
+        raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
+    print(f"{format_duration(time.monotonic() - began)}; written to {page}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def measure(name: str, config: BenchConfig) -> list[Row]:
+    """The rows of one benchmark, in a folder of its own that is thrown away."""
+    module, function = BENCHMARKS[name]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        setup = Setup(
+            Path(folder),
+            config.dev,
+            config.quick,
+            repeats=5 if config.quick else 7,
+            seconds=0.5 if config.quick else 3.0,
+            num_envs=config.num_envs,
+            policy=config.policy,
+        )
+        rows: list[Row] = getattr(importlib.import_module(module), function)(setup)
+    return rows
+
+
+if __name__ == "__main__":
+    cli.run(main)

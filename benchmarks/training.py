@@ -1,0 +1,206 @@
+"""Steps a second of training and finetuning, against other people's loops; what recording costs."""
+
+import contextlib
+import dataclasses
+from typing import Protocol
+
+import torch
+
+from benchmarks.compare import alternate
+from benchmarks.original import GAMES, OriginalTraining, StableBaselines
+from benchmarks.ours import (
+    Emulator,
+    Stopwatch,
+    Training,
+    finetune_config,
+    train_config,
+    write_reward_model,
+)
+from benchmarks.report import Row, Target, compared
+from benchmarks.setup import Setup
+from lib.agent.config import TrainConfig
+
+ORIGINAL_STEPS = 12e6
+
+
+class Contender(Protocol):
+    def __call__(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def _config(setup: Setup) -> TrainConfig:
+    """Ours with its defaults, recording on."""
+    return train_config(setup.dev, setup.num_envs, db_path=setup.folder / "db")
+
+
+def _against(
+    name: str, title: str, setup: Setup, config: TrainConfig, theirs: Contender, target: Target, note: str
+) -> list[Row]:
+    with contextlib.closing(theirs), contextlib.closing(Training(config)) as ours:
+        result = alternate(ours, theirs, setup.repeats, setup.seconds)
+    note = f"{config.num_envs} environments against {GAMES}; {note}"
+    return [compared(name, title, "steps/s", result, target, note)]
+
+
+def against_sb3(setup: Setup) -> list[Row]:
+    """Against Stable-Baselines3 with games that take turns in one process, its default."""
+    return _against(
+        "train-sb3",
+        "A2C training, recording on, against Stable-Baselines3's A2C",
+        setup,
+        _config(setup),
+        StableBaselines(setup.dev, processes=False),
+        Target(3),
+        "theirs: A2C with CnnPolicy, make_atari_env (DummyVecEnv, its default), VecFrameStack; records nothing.",
+    )
+
+
+def against_sb3_processes(setup: Setup) -> list[Row]:
+    """Against Stable-Baselines3 with a process for each game."""
+    return _against(
+        "train-sb3-processes",
+        "A2C training, recording on, against Stable-Baselines3's A2C with a process for each game",
+        setup,
+        _config(setup),
+        StableBaselines(setup.dev, processes=True),
+        Target(3),
+        "theirs: as train-sb3, with SubprocVecEnv.",
+    )
+
+
+def against_original(setup: Setup) -> list[Row]:
+    return _against(
+        "train-original",
+        "A2C training, recording on, against the original's loop",
+        setup,
+        _config(setup),
+        OriginalTraining(setup.dev),
+        Target(4),
+        "theirs: ptan's VectorExperienceSourceFirstLast over a SyncVectorEnv of wrap_dqn, fp32; records nothing.",
+    )
+
+
+def finetuning(setup: Setup) -> list[Row]:
+    reward = setup.folder / "reward.dat"
+    write_reward_model(reward)
+    return _against(
+        "finetune",
+        "Finetuning on an RGB reward model, against a call for every step of every environment",
+        setup,
+        finetune_config(_config(setup), reward),
+        OriginalTraining(setup.dev, reward=True),
+        Target(10),
+        "theirs: the original's loop with the reward model on the CPU in fp32, a frame a call, above the frame skip; "
+        "convolutions of the policy frozen on both sides.",
+    )
+
+
+def recording_cost(setup: Setup) -> list[Row]:
+    """The same training with and without a DB, in more and shorter turns, as the difference is small."""
+    on = _config(setup)
+    off = dataclasses.replace(on, db_path=None)
+    with contextlib.closing(Training(on)) as ours, contextlib.closing(Training(off)) as theirs:
+        result = alternate(ours, theirs, 3 * setup.repeats, setup.seconds / 2)
+        assert ours.recorder is not None
+        stored = ours.recorder.stored
+    return [
+        compared(
+            "recording",
+            "A2C training with recording on, against off",
+            "steps/s",
+            result,
+            Target(0.97),
+            f"--record-prob {on.record_prob:g}; {stored} segments were stored meanwhile.",
+        )
+    ]
+
+
+def against_emulator(setup: Setup) -> list[Row]:
+    """On the CPU, for orientation: how much of the emulator's speed is left, and where the rest goes."""
+    return _beside_emulator("train-emulator", "A2C training, recording on", setup, _config(setup), None)
+
+
+def on_gpu(setup: Setup) -> list[Row]:
+    """Training and finetuning on a GPU, against the emulator alone; with where the time goes."""
+    titles = "A2C training on a GPU, recording on", "Finetuning with a reward model on a GPU, recording on"
+    names, targets = ("gpu-train", "gpu-finetune"), (Target(0.8), Target(0.7))
+    if not torch.cuda.is_available():
+        return [
+            Row(name, title + ", against the emulator alone", target=target, note="no CUDA device here.")
+            for name, title, target in zip(names, titles, targets, strict=True)
+        ]
+    if not setup.dev.startswith("cuda"):
+        setup = dataclasses.replace(setup, dev="cuda")
+    reward = setup.folder / "reward.dat"
+    write_reward_model(reward)
+    train = _config(setup)
+    rows = []
+    for name, title, target, config in zip(
+        names, titles, targets, (train, finetune_config(train, reward)), strict=True
+    ):
+        rows += _beside_emulator(name, title, setup, config, target)
+    return rows
+
+
+def _beside_emulator(
+    name: str, title: str, setup: Setup, config: TrainConfig, target: Target | None
+) -> list[Row]:
+    with contextlib.closing(Training(config)) as ours, contextlib.closing(Emulator(config)) as emulator:
+        result = alternate(ours, emulator, setup.repeats, setup.seconds)
+    row = compared(name, f"{title}, against the emulator alone", "steps/s", result, target)
+    assert row.ours is not None
+    minutes = ORIGINAL_STEPS / row.ours / 60
+    note = f"{config.num_envs} environments; 12 M steps in {minutes:.0f} minutes without evaluations; "
+    return [dataclasses.replace(row, note=note + anatomy(config))]
+
+
+def anatomy(config: TrainConfig, pieces: int = 10) -> str:
+    """Where the time of training goes, in shares of it; on a GPU, also how much of it the GPU is busy.
+
+    The host's shares are those of its one thread: "emulator" is waiting for it beyond what went on meanwhile,
+    "policy and observation" includes waiting for the device.
+    """
+    watch = Stopwatch()
+    with contextlib.closing(Training(config, watch)) as training:
+        training()
+        watch.seconds.clear()
+        whole = Stopwatch()
+        for _ in range(pieces):
+            whole.around("all", training)()
+        busy = "" if training.device.type != "cuda" else f"GPU busy {_gpu_busy(training, pieces)}; "
+    total = whole.seconds["all"]
+    shares = dict(watch.seconds)
+    shares["policy and observation"] = total - sum(shares.values())
+    parts = sorted(shares.items(), key=lambda share: -share[1])
+    return busy + "time: " + ", ".join(f"{label} {seconds / total:.0%}" for label, seconds in parts) + "."
+
+
+def _gpu_busy(training: Training, pieces: int) -> str:
+    """Share of the time in which anything ran on the GPU, from a trace of it."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]):  # the first trace loads the tracer
+        training()
+    watch = Stopwatch()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(pieces):
+            watch.around("all", training)()
+    spans = [
+        (event.time_range.start, event.time_range.end)
+        for event in trace.events() or []
+        if event.device_type == DeviceType.CUDA
+    ]
+    if not spans:
+        return "unknown (the profiler saw nothing)"
+    return f"{covered(spans) / 1e6 / watch.seconds['all']:.0%}"
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, -float("inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
