@@ -1,0 +1,349 @@
+"""Is it any good? What a fitted reward model does, on one page, with a verdict. See docs/report.md."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog
+from lib.reward.data import SegmentStore, labeller_of
+from lib.reward.fit import Epoch, Fit
+from lib.reward.model import RewardModel
+from lib.reward.report import page
+from lib.reward.report.clips import clip
+from lib.reward.report.figures import (
+    STEPS_PER_SECOND,
+    Agreement,
+    Bin,
+    Ceiling,
+    Correlations,
+    Kind,
+    Share,
+    agreement,
+    by_kind,
+    calibration,
+    correlations,
+    preference_probabilities,
+    segments_to_correlate,
+    teacher_ceiling,
+)
+from lib.reward.report.plot import spanned
+from lib.reward.report.verdict import Evidence, Verdict, judge_fit
+from lib.runs import Charts, now, write_atomic
+
+_CLIPS = 4
+"""Shown of either end."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that a report shows, as numbers."""
+
+    held_out: Share
+    ceiling: Ceiling
+    agreed: Agreement
+    bins: list[Bin]
+    calibration_error: float
+    kinds: list[Kind]
+    correlations: list[Correlations]
+    """Over one second and over whole segments; none where no score was recorded."""
+    compared: list[int]
+    """Segments that these are over."""
+    compared_held_out: bool
+    each: list[np.ndarray]
+    """float32 `[M, T]` of every segment: what each member pays, standardised."""
+    verdict: Verdict
+
+    def paid(self, segment: int) -> np.ndarray:
+        """float32 `[T]`: what is paid along a segment."""
+        paid: np.ndarray = self.each[segment].mean(0)
+        return paid
+
+
+def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.ndarray]:
+    """What each member pays at every step of every segment: float32 `[M, T]` each, standardised."""
+    return [model.each_along(*segments.get(index)) for index in range(len(segments))]
+
+
+def figures_of(fit: Fit) -> Figures:
+    """Computes a report; reads the label logs again, for the answers that later ones replaced."""
+    data, pairs, config = fit.data, fit.data.pairs, fit.config
+    each = each_along_segments(fit.model, data.segments)
+    means, stds = (
+        np.array([getattr(member, name) for member in fit.model.members]) for name in ("mean", "std")
+    )
+    # In units in which differences are log-odds, as the loss has them.
+    returns = np.stack([(paid * stds[:, None] + means[:, None]).sum(1) for paid in each], 1)
+    error_rate = config.error_rate if config.loss == "bradley-terry" else 0.0
+    probabilities = preference_probabilities(returns, pairs.first, pairs.second, error_rate)
+    paid = np.array([segment.mean(0).sum() for segment in each])
+    right = (paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1)
+
+    decided = fit.test[pairs.preference1[fit.test] != 0.5]
+    held_out = Share(int(right[decided].sum()), len(decided))
+    bins, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
+    labellers = {labeller_of(label) for label in data.labels}
+    logs = [LabelLog(path / "labels.json").read() for path in config.dbs]
+    agreed = agreement([[line for line in log if labeller_of(line) in labellers] for log in logs])
+    ceiling = teacher_ceiling(agreed, error_rate)
+
+    sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]
+    scores = {index: sidecar.scores for index, sidecar in enumerate(sidecars) if sidecar is not None}
+    seen = np.union1d(pairs.first[fit.test], pairs.second[fit.test])
+    compared, fresh = segments_to_correlate(seen.tolist(), list(scores))
+    found = [
+        correlations([each[i].mean(0) for i in compared], [scores[i] for i in compared], steps, span)
+        for steps, span in ((STEPS_PER_SECOND, "1 second"), (None, "whole segments"))
+        if compared
+    ]
+    finite = bool(np.isfinite(paid).all())
+    evidence = Evidence(
+        held_out,
+        int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
+        ceiling,
+        agreed.same_labeller,
+        _lowest_train_loss(fit.history),
+        fit.best.loss,
+        finite,
+        float(np.std([segment.mean() for segment in each])) if finite else math.nan,
+        _still_falling(fit.history, config.epochs),
+    )
+    return Figures(
+        held_out,
+        ceiling,
+        agreed,
+        bins,
+        error,
+        by_kind(
+            data.labels,
+            [str(config.dbs[number]) for number in data.db_of],
+            fit.train,
+            fit.test,
+            right,
+            probabilities,
+        ),
+        found,
+        compared,
+        fresh,
+        each,
+        judge_fit(evidence),
+    )
+
+
+def _by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
+    finite = [e for e in history if math.isfinite(e.train_loss) and math.isfinite(e.held_out_loss)]
+    members = sorted({epoch.member for epoch in finite})
+    return [[epoch for epoch in finite if epoch.member == member] for member in members]
+
+
+def _kept(epochs: Sequence[Epoch]) -> Epoch:
+    return min(epochs, key=lambda epoch: epoch.held_out_loss)
+
+
+def _lowest_train_loss(history: Sequence[Epoch]) -> float:
+    lowest = [min(epoch.train_loss for epoch in epochs) for epochs in _by_member(history)]
+    return float(np.mean(lowest)) if lowest else math.nan
+
+
+def _still_falling(history: Sequence[Epoch], most: int) -> bool:
+    return any(_kept(epochs).epoch == most > 1 for epochs in _by_member(history))
+
+
+def report_path(checkpoint: Path) -> Path:
+    """Where the report of a reward checkpoint lies."""
+    return checkpoint.with_suffix(".report.html")
+
+
+def write_report(fit: Fit, charts: Charts) -> Verdict:
+    """Writes `reward-NAME.report.html` beside the checkpoint, and a copy of it as `report.html`, the latest one there.
+
+    Args:
+      fit: what came of a fit.
+      charts: where the figures go as curves and text.
+
+    Raises:
+      UserError: the page cannot be written.
+    """
+    figures = figures_of(fit)
+    content = _page(fit, figures).encode()
+    for path in (report_path(fit.path), fit.path.with_name("report.html")):
+        write_page(path, content)
+    _chart(fit, figures, charts)
+    return figures.verdict
+
+
+def write_page(path: Path, content: bytes) -> None:
+    """Writes a page, atomically.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise UserError(f"{path}: the report could not be written: {error.strerror}") from error
+
+
+def _page(fit: Fit, figures: Figures) -> str:
+    data, config = fit.data, fit.config
+    held_out, ceiling = figures.held_out, figures.ceiling
+    curves, kept = [], []
+    for epochs in _by_member(fit.history):
+        curves.append(
+            (
+                [e.epoch for e in epochs],
+                [e.train_loss for e in epochs],
+                [e.held_out_loss for e in epochs],
+            )
+        )
+        kept.append(_kept(epochs).epoch)
+    order = np.argsort([segment.mean() for segment in figures.each], kind="stable").tolist()
+    count = min(_CLIPS, len(order) // 2)
+    ends = order[::-1][:count], order[:count]
+    scale = spanned(
+        [float(figures.each[i].min()) for i in (*ends[0], *ends[1])]
+        + [float(figures.each[i].max()) for i in (*ends[0], *ends[1])]
+    )
+    members = len(fit.model.members)
+    between = "; the thin lines are its members" if members > 1 else ""
+    compared = figures.compared
+    settings = (
+        "loss",
+        "error_rate",
+        "ensemble",
+        "lr",
+        "batch_size",
+        "dropout",
+        "l2",
+        "held_out",
+        "frame_stride",
+        "seed",
+    )
+    sections = [
+        page.verdict_section(figures.verdict),
+        page.strip(
+            [
+                (
+                    f"{held_out.value:.0%}" if held_out.count else "–",
+                    f"of {held_out.count} held-out pairs right ({page.span_of(held_out.interval)})",
+                ),
+                (
+                    f"{ceiling.value:.0%}",
+                    "teacher's ceiling, " + ("measured" if ceiling.measured else "assumed"),
+                ),
+                (
+                    f"{figures.calibration_error:.0%}" if figures.bins else "–",
+                    "expected calibration error",
+                ),
+                (
+                    str(len(data.pairs)),
+                    f"labels on {len(data.segments)} segments: {len(fit.train)} fitted, {len(fit.test)} held out",
+                ),
+            ]
+        ),
+        page.accuracy_section(held_out, ceiling),
+        page.clips_section(
+            "What it likes most",
+            [_clip(fit, figures, i, scale) for i in ends[0]],
+            f"The segments of the highest learned reward a step, in standard deviations over all segments{between}. "
+            f"Is this what you would like to see more of?",
+        ),
+        page.clips_section(
+            "What it likes least",
+            [_clip(fit, figures, i, scale) for i in ends[1]],
+            "And the lowest. Is this what you would like to see less of?",
+        ),
+        page.curves_section(curves, kept),
+        page.calibration_section(figures.bins, figures.calibration_error),
+        page.correlation_section(
+            figures.correlations,
+            [float(figures.paid(i).sum()) for i in compared],
+            [float(_scores(data.segments, i).sum()) for i in compared],
+            figures.compared_held_out,
+        ),
+        page.section(
+            "Answers to one question",
+            page.table(
+                ["", "the same", "95 % interval"],
+                [
+                    [name, page.share_text(share), page.span_of(share.interval) if share.count else "–"]
+                    for name, share in (
+                        ("the same labeller, asked again", figures.agreed.same_labeller),
+                        ("two labellers", figures.agreed.between_labellers),
+                    )
+                ],
+            ),
+            page.note(
+                "Of questions answered twice with a preference. Two who answer at random agree on half."
+            ),
+            page.table(
+                ["this fit", ""],
+                [[name.replace("_", " "), str(getattr(config, name))] for name in settings],
+                numbers_from=2,
+            ),
+        ),
+        page.kinds_section(figures.kinds),
+    ]
+    if data.problems:
+        sections.append(
+            page.section(
+                "Left out", page.table(["labels and segments"], [[text] for text in data.problems]), wide=True
+            )
+        )
+    where = ", ".join(map(str, config.dbs))
+    return page.document(
+        fit.path.stem, f"{data.segments.env_id or 'an unnamed game'} · {where} · {now()}", sections
+    )
+
+
+def _scores(segments: SegmentStore, index: int) -> np.ndarray:
+    sidecar = segments.sidecar(index)
+    assert sidecar is not None
+    return sidecar.scores
+
+
+def _clip(fit: Fit, figures: Figures, index: int, scale: tuple[float, float]) -> str:
+    segments, each = fit.data.segments, figures.each[index]
+    db, name = segments.source(index)
+    sidecar = segments.sidecar(index)
+    scored = "" if sidecar is None else f" · score {sidecar.scores.sum():g}"
+    return clip(
+        f"{each.mean():+.2f} a step".replace("-", "−"),
+        f"{db.root.name}/{name}{scored}",
+        segments.get(index)[0],
+        figures.paid(index),
+        scale,
+        "learned reward",
+        None if sidecar is None else sidecar.scores,
+        each if len(each) > 1 else [],
+    )
+
+
+def _chart(fit: Fit, figures: Figures, charts: Charts) -> None:
+    """The same figures for TensorBoard. The learning curves are there already."""
+    low, high = figures.held_out.interval
+    numbers = {
+        "held_out_accuracy": figures.held_out.value,
+        "held_out_accuracy_low": low,
+        "held_out_accuracy_high": high,
+        "teacher_ceiling": figures.ceiling.value,
+        "calibration_error": figures.calibration_error,
+    }
+    for entry in figures.correlations:
+        for name, coefficient in (("pearson", entry.pearson), ("spearman", entry.spearman)):
+            if coefficient.value is not None:
+                numbers[f"{name}_{entry.span.replace(' ', '_')}"] = coefficient.value
+    charts.scalars({f"report/{name}": value for name, value in numbers.items() if math.isfinite(value)}, 0)
+    for bin in figures.bins:  # a curve over the predicted per cent
+        charts.scalars({"report/calibration": bin.agreed.value}, round(100 * bin.predicted))
+    order = np.argsort([segment.mean() for segment in figures.each], kind="stable")
+    for name, index in (("most", int(order[-1])), ("least", int(order[0]))):
+        for step, reward in enumerate(figures.paid(index)):
+            charts.scalars({f"report/liked_{name}": float(reward)}, step)
+    charts.text(
+        "report/verdict",
+        f"**{figures.verdict.outcome}**\n\n" + "\n".join(f"- {r}" for r in figures.verdict.reasons),
+    )

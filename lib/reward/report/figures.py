@@ -1,0 +1,399 @@
+"""The figures of a report: pure functions over arrays, without a network, a file or a picture."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.preferences.labels import Label
+from lib.reward.data import labeller_of
+
+STEPS_PER_SECOND = 15
+"""The game's own pace: 60 emulator frames a second, 4 to a step."""
+
+LEAST_CHECKS = 10
+"""Comparisons of two answers to one question from which a teacher's ceiling is estimated; fewer say next to nothing."""
+_LEAST_HELD_OUT = 20
+"""Held-out segments from which correlations are taken over them alone."""
+_RESAMPLES = 500
+_Z = 1.959963984540054
+"""The 0.975 quantile of the normal distribution."""
+_UNDO = "u-"
+"""First characters of the id of a line that takes back the labeller's last answer on a pair."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many."""
+
+    hits: int
+    count: int
+
+    @property
+    def value(self) -> float:
+        """NaN of none."""
+        return self.hits / self.count if self.count else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        return wilson_interval(self.hits, self.count)
+
+
+def wilson_interval(hits: int, count: int) -> tuple[float, float]:
+    """The 95 % score interval of a probability (Wilson 1927): it stays within 0 … 1 and holds for few trials too.
+
+    Args:
+      hits: successes.
+      count: independent trials; none leave everything open, (0, 1).
+    """
+    if not count:
+        return 0.0, 1.0
+    share, spread = hits / count, _Z**2 / count
+    middle = (share + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+# --- What the model says of pairs -----------------------------------------------------------------------------
+
+
+def preference_probabilities(
+    returns: np.ndarray, first: np.ndarray, second: np.ndarray, error_rate: float
+) -> np.ndarray:
+    """How probable it is that the teacher calls the first of each pair better: P' of `preference_loss`.
+
+        P'[1 ≻ 2] = 1/M Σₘ (1 − ε) σ(R₁ₘ − R₂ₘ) + ε/2
+
+    Args:
+      returns: float `[M, S]`: Σₜ r̂(oₜ, aₜ) of each member over each segment, before standardisation.
+      first: int64 `[N]`, positions of segments.
+      second: int64 `[N]`.
+      error_rate: ε.
+
+    Returns:
+      float64 `[N]`.
+    """
+    difference = returns[:, first].astype(float) - returns[:, second]
+    each = 0.5 * (1 + np.tanh(0.5 * difference))  # σ that cannot overflow
+    chosen: np.ndarray = (1 - error_rate) * each.mean(0) + error_rate / 2
+    return chosen
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Pairs of about the same confidence."""
+
+    predicted: float
+    """Mean probability, ½ … 1, of the segment that the model prefers."""
+    agreed: Share
+    """In how many of them the teacher prefers it too."""
+
+
+def calibration(probabilities: np.ndarray, first_better: np.ndarray) -> tuple[list[Bin], float]:
+    """Predicted probability against what came, in bins of equal counts.
+
+    Which segment stands first means nothing, so a pair is read from the side of the one that the model prefers.
+    There are as many bins as leave ten pairs to each, ten at the most.
+
+    Args:
+      probabilities: float `[N]`, of the first being preferred; decided pairs only.
+      first_better: bool `[N]`, what the teacher said.
+
+    Returns:
+      The bins, and the expected calibration error Σ_b N_b/N · abs(predicted_b − share_b); NaN of no pairs.
+    """
+    if not len(probabilities):
+        return [], math.nan
+    confidence = np.maximum(probabilities, 1 - probabilities)
+    agreed = (probabilities > 0.5) == first_better
+    parts = np.array_split(np.argsort(confidence, kind="stable"), min(10, max(1, len(confidence) // 10)))
+    bins = [Bin(float(confidence[part].mean()), Share(int(agreed[part].sum()), len(part))) for part in parts]
+    error = sum(bin.agreed.count * abs(bin.predicted - bin.agreed.value) for bin in bins) / len(confidence)
+    return bins, error
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the model does on labels that have something in common."""
+
+    group: str
+    name: str
+    labels: int
+    """All there are, those included that were neither fitted nor held out."""
+    fitted: Share
+    """Right among the decided pairs that it was fitted to."""
+    held_out: Share
+    """Right among the decided pairs held out."""
+    confidence: float
+    """Mean of max(P, 1 − P) over the held-out pairs, ties included; NaN of none."""
+
+
+def by_kind(
+    labels: Sequence[Label],
+    db_names: Sequence[str],
+    train: np.ndarray,
+    test: np.ndarray,
+    right: np.ndarray,
+    probabilities: np.ndarray,
+) -> list[Kind]:
+    """Accuracy by answer, note, repeat check, reason for asking, labeller and DB.
+
+    Args:
+      labels: of N pairs.
+      db_names: N names.
+      train: int64, positions of the fitted pairs.
+      test: int64, of those held out.
+      right: bool `[N]`: the model prefers what the teacher prefers.
+      probabilities: float `[N]`, of the first being preferred.
+
+    Returns:
+      One row a kind that occurs. Groups in which there is but one kind are left out, since they tell nothing new;
+      of the answers and the labellers even those.
+    """
+    members: dict[tuple[str, str], list[int]] = {}
+    answers = {1: "first is better", 2: "second is better", 0: "both alike"}
+    for position, (label, db_name) in enumerate(zip(labels, db_names, strict=True)):
+        kinds = [
+            ("answer", answers[label.label or 0]),
+            ("asked", "repeat check" if label.repeat else label.strategy or "not recorded"),
+            ("note", "with a note" if label.flag else "without"),
+            ("labeller", labeller_of(label) + (" (simulated)" if label.teacher else "")),
+            ("DB", db_name),
+        ]
+        for kind in kinds:
+            members.setdefault(kind, []).append(position)
+    decided = np.array([label.label in (1, 2) for label in labels], bool)
+    fitted_at, held_at = np.isin(np.arange(len(labels)), train), np.isin(np.arange(len(labels)), test)
+    confidence = np.maximum(probabilities, 1 - probabilities)
+    sizes: dict[str, int] = {}
+    for group, _ in members:
+        sizes[group] = sizes.get(group, 0) + 1
+    rows = []
+    for group in ("answer", "labeller", "asked", "note", "DB"):
+        for (owner, name), positions in sorted(members.items(), key=lambda item: -len(item[1])):
+            if owner != group or (sizes[group] < 2 and group not in ("answer", "labeller")):
+                continue
+            at = np.array(positions)
+            shares = []
+            for side in (fitted_at, held_at):
+                chosen = at[decided[at] & side[at]]
+                shares.append(Share(int(right[chosen].sum()), len(chosen)))
+            held = at[held_at[at]]
+            sure = float(confidence[held].mean()) if len(held) else math.nan
+            rows.append(Kind(group, name, len(at), shares[0], shares[1], sure))
+    return rows
+
+
+# --- The teacher's own ceiling --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often two answers to one question are the same."""
+
+    same_labeller: Share
+    """Repeat checks: the same person asked again."""
+    between_labellers: Share
+    """Different labellers on one pair, every two of them."""
+
+
+def _preferred(label: Label) -> str | None:
+    """The better segment's name, whichever way round they stand; None where neither was called better."""
+    return {1: label.sample1, 2: label.sample2}.get(label.label or 0)
+
+
+def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
+    """Compares the answers to one question in some label logs.
+
+    Only answers that prefer a segment are compared: a tie or "cannot tell" contradicts none. An answer taken back
+    counts as not given.
+
+    Args:
+      logs: every line of each log, in the order of the file.
+    """
+    checks, between = [], []
+    for lines in logs:
+        standing: dict[tuple[str, str], dict[tuple[str | None, str | None], Label]] = {}
+        asked: dict[tuple[object, object], list[bool | None]] = {}
+        for line in lines:
+            before = standing.setdefault(line.pair, {}).pop(line.labeller, None)
+            outcomes = asked.setdefault((line.pair, line.labeller), [])
+            if line.id is not None and line.id.startswith(_UNDO):
+                del outcomes[-1:]
+            elif line.cancelled:
+                outcomes.clear()
+            else:
+                both = None if before is None else (_preferred(before), _preferred(line))
+                told = line.repeat and both is not None and None not in both
+                outcomes.append(both[0] == both[1] if told and both else None)
+            if not line.cancelled:
+                standing[line.pair][line.labeller] = line
+        checks += [outcome for outcomes in asked.values() for outcome in outcomes if outcome is not None]
+        for said in standing.values():
+            names = [name for name in map(_preferred, said.values()) if name is not None]
+            between += [one == other for i, one in enumerate(names) for other in names[i + 1 :]]
+    return Agreement(Share(sum(checks), len(checks)), Share(sum(between), len(between)))
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The accuracy that a model would have which knew what the teacher means."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+    """One phrase: how it is known."""
+    measured: bool
+
+
+def ceiling_of_agreement(same: float) -> float:
+    """Accuracy against labels of a teacher who agrees with herself so often.
+
+    One who is wrong with probability e, independently each time, says the same twice with probability
+    a = e² + (1 − e)², so 1 − e = (1 + sqrt(2a − 1)) / 2; below a = ½, which is mere chance, it is ½.
+    """
+    return 0.5 * (1 + math.sqrt(max(0.0, 2 * same - 1)))
+
+
+def teacher_ceiling(agreed: Agreement, error_rate: float) -> Ceiling:
+    """What no model can be expected to exceed, from the labels where they show it, else from the flag.
+
+    Where both kinds of agreement were seen often enough, the lower ceiling holds. A labeller who remembers a pair
+    repeats the same error, so that repeat checks rather flatter.
+
+    Args:
+      agreed: comparisons of answers to one question.
+      error_rate: ε of the loss, for when there are too few: half of the random answers are wrong.
+    """
+    found = []
+    for share, source in (
+        (agreed.same_labeller, "repeat checks"),
+        (agreed.between_labellers, "pairs labelled by several"),
+    ):
+        if share.count >= LEAST_CHECKS:
+            low, high = map(ceiling_of_agreement, share.interval)
+            told = f"measured: {share.hits} of {share.count} answers agree in {source}"
+            found.append(Ceiling(ceiling_of_agreement(share.value), low, high, told, True))
+    if found:
+        return min(found, key=lambda ceiling: ceiling.value)
+    assumed = 1 - error_rate / 2
+    return Ceiling(
+        assumed,
+        assumed,
+        assumed,
+        f"assumed: --error-rate {error_rate:g}, too few repeat checks to tell",
+        False,
+    )
+
+
+# --- Learned against true -------------------------------------------------------------------------------------
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
+    """The product-moment correlation of float `[N]` with float `[N]`; None where one of them is constant."""
+    if len(x) < 2:
+        return None
+    dx, dy = x - x.mean(), y - y.mean()
+    norm = math.sqrt(float(dx @ dx) * float(dy @ dy))
+    # Rounding leaves a constant column a spread of some last places.
+    if norm <= 1e-12 * len(x) * max(1.0, float(np.abs(x).max())) * max(1.0, float(np.abs(y).max())):
+        return None
+    return float(np.clip(dx @ dy / norm, -1, 1))
+
+
+def ranks(x: np.ndarray) -> np.ndarray:
+    """Ranks of float `[N]` from 1, float64 `[N]`; equal values share the mean of their ranks."""
+    _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean_rank: np.ndarray = (last - (counts - 1) / 2)[which]
+    return mean_rank
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+    """The rank correlation; None where one of them is constant."""
+    return pearson(ranks(x), ranks(y))
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """One coefficient; None throughout where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def text(self) -> str:
+        """As the page and the terminal show it."""
+        if self.value is None:
+            return "not defined"
+        between = "" if self.low is None or self.high is None else f" ({self.low:+.2f} … {self.high:+.2f})"
+        return f"{self.value:+.2f}{between}".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Learned against true returns over spans of one length."""
+
+    span: str
+    count: int
+    """Spans."""
+    pearson: Correlation
+    spearman: Correlation
+
+
+def span_sums(values: np.ndarray, steps: int) -> np.ndarray:
+    """Sums of float `[T]` over successive spans of so many steps, float64 `[T // steps]`; an incomplete last one is dropped."""
+    whole = len(values) // steps
+    sums: np.ndarray = values[: whole * steps].astype(float).reshape(whole, steps).sum(1)
+    return sums
+
+
+def correlations(
+    learned: Sequence[np.ndarray], scores: Sequence[np.ndarray], steps: int | None, span: str
+) -> Correlations:
+    """Pearson's and Spearman's coefficient with a 95 % interval.
+
+    The interval is a bootstrap over segments, not over spans: spans of one segment are no independent evidence.
+
+    Args:
+      learned: learned reward of each step of S segments, float `[T]` each.
+      scores: what the game paid, float `[T]` each.
+      steps: length of a span; None for whole segments.
+      span: what that is called.
+    """
+    x, y = (
+        [span_sums(values, len(values) if steps is None else steps) for values in side]
+        for side in (learned, scores)
+    )
+    both = [np.stack(pair) for pair in zip(x, y, strict=True)]
+    joined = np.concatenate(both, 1) if both else np.zeros((2, 0))
+    rng = np.random.default_rng(0)
+    drawn = []
+    if len(both) > 2:
+        for _ in range(_RESAMPLES):
+            drawn.append(np.concatenate([both[i] for i in rng.integers(len(both), size=len(both))], 1))
+    found = []
+    for coefficient in (pearson, spearman):
+        value = coefficient(*joined)
+        redrawn = [] if value is None else [coefficient(*sample) for sample in drawn]
+        defined = [number for number in redrawn if number is not None]
+        if len(defined) < 0.9 * _RESAMPLES:
+            found.append(Correlation(value, None, None))
+        else:
+            low, high = np.quantile(defined, [0.025, 0.975])
+            found.append(Correlation(value, float(low), float(high)))
+    return Correlations(span, joined.shape[1], *found)
+
+
+def segments_to_correlate(held_out: Sequence[int], scored: Sequence[int]) -> tuple[list[int], bool]:
+    """Which segments to compare with the score: the held-out ones where they are enough, else all that have one.
+
+    Returns:
+      The segments, and whether they are held out.
+    """
+    fresh = sorted(set(held_out) & set(scored))
+    return (fresh, True) if len(fresh) >= _LEAST_HELD_OUT else (sorted(scored), False)

@@ -1,0 +1,147 @@
+"""The last line of a report: ready, label more, or something is wrong. docs/report.md gives the reasons."""
+
+import math
+from dataclasses import dataclass
+
+from lib.reward.report.figures import Ceiling, Share
+
+READY, LABEL_MORE, WRONG = "ready", "label more", "something is wrong"
+
+ENOUGH_LABELS = 200
+"""Decided labels with which a fit that is no better than chance is no longer excused by their number."""
+LEAST_REPEATS = 20
+"""Repeat checks that can tell a labeller from a coin."""
+WIDEST = 0.3
+"""An interval of held-out accuracy wider than this leaves the question open."""
+LEAST_ACCURACY = 0.6
+"""Where the interval of held-out accuracy has to begin."""
+LEAST_WAY = 0.6
+"""How much of the way from chance to the teacher's ceiling the held-out accuracy has to have gone."""
+UNLEARNED = 0.98
+"""A loss above this share of log 2, that of a model which says ½ of everything, has learned nothing."""
+MEMORISED = 0.5
+"""A training loss below this share of a held-out loss that is no better than chance is memory."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict is made from."""
+
+    held_out: Share
+    """Right among the decided pairs held out."""
+    decided: int
+    """All decided labels, fitted and held out."""
+    ceiling: Ceiling
+    repeats: Share
+    """Repeat checks answered the same way."""
+    train_loss: float
+    """The lowest of any epoch, mean over the members."""
+    held_out_loss: float
+    """Of what was kept."""
+    finite: bool
+    """Every learned reward is a finite number."""
+    spread: float
+    """Standard deviation of the learned returns of segments, in rewards per step; 0: it pays the same for all."""
+    still_falling: bool
+    """The held-out loss was lowest in the very last epoch that --epochs allows."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a reward model is good enough to be paid by."""
+
+    outcome: str
+    """READY, LABEL_MORE or WRONG."""
+    reasons: list[str]
+    notes: list[str]
+    """What is worth knowing in any case."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {'; '.join(self.reasons)}"
+
+
+def judge_fit(evidence: Evidence) -> Verdict:
+    """The verdict on a fit, by the thresholds above. The score never enters: what is taught need not be the score."""
+    wrong = _what_is_wrong(evidence)
+    lacking = _what_is_lacking(evidence)
+    if wrong:
+        outcome, reasons = WRONG, wrong
+    elif lacking:
+        outcome, reasons = LABEL_MORE, lacking
+    else:
+        low, high = evidence.held_out.interval
+        outcome = READY
+        reasons = [
+            f"{evidence.held_out.value:.0%} of the held-out pairs right ({low:.0%} to {high:.0%}), "
+            f"where the teacher's own ceiling is {evidence.ceiling.value:.0%}"
+        ]
+    notes = []
+    if evidence.still_falling:
+        notes.append("the held-out loss was still falling in the last epoch: fit with more --epochs")
+    if not evidence.ceiling.measured:
+        notes.append(
+            "the teacher's ceiling is assumed, not measured: answer some repeat checks when labelling"
+        )
+    return Verdict(outcome, reasons, notes)
+
+
+def _what_is_wrong(evidence: Evidence) -> list[str]:
+    reasons = []
+    held_out, repeats = evidence.held_out, evidence.repeats
+    low, high = held_out.interval
+    chance = math.log(2)
+    if not evidence.finite or not math.isfinite(evidence.held_out_loss):
+        reasons.append("the model's rewards or its loss are no finite numbers: fit with a smaller --lr")
+    elif not evidence.spread > 1e-6:
+        reasons.append("the model pays the same for every segment: the labels taught it nothing")
+    if held_out.count and high < 0.5:
+        reasons.append(
+            f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, fewer right than a "
+            f"coin: look whether some labels are the wrong way round"
+        )
+    if repeats.count >= LEAST_REPEATS and repeats.interval[0] <= 0.5:
+        reasons.append(
+            f"only {repeats.hits} of {repeats.count} repeat checks got the same answer, which chance alone could do: "
+            f"agree on what is better, then label again"
+        )
+    if evidence.decided < ENOUGH_LABELS:
+        return reasons
+    if evidence.train_loss >= UNLEARNED * chance:
+        reasons.append(
+            f"even on the labels it was fitted to, the loss never fell below that of guessing ({chance:.3f}): look at "
+            f"--lr and --mask, and whether the clips show what the labels are about"
+        )
+    elif evidence.held_out_loss >= chance and evidence.train_loss < MEMORISED * evidence.held_out_loss:
+        reasons.append(
+            f"it knows its own labels by heart (loss {evidence.train_loss:.3f}) and nothing of the held-out ones "
+            f"({evidence.held_out_loss:.3f}; guessing has {chance:.3f}): try --l2, --shift or --dropout"
+        )
+    elif held_out.count and low <= 0.5 <= high and high - low <= WIDEST:
+        reasons.append(
+            f"after {evidence.decided} labels it is no better than a coin on held-out pairs ({low:.0%} to {high:.0%}): "
+            f"look whether the labels follow one rule that the clips show"
+        )
+    return reasons
+
+
+def _what_is_lacking(evidence: Evidence) -> list[str]:
+    held_out, ceiling = evidence.held_out, evidence.ceiling
+    low, high = held_out.interval
+    if not held_out.count:
+        return ["no pair with a preference was held out, so nothing can be said"]
+    if high - low > WIDEST:
+        return [
+            f"{held_out.count} held-out pairs are too few to tell: the accuracy lies anywhere from {low:.0%} to {high:.0%}"
+        ]
+    reasons = []
+    if low < LEAST_ACCURACY:
+        reasons.append(
+            f"held-out accuracy may be as low as {low:.0%} (expected at least {LEAST_ACCURACY:.0%}, chance is 50%)"
+        )
+    way = (held_out.value - 0.5) / max(ceiling.value - 0.5, 1e-9)
+    if way < LEAST_WAY:
+        reasons.append(
+            f"{held_out.value:.0%} is only {max(way, 0):.0%} of the way from chance to the teacher's ceiling of "
+            f"{ceiling.value:.0%} (expected {LEAST_WAY:.0%})"
+        )
+    return reasons
