@@ -19,6 +19,7 @@ other purpose. What was read once is remembered, so that later calls know more.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -121,7 +122,7 @@ class WithRandomShare:
         asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
-        at_random = rng.random(max(count, 0)) < self._share
+        at_random = rng.random(count) < self._share
         # The random ones first: they are to be drawn from all that is left, not from what another strategy leaves.
         drawn = [
             Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model by")
@@ -147,13 +148,19 @@ class _Also:
         return pair in self._taken or pair in self._more
 
 
+def _pool(names: Sequence[str], count: int, rng: np.random.Generator) -> Sequence[str]:
+    """Segments to form candidate pairs of, sorted: ten for each pair asked, at most `_POOL`, drawn at random."""
+    size = min(_CANDIDATES * count, _POOL)
+    if len(names) <= size:
+        return names
+    return [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
+
+
 def _candidates(
     names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
 ) -> list[Pair]:
-    """Pairs to choose `count` from: ten times as many, drawn at random among at most `_POOL` segments."""
-    size = min(_CANDIDATES * count, _POOL)
-    pool = [names[i] for i in rng.choice(len(names), size, replace=False)] if len(names) > size > 1 else names
-    found = RandomPairs().propose(pool, taken, _CANDIDATES * count, rng)
+    """Pairs to choose `count` from: ten times as many, drawn at random among few segments."""
+    found = RandomPairs().propose(_pool(names, count, rng), taken, _CANDIDATES * count, rng)
     if len(found) < count:  # nearly all pairs of these segments are taken
         found = RandomPairs().propose(names, taken, count, rng)
     return [query.pair for query in found]
@@ -239,8 +246,6 @@ class JudgedPairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         pairs = _candidates(names, taken, count, rng)
-        if not pairs:
-            return []
         chances = _chances(self.judge, pairs)
         best = _ranked(self.value(chances))[:count]
         if not len(best):
@@ -283,7 +288,7 @@ class RecentPairs:
             reason = f"both among the {len(pool)} newest clips"
             if policies == {policy} and policy:
                 reason += f", of policy {policy[-60:]}"
-            more = RandomPairs().propose(pool, _Also(taken, found), count - len(found), rng)
+            more = RandomPairs().propose(sorted(pool), _Also(taken, found), count - len(found), rng)
             found |= {query.pair: reason for query in more}
             if len(found) >= count:
                 break
@@ -447,15 +452,17 @@ def k_centre_pairs(
 
 
 class DiversePairs:
-    """Of random candidates, the pairs whose segments are most unlike those asked about so far.
+    """Of the pairs among some random segments, those whose two are most unlike all that was asked about so far.
 
-    With a judge only the candidates are looked at that its members disagree on most, three for each pair asked.
-    Segments that cannot be read or judged are passed over; where no candidate is left, pairs are drawn at random.
+    With a judge, of ten times as many random pairs only those are looked at that its members disagree on most, three
+    for each pair asked. Segments that cannot be read or judged are passed over; where no candidate is left, pairs are
+    drawn at random.
     """
 
     def __init__(self, db: SegmentDB, judge: SegmentJudge | None = None) -> None:
         self._looks = _Looks(db)
         self._judge = judge
+        self._name = "diversity" if judge is None else "disagreement+diversity"
 
     def propose(
         self,
@@ -466,13 +473,18 @@ class DiversePairs:
         asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
-        pairs = _candidates(names, taken, count, rng)
-        chances = np.empty((0, len(pairs)))
-        if self._judge is not None and pairs:
+        if self._judge is None:
+            pool = _pool(names, count, rng)
+            pairs = [pair for pair in itertools.combinations(pool, 2) if pair not in taken]
+            if len(pairs) < count:
+                pairs = _candidates(names, taken, count, rng)
+            said = [""] * len(pairs)
+        else:
+            pairs = _candidates(names, taken, count, rng)
             chances = _chances(self._judge, pairs)
             best = _ranked(disagreement(chances))[: _SHORTLIST * count]
-            pairs, chances = [pairs[i] for i in best], chances[:, best]
-        looks = self._looks.of((name for pair in pairs for name in pair), _POOL)
+            pairs, said = [pairs[i] for i in best], [_say_disagreement(chances[:, i]) + "; " for i in best]
+        looks = self._looks.of(dict.fromkeys(name for pair in pairs for name in pair), _POOL)
         seen = sorted(set(asked))
         some = rng.permutation(len(seen))[:_CENTRES]
         before = self._looks.of((seen[i] for i in some), _READS)
@@ -485,9 +497,6 @@ class DiversePairs:
         queries = []
         for place, novelty in k_centre_pairs(points, centres, places, count):
             i = readable[place]
-            reason = f"unlike the clips asked about so far: {novelty:.2f} times the usual distance"
-            if self._judge is not None:
-                reason = f"{_say_disagreement(chances[:, i])}; {reason}"
-            strategy = "diversity" if self._judge is None else "disagreement+diversity"
-            queries.append(Query(*pairs[i], strategy, reason))
+            reason = f"{said[i]}unlike the clips asked about so far: {novelty:.2f} times the usual distance"
+            queries.append(Query(*pairs[i], self._name, reason))
         return queries

@@ -127,6 +127,41 @@ def test_errs_as_often_as_asked_and_never_about_ties(tmp_path: Path) -> None:
     assert abs(wrong - 0.3 * decided) < 4 * math.sqrt(decided * 0.3 * 0.7)
 
 
+class FirstTwo:
+    """A judge of two members, who contradict each other about the first two segments and care for no other."""
+
+    def returns(self, names: Sequence[str]) -> np.ndarray:
+        sizes = np.array([9.0 * (name < "00/00000002.dat") for name in names])
+        return np.stack([sizes, -sizes])
+
+
+def test_a_strategy_chooses_what_is_asked(tmp_path: Path) -> None:
+    names = database(tmp_path, [float(i) for i in range(12)])
+    label_with_teacher(tmp_path, "score", 3, strategy="disagreement", judge=FirstTwo(), random_share=0)
+    assert {label.strategy for label in labels(tmp_path)} == {"disagreement"}
+    assert all(len({*label.pair} & {*names[:2]}) == 1 for label in labels(tmp_path))
+    label_with_teacher(tmp_path, "score", 10, strategy="disagreement", judge=FirstTwo(), random_share=1)
+    assert [label.strategy for label in labels(tmp_path)[3:]] == ["random"] * 10
+
+
+def test_a_strategy_knows_what_was_asked_before(tmp_path: Path) -> None:
+    names = database(tmp_path, [0, 0, 0, 1, 2, 3])
+    for grey, name in zip((0, 0, 0, 120, 120, 240), names, strict=True):
+        clip = scored(0, 1, 0)
+        (tmp_path / name).unlink()
+        save_segment(tmp_path / name, dataclasses.replace(clip, frames=np.full_like(clip.frames, grey)))
+    LabelLog(tmp_path / "labels.json").append(Label(names[0], names[5], 2))
+    label_with_teacher(tmp_path, "score", 1, strategy="diversity", random_share=0)
+    assert {*labels(tmp_path)[-1].pair} & {*names[3:5]}, "neither dark nor bright, which were seen"
+
+
+def test_a_strategy_without_its_reward_model_is_refused(tmp_path: Path) -> None:
+    database(tmp_path, [1, 2, 3])
+    with pytest.raises(UserError, match="--strategy entropy needs a reward model"):
+        label_with_teacher(tmp_path, "score", 1, strategy="entropy")
+    assert labels(tmp_path) == []
+
+
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_errs_never_or_always(tmp_path: Path, rate: float) -> None:
     database(tmp_path, [1, 2, 3, 4, 5])
