@@ -299,7 +299,7 @@ def fit(config: FitConfig) -> Fit:
                 f"label more with 02_label_ui.py"
             )
         assert data.segments.frame_shape is not None
-        masks = masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)
+        masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)  # before anything is written
         train, test = split_by_segment(data.pairs, config.held_out, config.seed, asked_at_random(data.labels))
         run_dir = make_run_dir(config.runs, "reward", config.name)
         write_config(run_dir, dataclasses.asdict(config))
@@ -311,47 +311,80 @@ def fit(config: FitConfig) -> Fit:
             + f"; curves in {run_dir}"
         )
         with Charts(run_dir) as charts, Interrupt() as interrupt:
-            members: list[Member] = []
-            judged: list[HeldOut] = []
-            history: list[Epoch] = []
-            for number in range(config.ensemble):
-                network, best = _fit_member(
-                    number,
-                    config,
-                    data,
-                    masks,
-                    train,
-                    test,
-                    device,
-                    bf16,
-                    charts,
-                    progress,
-                    interrupt,
-                    history,
-                )
-                if interrupt.asked and members:  # one half fitted would have as large a say as the others
-                    progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
-                    break
-                members.append(
-                    Member(network, *output_statistics(network, data.segments, bf16, config.frame_stride))
-                )
-                judged.append(best)
-                if interrupt.asked:
-                    break
-        model = RewardModel(members, device, bf16)
-        if len(members) > 1:
-            test_pairs = data.pairs.subset(test)
-            best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
-        else:
-            best = judged[0]
+            fitted = fit_model(config, data, train, test, device, bf16, charts, progress, interrupt)
+        best = fitted.best
         parents = {"dbs": data.parents, "labels": len(data.pairs)}
-        results = {**best.figures(), "members": [member.figures() for member in judged]}
-        save_reward_model(path, model, dataclasses.asdict(config), parents, results)
+        results = {**best.figures(), "members": [member.figures() for member in fitted.judged]}
+        save_reward_model(path, fitted.model, dataclasses.asdict(config), parents, results)
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
-    return Fit(config, path, run_dir, model, data, train, test, history, best)
+    return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What comes of fitting, before anything is written."""
+
+    model: RewardModel
+    best: HeldOut
+    """How the model does on the held-out pairs."""
+    judged: list[HeldOut]
+    """How each of its members does."""
+    history: list[Epoch]
+
+
+def fit_model(
+    config: FitConfig,
+    data: PreferenceData,
+    train: np.ndarray,
+    test: np.ndarray,
+    device: torch.device,
+    bf16: bool,
+    charts: Charts,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> Fitted:
+    """Fits the members of a reward model, one after the other.
+
+    Args:
+      config: how.
+      data: the labels and their segments.
+      train: int64, positions in `data.pairs` of those to fit to.
+      test: int64, of those to judge by.
+      device: of the networks.
+      bf16: whether they compute in bf16.
+      charts: gets the curves.
+      progress: gets a line each epoch.
+      interrupt: once asked, the member at hand ends with its best epoch so far.
+
+    Raises:
+      UserError: the fit cannot come to anything; says why.
+    """
+    assert data.segments.frame_shape is not None
+    masks = masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)
+    members: list[Member] = []
+    judged: list[HeldOut] = []
+    history: list[Epoch] = []
+    for number in range(config.ensemble):
+        network, best = _fit_member(
+            number, config, data, masks, train, test, device, bf16, charts, progress, interrupt, history
+        )
+        if interrupt.asked and members:  # one half fitted would have as large a say as the others
+            progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
+            break
+        members.append(Member(network, *output_statistics(network, data.segments, bf16, config.frame_stride)))
+        judged.append(best)
+        if interrupt.asked:
+            break
+    model = RewardModel(members, device, bf16)
+    if len(members) > 1:
+        test_pairs = data.pairs.subset(test)
+        best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
+    else:
+        best = judged[0]
+    return Fitted(model, best, judged, history)
 
 
 def _fit_member(

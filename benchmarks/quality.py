@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""How good a reward model comes of how many labels: our recipe, the original's, and ours with one thing changed.
+
+Segments are split once per seed into those that training pairs are drawn from and those that test pairs are drawn
+from. The training pairs are answered by a simulated teacher who errs; the test pairs are judged by what the teacher
+values, without an error, and only pairs that differ in it count. Every recipe is fitted to the same labels: those of
+100 are the first of those of 300. Fits are made by the functions behind 03_reward_train.py.
+
+Each fit is written down as it ends and is not made again, so a stopped run goes on, and several may share the work
+(`--seeds 0 2 4` beside `--seeds 1 3`). The table is made of all that is there.
+"""
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib import cli
+from lib.cli import UserError, flag
+from lib.preferences.labels import Label
+from lib.preferences.segments import SegmentDB
+from lib.preferences.teachers import Teacher, make_teacher
+from lib.reward.config import FitConfig
+from lib.reward.data import PREFERENCE1, Pairs, PreferenceData, SegmentStore, split_by_segment
+from lib.reward.fit import fit_model, segment_returns
+from lib.reward.model import RewardModel
+from lib.runs import Charts, Interrupt, Progress, has_fast_bf16, mean_interval
+
+ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5}
+"""Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "original": ORIGINAL,
+    "dropout 0.5": {"dropout": 0.5},
+    "l2": {"l2": 1e-4},
+    "shift 4": {"shift": 4},
+    "noise 0.05": {"noise": 0.05},
+    "error rate 0": {"error_rate": 0.0},
+    "lr 3e-4": {"lr": 3e-4},
+    "stride 5": {"frame_stride": 5},
+    "ensemble 3": {"ensemble": 3},
+    "observation": {"input": "observation"},
+    "observation, l2": {"input": "observation", "l2": 1e-4},
+    "observation, shift 4": {"input": "observation", "shift": 4},
+    "observation, dropout 0.5": {"input": "observation", "dropout": 0.5},
+    "observation, ensemble 3": {"input": "observation", "ensemble": 3},
+}
+"""What each recipe changes in the defaults of 03_reward_train.py."""
+
+_TEST_SHARE = 0.25
+_TEST_STRIDE = 2
+
+
+@dataclass(frozen=True)
+class QualityConfig:
+    """What to fit."""
+
+    db: Path = flag("-d", help="segments with recorded scores, of policies from random to good")
+    teacher: str = flag(default="score", help="who labels; see 02_label_ui.py --teacher")
+    error_rate: float = flag(
+        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
+    )
+    labels: list[int] = flag(default=[50, 100, 300, 1000], nargs="+", help="how many labels to fit to")
+    seeds: list[int] = flag(default=[0, 1, 2, 3, 4], nargs="+", help="seeds of split, labels and fit")
+    recipes: list[str] = flag(
+        default=["ours", "original"], nargs="+", help=f"what to compare: {', '.join(RECIPES)}"
+    )
+    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit, the original's too")
+    test_pairs: int = flag(default=2000, min=10, help="pairs to test on")
+    memory_mb: int = flag(default=3000, min=0, help="memory for decoded segments")
+    out: Path = flag(default=Path("benchmarks/results/quality"), help="folder for the figures")
+
+    def __post_init__(self) -> None:
+        for name in self.recipes:
+            if name not in RECIPES:
+                raise UserError(f"--recipes {name}: expected some of {', '.join(RECIPES)}")
+
+
+class Task:
+    """The segments of one seed: what may be asked about, and what is tested on.
+
+    Args:
+      db: the segments.
+      value: of each segment, what the teacher values, float64 `[K]`.
+      names: of each segment.
+      seed: of the split and of all pairs.
+      test_pairs: how many to draw for testing; ties among them are left out.
+    """
+
+    def __init__(
+        self, db: SegmentDB, names: list[str], value: np.ndarray, seed: int, test_pairs: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(names))
+        cut = round(_TEST_SHARE * len(names))
+        self.db, self.names, self.value, self.rng = db, names, value, rng
+        self.test_segments, self._train_segments = np.sort(order[:cut]), np.sort(order[cut:])
+        test = np.stack([rng.choice(self.test_segments, 2, replace=False) for _ in range(test_pairs)])
+        self.test = test[value[test[:, 0]] != value[test[:, 1]]]
+
+    def labels(self, count: int, teacher: Teacher, mean: float) -> list[tuple[int, int, int]]:
+        """So many different pairs of the training segments and the teacher's answers; cannot-tell is passed over."""
+        found: dict[tuple[int, int], int] = {}
+        while len(found) < count:
+            first, second = (int(end) for end in self.rng.choice(self._train_segments, 2, replace=False))
+            if (first, second) in found or (second, first) in found:
+                continue
+            said = teacher.answer(self.value[first], self.value[second], self.rng, mean)
+            if said is not None:
+                found[first, second] = said
+        return [(first, second, said) for (first, second), said in found.items()]
+
+    def data(self, labels: Sequence[tuple[int, int, int]], memory_mb: float, input: str) -> PreferenceData:
+        """Labels as a fit takes them."""
+        store = SegmentStore(memory_mb, input)
+        index = {
+            segment: store.add(self.db, self.names[segment], self.db.load(self.names[segment]))
+            for segment in sorted({end for first, second, _ in labels for end in (first, second)})
+        }
+        pairs = Pairs(
+            np.array([index[first] for first, _, _ in labels]),
+            np.array([index[second] for _, second, _ in labels]),
+            np.array([PREFERENCE1[said] for *_, said in labels], np.float32),
+            np.ones(len(labels), np.float32),
+        )
+        kept = [Label(self.names[a], self.names[b], said, strategy="random") for a, b, said in labels]
+        return PreferenceData(store, pairs, kept, np.zeros(len(labels), np.int64), [], [])
+
+    def accuracy(self, model: RewardModel, device: torch.device) -> float:
+        """Share of the test pairs in which the model prefers the better one."""
+        returns = np.zeros(len(self.names))
+        with torch.no_grad():
+            for segment in self.test_segments:
+                store = SegmentStore(0, model.input)
+                store.add(self.db, self.names[segment], self.db.load(self.names[segment]))
+                paid = segment_returns(
+                    lambda inputs, actions: model.combine(model.each(inputs, actions)),
+                    store,
+                    np.array([0]),
+                    device,
+                    _TEST_STRIDE,
+                    0,
+                )
+                returns[segment] = float(paid[0])
+        prefers = returns[self.test[:, 0]] > returns[self.test[:, 1]]
+        return float((prefers == (self.value[self.test[:, 0]] > self.value[self.test[:, 1]])).mean())
+
+
+def split(recipe: str, pairs: Pairs, config: FitConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs to fit to and to stop by."""
+    if recipe != "original":
+        return split_by_segment(pairs, config.held_out, config.seed)
+    order = np.random.default_rng(config.seed).permutation(len(pairs))
+    cut = round(config.held_out * len(pairs))
+    return np.sort(order[cut:]), np.sort(order[:cut])
+
+
+def measure(config: QualityConfig) -> Path:
+    """Makes the fits that are missing and the table of all.
+
+    Raises:
+      UserError: the DB or a flag that the user can mend.
+    """
+    db = SegmentDB(config.db)
+    db.refresh()
+    names = db.names
+    if len(names) < 40:
+        raise UserError(f"{config.db}: expected at least 40 segments, found {len(names)}")
+    teacher = make_teacher(config.teacher, config.error_rate)
+    value = np.array([teacher.value(db.load(name)) for name in names])
+    config.out.mkdir(parents=True, exist_ok=True)
+    results = config.out / f"{config.teacher}.jsonl"
+    done = {(r["recipe"], r["labels"], r["seed"]) for r in _read(results)}
+    for count in sorted(config.labels):
+        for seed in config.seeds:
+            task = Task(db, names, value, seed, config.test_pairs)
+            labels = task.labels(max(config.labels), teacher, float(value.mean()))[:count]
+            for recipe in config.recipes:
+                if (recipe, count, seed) in done:
+                    continue
+                row = {"recipe": recipe, "labels": count, "seed": seed}
+                row |= _fit_and_test(config, task, labels, recipe, seed)
+                with results.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+    table = config.out / f"{config.teacher}.md"
+    table.write_text(_table(_read(results)))
+    print(table.read_text())
+    return table
+
+
+def _fit_and_test(
+    config: QualityConfig, task: Task, labels: Sequence[tuple[int, int, int]], recipe: str, seed: int
+) -> dict[str, float]:
+    changes = {"frame_stride": config.frame_stride, **RECIPES[recipe]}
+    fit_config = FitConfig(dbs=[config.db], name=recipe, out=config.out, seed=seed, **changes)
+    device = torch.device("cpu")
+    data = task.data(labels, config.memory_mb, fit_config.input)
+    train, test = split(recipe, data.pairs, fit_config)
+    with Interrupt() as interrupt:
+        fitted = fit_model(
+            fit_config,
+            data,
+            train,
+            test,
+            device,
+            has_fast_bf16(device),
+            Charts(None),
+            Progress(io.StringIO()),
+            interrupt,
+        )
+        if interrupt.asked:
+            raise UserError("stopped by request; the fits that had ended are written down")
+    return {
+        "accuracy": task.accuracy(fitted.model, device),
+        "held_out_accuracy": fitted.best.accuracy,
+        "epochs": len(fitted.history),
+    }
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Accuracy by recipe and number of labels, mean ± 95 % over the seeds."""
+    cells: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for row in rows:
+        cells[row["recipe"], row["labels"]].append(row["accuracy"])
+    counts = sorted({labels for _, labels in cells})
+    lines = [
+        f"| recipe | {' | '.join(f'{count} labels' for count in counts)} |",
+        "|---|" + "---|" * len(counts),
+    ]
+    for recipe in [name for name in RECIPES if any(found == name for found, _ in cells)]:
+        texts = [_cell(cells.get((recipe, count), [])) for count in counts]
+        lines.append(f"| {recipe} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(accuracies: list[float]) -> str:
+    if len(accuracies) < 2:
+        return f"{100 * accuracies[0]:.1f} % (1)" if accuracies else ""
+    mean, half = mean_interval(accuracies)
+    return f"{100 * mean:.1f} ± {100 * half:.1f} % ({len(accuracies)})"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    measure(cli.parse(QualityConfig, argv, description=__doc__))
+
+
+if __name__ == "__main__":
+    cli.run(main)
