@@ -47,7 +47,7 @@ _PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean n
 def _by_algorithm(help: str, name: str) -> str:
     """The help of a flag whose default depends on --algo."""
     a2c, ppo = (ALGORITHMS[algo][name] for algo in ("a2c", "ppo"))
-    return f"{help} (default: {a2c}, with ppo {ppo})"
+    return f"{help} (default: {a2c})" if a2c == ppo else f"{help} (default: {a2c}, with ppo {ppo})"
 
 
 @dataclass(frozen=True)

@@ -153,9 +153,9 @@ def normalised(advantages: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     Returns:
       float `[...]`; all 0 where the valid ones do not differ.
     """
-    weight = valid / valid.sum().clamp(min=1)
-    centred = torch.where(valid, advantages - (advantages * weight).sum(), 0.0)
-    return centred * (centred.square() * weight).sum().clamp(min=1e-8).rsqrt()
+    count = valid.sum().clamp(min=1)
+    centred = torch.where(valid, advantages - (advantages * valid).sum() / count, 0.0)
+    return centred * (centred.square().sum() / count).clamp(min=1e-8).rsqrt()
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -169,10 +169,10 @@ def explained_variance(values: torch.Tensor, returns: torch.Tensor, valid: torch
     Returns:
       float `[]`; 0 where returns do not vary.
     """
-    weight = valid / valid.sum().clamp(min=1)
+    count = valid.sum().clamp(min=1)
 
     def variance(numbers: torch.Tensor) -> torch.Tensor:
-        return ((numbers - (numbers * weight).sum()).square() * weight).sum()
+        return ((numbers - (numbers * valid).sum() / count).square() * valid).sum() / count
 
     spread = variance(returns)
     return torch.where(spread > 0, 1 - variance(returns - values) / spread.clamp(min=1e-12), 0.0)

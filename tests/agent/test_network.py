@@ -12,6 +12,7 @@ from lib.agent.rollout import Rollout
 from lib.agent.trainer import update
 from lib.cli import UserError
 from lib.reward.model import RewardNet
+from tests.agent.worlds import random_rollout
 
 ORIGINAL = {
     "conv.0.weight": (32, 4, 8, 8),
@@ -99,23 +100,6 @@ def test_refuses_weights_of_another_network(state: dict[str, torch.Tensor], says
     assert len(str(caught.value)) < 250
 
 
-def rollout(
-    steps: int = 4, envs: int = 2, learned: torch.Tensor | None = None, score: float = 1.0, seed: int = 0
-) -> Rollout:
-    generator = torch.Generator().manual_seed(seed)
-    return Rollout(
-        torch.randint(0, 256, (steps, envs, 4, 84, 84), generator=generator, dtype=torch.uint8),
-        torch.randint(0, 6, (steps, envs), generator=generator),
-        torch.zeros(steps, envs, 6),
-        torch.randn(steps + 1, envs, generator=generator),
-        learned,
-        np.full((steps, envs), score, np.float32),
-        np.zeros((steps, envs), bool),
-        np.zeros((steps, envs), bool),
-        np.ones((steps, envs), bool),
-    )
-
-
 def updated(played: Rollout, frozen: bool = False, **flags: Any) -> tuple[PolicyNet, PolicyNet, dict]:
     """The network before and after one update."""
     torch.manual_seed(0)
@@ -136,13 +120,13 @@ def changed(before: PolicyNet, after: PolicyNet) -> set[str]:
 
 
 def test_an_update_changes_everything() -> None:
-    before, after, _ = updated(rollout())
+    before, after, _ = updated(random_rollout())
     assert changed(before, after) == {"conv", "policy", "value"}
     assert all(parameter.grad is not None for parameter in after.parameters())
 
 
 def test_frozen_convolutions_get_no_gradient_and_do_not_change() -> None:
-    before, after, _ = updated(rollout(), frozen=True)
+    before, after, _ = updated(random_rollout(), frozen=True)
     assert changed(before, after) == {"policy", "value"}
     assert all(parameter.grad is None for parameter in after.conv.parameters())
 
@@ -152,8 +136,8 @@ def gradient(network: PolicyNet) -> torch.Tensor:
 
 
 def test_the_gradient_is_clipped() -> None:
-    _, free, _ = updated(rollout(score=-1.0), grad_clip=1e9)
-    _, clipped, _ = updated(rollout(score=-1.0), grad_clip=0.1)
+    _, free, _ = updated(random_rollout(score=-1.0), grad_clip=1e9)
+    _, clipped, _ = updated(random_rollout(score=-1.0), grad_clip=0.1)
     before = gradient(free)
     assert before.norm() > 0.2
     torch.testing.assert_close(gradient(clipped), before * 0.1 / before.norm(), rtol=1e-3, atol=1e-7)
@@ -161,8 +145,8 @@ def test_the_gradient_is_clipped() -> None:
 
 @pytest.mark.parametrize("clip", [0.1, 1e9])
 def test_charts_show_the_gradient_before_clipping(clip: float) -> None:
-    _, free, _ = updated(rollout(), grad_clip=1e9)
-    _, _, parts = updated(rollout(), grad_clip=clip)
+    _, free, _ = updated(random_rollout(), grad_clip=1e9)
+    _, _, parts = updated(random_rollout(), grad_clip=clip)
     expected = gradient(free)
     assert parts["grad_l2"].item() == pytest.approx(expected.square().mean().sqrt().item(), rel=1e-3)
     assert parts["grad_max"].item() == pytest.approx(expected.abs().max().item(), rel=1e-3)
@@ -171,7 +155,7 @@ def test_charts_show_the_gradient_before_clipping(clip: float) -> None:
 
 def test_an_update_learns_nothing_from_steps_that_were_ignored() -> None:
     """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
-    played = rollout()
+    played = random_rollout()
     played.terminal[1, 0] = True
     played.valid[2, 0] = False
     _, quiet, _ = updated(played)
@@ -189,7 +173,7 @@ def test_an_update_learns_nothing_from_steps_that_were_ignored() -> None:
 
 @pytest.mark.parametrize(("clip", "mean"), [(True, 1.0), (False, 20.0)])
 def test_the_score_is_signed_only_where_asked(clip: bool, mean: float) -> None:
-    played = rollout(score=20.0)
+    played = random_rollout(score=20.0)
     played.terminal[:] = True  # so that returns are rewards
     _, _, parts = updated(played, clip_score=clip)
     assert parts["batch_rewards"].item() == pytest.approx(mean, rel=1e-5)
@@ -198,7 +182,7 @@ def test_the_score_is_signed_only_where_asked(clip: bool, mean: float) -> None:
 
 def test_the_learned_reward_replaces_the_score_and_keeps_its_size() -> None:
     learned = torch.tensor([[0.25, -3.0], [0.5, 8.0], [1e6, 0.0], [0.0, 0.25]])
-    played = rollout(learned=learned, score=1e3)
+    played = random_rollout(learned=learned, score=1e3)
     played.terminal[:] = True
     played.valid[2, 0] = False
     _, _, parts = updated(played)

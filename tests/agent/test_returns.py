@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from lib.agent.returns import lambda_advantages
+from lib.agent.returns import (
+    discounted_returns,
+    explained_variance,
+    group_normalised,
+    lambda_advantages,
+    leave_one_out,
+    n_step_advantages,
+    normalised,
+)
 
 
 def column(*values: float) -> torch.Tensor:
@@ -127,3 +135,73 @@ def test_refuses_values_that_do_not_fit(shape: tuple[int, ...]) -> None:
     no = torch.zeros(3, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"values \[T\+1, B\]"):
         lambda_advantages(torch.zeros(3, 2), torch.zeros(shape), no, no, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (1, [1 + 0.5 * 20, 2 + 0.5 * 30, 4 + 0.5 * 40]),
+        (2, [1 + 0.5 * 2 + 0.25 * 30, 2 + 0.5 * 4 + 0.25 * 40, 24]),
+        (3, [8, 14, 24]),
+        (9, [8, 14, 24]),
+    ],
+)
+def test_n_steps_by_hand(n: int, expected: list[float]) -> None:
+    advantages = n_step_advantages(REWARDS, VALUES, NONE, NONE, GAMMA, n)
+    assert (advantages + VALUES[:-1]).squeeze(1).tolist() == expected
+
+
+def test_n_steps_stop_at_terminals_and_bootstrap_truncations() -> None:
+    # A life lost at step 1: nothing after it. Cut at step 1: v₂ = 30 in place of what follows.
+    lost = n_step_advantages(REWARDS, VALUES, flags(1, steps=3), NONE, GAMMA, 2) + VALUES[:-1]
+    assert lost.squeeze(1).tolist() == [1 + 0.5 * 2, 2, 24]
+    cut = n_step_advantages(REWARDS, VALUES, NONE, flags(1, steps=3), GAMMA, 3) + VALUES[:-1]
+    assert cut.squeeze(1).tolist() == [1 + 0.5 * 17, 2 + 0.5 * 30, 24]
+
+
+@pytest.mark.parametrize(("n", "lambda_"), [(1, 0.0), (9, 1.0), (30, 1.0)])
+def test_the_shortest_and_longest_n_are_the_ends_of_lambda(n: int, lambda_: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.randn(9, 40, generator=generator, dtype=torch.float64)
+    values = torch.randn(10, 40, generator=generator, dtype=torch.float64)
+    terminal, truncated = torch.rand(2, 9, 40, generator=generator) < 0.15
+    torch.testing.assert_close(
+        n_step_advantages(rewards, values, terminal, truncated, 0.9, n),
+        lambda_advantages(rewards, values, terminal, truncated, 0.9, lambda_),
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+def test_monte_carlo_returns_end_with_the_sequence() -> None:
+    assert discounted_returns(REWARDS, NONE, 0.5).squeeze(1).tolist() == [1 + 1 + 1, 2 + 2, 4]
+    assert discounted_returns(REWARDS, flags(1, steps=3), 0.5).squeeze(1).tolist() == [1 + 1, 2, 4]
+    assert discounted_returns(REWARDS, flags(0, 2, steps=3), 1.0).squeeze(1).tolist() == [1, 6, 4]
+
+
+def test_baselines_of_groups() -> None:
+    returns = torch.tensor([[1.0, 2.0, 6.0], [5.0, 5.0, 5.0], [-1.0, 0.0, 1.0]])
+    # The others of 1 are 2 and 6, whose mean is 4, and so on.
+    assert leave_one_out(returns).tolist() == [[-3, -1.5, 4.5], [0, 0, 0], [-1.5, 0, 1.5]]
+    # The sample's standard deviation of 1, 2, 6 is √((4 + 1 + 9) / 2) = √7.
+    expected = [[-2 / 7**0.5, -1 / 7**0.5, 3 / 7**0.5], [0, 0, 0], [-1, 0, 1]]
+    torch.testing.assert_close(group_normalised(returns), torch.tensor(expected))
+
+
+def test_normalised_over_the_valid_steps() -> None:
+    advantages = torch.tensor([[1.0, 1e6], [3.0, 5.0]])
+    valid = torch.tensor([[True, False], [True, True]])
+    # Mean 3, variance (4 + 0 + 4) / 3.
+    unit = (8 / 3) ** -0.5
+    torch.testing.assert_close(normalised(advantages, valid), torch.tensor([[-2 * unit, 0], [0, 2 * unit]]))
+    assert not normalised(torch.full((2, 2), 7.0), valid).any()
+    assert not normalised(advantages, torch.zeros(2, 2, dtype=torch.bool)).any()
+
+
+def test_explained_variance() -> None:
+    returns, valid = torch.tensor([1.0, 2.0, 3.0, 1e6]), torch.tensor([True, True, True, False])
+    assert explained_variance(returns + 9, returns, valid).item() == 1  # a constant error is not variance
+    assert explained_variance(torch.zeros(4), returns, valid).item() == 0
+    # Errors 1, 0, 1: variance 2/9 of 2/3.
+    assert explained_variance(torch.tensor([0.0, 2, 2, 0]), returns, valid).item() == pytest.approx(2 / 3)
+    assert explained_variance(returns, torch.ones(4), valid).item() == 0

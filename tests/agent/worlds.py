@@ -1,4 +1,4 @@
-"""A world that plays back a script, and a policy that can be read off its actions and values."""
+"""A world that plays back a script, a policy that can be read off its actions and values, and a made-up rollout."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lib.agent.network import PolicyNet
+from lib.agent.rollout import Rollout
 from lib.envs.world import Step
 
 
@@ -82,3 +83,21 @@ class GreyReader(PolicyNet):
         grey = observations[:, -1, 40, 40].long()
         logits = nn.functional.one_hot(grey % self.num_actions, self.num_actions) * 1e4
         return logits.float(), grey.float() / 100
+
+
+def random_rollout(
+    steps: int = 4, envs: int = 2, learned: torch.Tensor | None = None, score: float = 1.0, seed: int = 0
+) -> Rollout:
+    """Noise of 6 actions in which nothing ends; the acting policy was uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    return Rollout(
+        observations=torch.randint(0, 256, (steps, envs, 4, 84, 84), generator=generator, dtype=torch.uint8),
+        actions=torch.randint(0, 6, (steps, envs), generator=generator),
+        logits=torch.zeros(steps, envs, 6),
+        values=torch.randn(steps + 1, envs, generator=generator),
+        learned=learned,
+        score=np.full((steps, envs), score, np.float32),
+        terminal=np.zeros((steps, envs), bool),
+        truncated=np.zeros((steps, envs), bool),
+        valid=np.ones((steps, envs), bool),
+    )
