@@ -266,7 +266,10 @@ class OriginalFit:
     def _read(
         pairs: list[tuple[Path, Path, float]],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
-        sides = [[read_original_segment(pair[side]) for pair in pairs] for side in (0, 1)]
+        sides = [
+            [read_original_segment(path) for path in paths]
+            for paths in ([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        ]
         frames, actions = ([torch.stack([clip[part] for clip in side]) for side in sides] for part in (0, 1))
         return frames, actions, torch.tensor([pair[2] for pair in pairs])
 

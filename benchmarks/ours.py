@@ -1,26 +1,29 @@
-"""This project's side of every comparison: what 01_a2c.py does in its loop, from the same functions and defaults."""
+"""This project's side of every comparison: the very loop of 01_a2c.py, with its defaults."""
 
 import contextlib
-import dataclasses
+import io
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
+from lib.agent import trainer
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector
-from lib.agent.trainer import update
+from lib.agent.rollout import Rollout
 from lib.envs.make import make_world
-from lib.preferences.recorder import SegmentRecorder
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
-from lib.runs import has_fast_bf16, resolve_device
+from lib.preferences.segments import SegmentDB
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.runs import resolve_device
 
 UPDATES_A_PIECE = 5
 FRAME_SHAPE, NUM_ACTIONS = (210, 160, 3), 18
+_NEVER = 10**15  # steps
 
 
 class Stopwatch:
@@ -42,78 +45,91 @@ class Stopwatch:
         return timed
 
 
-def train_config(dev: str, num_envs: int | None, **changes: Any) -> TrainConfig:
-    """The defaults of 01_a2c.py."""
+def train_config(folder: Path, dev: str, num_envs: int | None, **changes: Any) -> TrainConfig:
+    """The defaults of 01_a2c.py, without evaluations and without an end.
+
+    Args:
+      folder: for the curves.
+      dev: of the networks.
+      num_envs: None for the default.
+      changes: further flags.
+    """
     if num_envs is not None:
         changes["num_envs"] = num_envs
-    return TrainConfig(name="benchmark", dev=dev, **changes)
+    return TrainConfig(
+        name="benchmark", dev=dev, runs=folder / "runs", steps=_NEVER, eval_every=_NEVER, **changes
+    )
 
 
 class Training:
-    """Rollouts and updates of 01_a2c.py: on the score, or with a reward model as a finetune (convolutions frozen).
+    """`lib.agent.trainer.train` as it stands, curves and all, stopped after every few updates.
 
-    The curves, which touch the device every two seconds, and the evaluations are left out.
+    It runs as a coroutine whose `update` hands control back, so that what is measured is no copy of the loop.
 
     Args:
-      config: the flags; `db_path` records.
+      config: the flags.
       watch: takes the time of the parts.
-      learn: also update; without, it only plays.
     """
 
-    def __init__(self, config: TrainConfig, watch: Stopwatch | None = None, learn: bool = True) -> None:
-        around: Callable[..., Any] = (lambda name, function: function) if watch is None else watch.around
-        device = resolve_device(config.dev)
-        self._config, self._learn, self.device = config, learn, device
-        self._bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
-        torch.manual_seed(config.seed)
-        self.world = make_world(config.env, config.num_envs, config.env_threads)
-        for name, label in (("send", "emulator"), ("recv", "emulator")):
-            setattr(self.world, name, around(label, getattr(self.world, name)))
-        self.network = PolicyNet(self.world.num_actions)
-        self.network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.network.conv.requires_grad_(not config.convs_frozen)
-        trainable = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        self._optimizer = torch.optim.Adam(trainable, lr=config.learning_rate, eps=1e-5, fused=True)
-        reward = None if config.reward is None else load_reward_model(config.reward, device, self._bf16)
-        self.recorder = None
-        if config.db_path is not None:
-            self.recorder = SegmentRecorder(
-                config.db_path,
-                self.world.num_envs,
-                config.env,
-                self.world.num_actions,
-                config.record_prob,
-                config.seed,
-            )
-            for name in ("before", "after"):
-                setattr(self.recorder, name, around("recorder", getattr(self.recorder, name)))
-        self._collector = Collector(
-            self.world,
-            config.rollout,
-            device,
-            config.seed,
-            self._bf16,
-            None if reward is None else around("reward model", reward.pay),
-            self.recorder,
-        )
-        self._update = around("update", update)
+    def __init__(self, config: TrainConfig, watch: Stopwatch | None = None) -> None:
+        names: dict[str, Any] = {} if watch is None else _watched(watch)
+        self._update = names.get("update", trainer.update)
+        self._on_gpu = resolve_device(config.dev).type == "cuda"
+        self._steps = self._updates = 0
+        self.network: PolicyNet | None = None
+        """The policy, from the first piece on."""
+        train, names["update"] = trainer.train, self._update_and_pause
+        assert names.keys() <= set(train.__code__.co_names), "the loop has changed: name its parts anew"
+        self._loop = greenlet(types.FunctionType(train.__code__, train.__globals__ | names))
+        with contextlib.redirect_stdout(io.StringIO()):  # its progress goes on to the end of its days
+            self._loop.switch(config)
+
+    def _update_and_pause(self, network: PolicyNet, optimizer: Any, rollout: Rollout, *rest: Any) -> Any:
+        parts = self._update(network, optimizer, rollout, *rest)
+        self.network = network
+        self._steps += rollout.score.size
+        self._updates += 1
+        if self._updates % UPDATES_A_PIECE == 0:
+            assert self._loop.parent is not None
+            self._loop.parent.switch()
+        return parts
 
     def __call__(self) -> int:
-        """A few rollouts and updates; the device has done them all when it returns."""
-        steps = 0
-        for _ in range(UPDATES_A_PIECE):
-            rollout = self._collector.collect(self.network)
-            if self._learn:
-                self._update(self.network, self._optimizer, rollout, self._config, self._bf16)
-            steps += rollout.score.size
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return steps
+        """A few updates on from the last pause; the device has done them all when it returns."""
+        before = self._steps
+        self._loop.switch()
+        if self._loop.dead:
+            raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return self._steps - before
 
     def close(self) -> None:
-        if self.recorder is not None:
-            self.recorder.close()
-        self.world.close()
+        """Ends the loop, which frees the emulators."""
+        self._loop.throw(GreenletExit)
+
+
+def _watched(watch: Stopwatch) -> dict[str, Any]:
+    """The names that the loop builds its parts by, as ones that build parts whose time is taken."""
+
+    def building(name: str, label: str, *methods: str) -> Callable[..., Any]:
+        build = vars(trainer)[name]
+
+        def built(*args: Any, **options: Any) -> Any:
+            part = build(*args, **options)
+            for method in methods:
+                setattr(part, method, watch.around(label, getattr(part, method)))
+            return part
+
+        return built
+
+    parts = (
+        ("make_world", "emulator", "send", "recv"),
+        ("load_reward_model", "reward model", "pay"),
+        ("SegmentRecorder", "recorder", "before", "after"),
+        ("Collector", "collect", "collect"),
+    )
+    return {part[0]: building(*part) for part in parts} | {"update": watch.around("update", trainer.update)}
 
 
 class Emulator:
@@ -136,12 +152,18 @@ class Emulator:
         self._world.close()
 
 
-def write_reward_model(path: Path) -> RewardNet:
-    """A reward checkpoint of the default network with random weights: how fast it is does not depend on them."""
+def finetune_files(folder: Path) -> dict[str, Any]:
+    """The flags of a finetune, with checkpoints of the default networks: how fast they are does not depend on weights.
+
+    Returns:
+      Changes for `train_config`.
+    """
     torch.manual_seed(0)
+    policy, reward = folder / "policy.dat", folder / "reward.dat"
+    torch.save(PolicyNet(NUM_ACTIONS).state_dict(), policy)
     network = RewardNet(FRAME_SHAPE, NUM_ACTIONS).eval()
-    save_reward_model(path, RewardModel([Member(network, 0.0, 1.0)], torch.device("cpu")), {}, {}, {})
-    return network
+    save_reward_model(reward, RewardModel([Member(network, 0.0, 1.0)], torch.device("cpu")), {}, {}, {})
+    return {"finetune": True, "model": policy, "reward": reward}
 
 
 def record_segments(
@@ -152,21 +174,13 @@ def record_segments(
     games: int = 16,
     record_prob: float = 0.005,
 ) -> None:
-    """Fills a DB with segments of a policy's play: of a checkpoint, or one that has learned nothing.
+    """Fills a DB with at least so many segments of a policy's play: of a checkpoint, or one that has learned nothing.
 
     Segments begin at random, by default every 250 steps of each of the games on average.
     """
-    from lib.agent.checkpoints import load_policy
-
-    playing = Training(train_config(dev, games, db_path=db, record_prob=record_prob), learn=False)
-    with contextlib.closing(playing):
-        if model is not None:
-            playing.network.load_state_dict(load_policy(model)[0].state_dict())
-        assert playing.recorder is not None
-        while playing.recorder.stored < count:
+    folder = db.parent
+    config = train_config(folder, dev, games, lr=0.0, model=model, db_path=db, record_prob=record_prob)
+    with contextlib.closing(Training(config)) as playing:
+        recorded = SegmentDB(db)
+        while recorded.refresh() >= 0 and len(recorded.names) < count:
             playing()
-
-
-def finetune_config(config: TrainConfig, reward: Path) -> TrainConfig:
-    """The same run as a finetune on a learned reward: convolutions frozen, as --finetune does."""
-    return dataclasses.replace(config, reward=reward, freeze_convs=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.compare import Comparison
@@ -57,7 +58,7 @@ def compared(
     name: str, title: str, unit: str, comparison: Comparison, target: Target | None = None, note: str = ""
 ) -> Row:
     """A row from contenders that were run in turns; its figures are medians."""
-    ours, theirs = (sorted(figures)[len(figures) // 2] for figures in (comparison.ours, comparison.theirs))
+    ours, theirs = median(comparison.ours), median(comparison.theirs)
     return Row(
         name,
         title,

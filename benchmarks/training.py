@@ -2,23 +2,17 @@
 
 import contextlib
 import dataclasses
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from benchmarks.compare import alternate
 from benchmarks.original import GAMES, OriginalTraining, StableBaselines
-from benchmarks.ours import (
-    Emulator,
-    Stopwatch,
-    Training,
-    finetune_config,
-    train_config,
-    write_reward_model,
-)
+from benchmarks.ours import Emulator, Stopwatch, Training, finetune_files, train_config
 from benchmarks.report import Row, Target, compared
 from benchmarks.setup import Setup
 from lib.agent.config import TrainConfig
+from lib.preferences.segments import SegmentDB
 
 ORIGINAL_STEPS = 12e6
 
@@ -29,9 +23,9 @@ class Contender(Protocol):
     def close(self) -> None: ...
 
 
-def _config(setup: Setup) -> TrainConfig:
+def _config(setup: Setup, **changes: Any) -> TrainConfig:
     """Ours with its defaults, recording on."""
-    return train_config(setup.dev, setup.num_envs, db_path=setup.folder / "db")
+    return train_config(setup.folder, setup.dev, setup.num_envs, db_path=setup.folder / "db", **changes)
 
 
 def _against(
@@ -82,17 +76,15 @@ def against_original(setup: Setup) -> list[Row]:
 
 
 def finetuning(setup: Setup) -> list[Row]:
-    reward = setup.folder / "reward.dat"
-    write_reward_model(reward)
     return _against(
         "finetune",
         "Finetuning on an RGB reward model, against a call for every step of every environment",
         setup,
-        finetune_config(_config(setup), reward),
+        _config(setup, **finetune_files(setup.folder)),
         OriginalTraining(setup.dev, reward=True),
         Target(10),
         "theirs: the original's loop with the reward model on the CPU in fp32, a frame a call, above the frame skip; "
-        "convolutions of the policy frozen on both sides.",
+        "convolutions of the policy frozen on both sides; ours also watches the KL to the policy it started from.",
     )
 
 
@@ -102,8 +94,8 @@ def recording_cost(setup: Setup) -> list[Row]:
     off = dataclasses.replace(on, db_path=None)
     with contextlib.closing(Training(on)) as ours, contextlib.closing(Training(off)) as theirs:
         result = alternate(ours, theirs, 3 * setup.repeats, setup.seconds / 2)
-        assert ours.recorder is not None
-        stored = ours.recorder.stored
+        assert on.db_path is not None
+        stored = len(SegmentDB(on.db_path).names)
     return [
         compared(
             "recording",
@@ -132,13 +124,9 @@ def on_gpu(setup: Setup) -> list[Row]:
         ]
     if not setup.dev.startswith("cuda"):
         setup = dataclasses.replace(setup, dev="cuda")
-    reward = setup.folder / "reward.dat"
-    write_reward_model(reward)
-    train = _config(setup)
+    configs = _config(setup), _config(setup, **finetune_files(setup.folder))
     rows = []
-    for name, title, target, config in zip(
-        names, titles, targets, (train, finetune_config(train, reward)), strict=True
-    ):
+    for name, title, target, config in zip(names, titles, targets, configs, strict=True):
         rows += _beside_emulator(name, title, setup, config, target)
     return rows
 
@@ -158,8 +146,8 @@ def _beside_emulator(
 def anatomy(config: TrainConfig, pieces: int = 10) -> str:
     """Where the time of training goes, in shares of it; on a GPU, also how much of it the GPU is busy.
 
-    The host's shares are those of its one thread: "emulator" is waiting for it beyond what went on meanwhile,
-    "policy and observation" includes waiting for the device.
+    The shares are those of the main thread: "emulator" is waiting for it beyond what went on meanwhile, "policy and
+    observation" includes waiting for the device, and "the rest" is the curves.
     """
     watch = Stopwatch()
     with contextlib.closing(Training(config, watch)) as training:
@@ -168,17 +156,18 @@ def anatomy(config: TrainConfig, pieces: int = 10) -> str:
         whole = Stopwatch()
         for _ in range(pieces):
             whole.around("all", training)()
-        busy = "" if training.device.type != "cuda" else f"GPU busy {_gpu_busy(training, pieces)}; "
+        shares = dict(watch.seconds)
+        busy = f"GPU busy {_gpu_busy(training, pieces)}; " if config.dev.startswith("cuda") else ""
     total = whole.seconds["all"]
-    shares = dict(watch.seconds)
-    shares["policy and observation"] = total - sum(shares.values())
+    collect, learn = shares.pop("collect"), shares.pop("update")
+    shares["policy and observation"] = collect - sum(shares.values())
+    shares |= {"update": learn, "the rest": total - collect - learn}
     parts = sorted(shares.items(), key=lambda share: -share[1])
     return busy + "time: " + ", ".join(f"{label} {seconds / total:.0%}" for label, seconds in parts) + "."
 
 
 def _gpu_busy(training: Training, pieces: int) -> str:
     """Share of the time in which anything ran on the GPU, from a trace of it."""
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]):  # the first trace loads the tracer
@@ -190,7 +179,7 @@ def _gpu_busy(training: Training, pieces: int) -> str:
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in trace.events() or []
-        if event.device_type == DeviceType.CUDA
+        if event.device_type.name == "CUDA"
     ]
     if not spans:
         return "unknown (the profiler saw nothing)"

@@ -15,7 +15,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def contender(self, name: str, units: int, *seconds: float):  # type: ignore[no-untyped-def]
+    def contender(self, name: str, units: int, *seconds: float):
         """Work of so many units; its pieces take these seconds in turn, the last of them for good."""
         left = list(seconds)
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from benchmarks import original, ours, reward_fit, segments, startup, training
+from benchmarks.report import Row
 from benchmarks.run import BENCHMARKS, BenchConfig, main, measure
 from benchmarks.setup import Setup
+from lib.cli import UserError
 from lib.preferences.segments import Segment, SegmentDB, load_segment, save_segment
 
 
@@ -37,31 +39,55 @@ def test_every_benchmark_is_there() -> None:
 
 
 def test_our_training_trains_and_records(tmp_path: Path) -> None:
-    config = ours.train_config("cpu", 2, db_path=tmp_path / "db", record_prob=1.0)
+    config = ours.train_config(tmp_path, "cpu", 2, db_path=tmp_path / "db", record_prob=1.0)
     with contextlib.closing(ours.Training(config)) as work:
+        assert work.network is not None
         before = copy.deepcopy(work.network.state_dict())
         assert [work(), work()] == [ours.UPDATES_A_PIECE * 5 * 2] * 2
         changed = [not torch.equal(before[name], value) for name, value in work.network.state_dict().items()]
         assert all(changed)
-        assert work.recorder is not None
-        assert work.recorder.stored == 2
+        assert torch.is_grad_enabled()  # it is paused where it leaves nothing switched for the others
+    assert len(SegmentDB(tmp_path / "db").names) == 2  # 75 steps each
+    assert list((tmp_path / "runs").glob("*/events*"))
+
+
+def test_two_of_ours_take_turns_without_disturbing_each_other(tmp_path: Path) -> None:
+    config = ours.train_config(tmp_path, "cpu", 2)
+    with contextlib.closing(ours.Training(config)) as alone:
+        alone()
+        assert alone.network is not None
+        expected = alone.network.state_dict()
+    with contextlib.closing(ours.Training(config)) as one, contextlib.closing(ours.Training(config)) as two:
+        # Both draw from generators of their own.
+        one(), two(), two(), one()
+        assert one.network is not None
+        assert two.network is not None
+        for name, value in one.network.state_dict().items():
+            assert torch.equal(value, two.network.state_dict()[name])
+            assert not torch.equal(value, expected[name])
+    assert not (tmp_path / "db").exists()
+
+
+def test_ours_passes_on_what_a_user_would_be_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        ours.Training(ours.train_config(tmp_path, "cpu", 2, model=tmp_path / "none.dat"))
 
 
 def test_our_finetune_leaves_the_convolutions_and_pays_with_the_model(tmp_path: Path) -> None:
-    ours.write_reward_model(tmp_path / "reward.dat")
-    config = ours.finetune_config(ours.train_config("cpu", 2), tmp_path / "reward.dat")
+    config = ours.train_config(tmp_path, "cpu", 2, **ours.finetune_files(tmp_path))
     watch = ours.Stopwatch()
     with contextlib.closing(ours.Training(config, watch)) as work:
+        assert work.network is not None
         before = copy.deepcopy(work.network.state_dict())
         work()
         for name, value in work.network.state_dict().items():
             assert torch.equal(before[name], value) == name.startswith("conv."), name
-    assert watch.seconds.keys() == {"emulator", "reward model", "update"}
+    assert watch.seconds.keys() == {"emulator", "reward model", "update", "collect"}
     assert all(seconds > 0 for seconds in watch.seconds.values())
 
 
-def test_the_emulator_alone_takes_as_many_steps_as_a_piece_of_training() -> None:
-    config = ours.train_config("cpu", 3)
+def test_the_emulator_alone_takes_as_many_steps_as_a_piece_of_training(tmp_path: Path) -> None:
+    config = ours.train_config(tmp_path, "cpu", 3)
     with contextlib.closing(ours.Emulator(config)) as work:
         assert work() == ours.UPDATES_A_PIECE * 5 * 3
 
@@ -92,14 +118,14 @@ def test_the_originals_loop_learns(their_training: original.OriginalTraining) ->
 
 
 def test_the_originals_wrapper_pays_for_the_frame_the_action_was_chosen_on() -> None:
-    class Film(original.gymnasium.Env):  # type: ignore[name-defined, misc]
+    class Film(original.gymnasium.Env):  # type: ignore[name-defined]
         """Step t shows grey t."""
 
-        def reset(self, **_: object):  # type: ignore[no-untyped-def]
+        def reset(self, **_: object):
             self.t = 0
             return np.full((210, 160, 3), 0, np.uint8), {}
 
-        def step(self, _: object):  # type: ignore[no-untyped-def]
+        def step(self, _: object):
             self.t += 1
             return np.full((210, 160, 3), self.t, np.uint8), 0.0, False, False, {}
 
@@ -181,11 +207,11 @@ def test_sizes_and_times_of_segments(setup: Setup, clips: Path) -> None:
 
 
 def test_the_anatomy_adds_up_to_the_whole(tmp_path: Path) -> None:
-    config = ours.train_config("cpu", 2, db_path=tmp_path / "db")
+    config = ours.train_config(tmp_path, "cpu", 2, db_path=tmp_path / "db")
     text = training.anatomy(config, pieces=2)
     shares = {part.rsplit(" ", 1)[0]: int(part.rsplit(" ", 1)[1].rstrip("%."))
               for part in text.removeprefix("time: ").split(", ")}  # fmt: skip
-    assert shares.keys() == {"update", "policy and observation", "emulator", "recorder"}
+    assert shares.keys() == {"update", "policy and observation", "emulator", "recorder", "the rest"}
     assert 97 <= sum(shares.values()) <= 103
 
 
@@ -218,7 +244,12 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(
 
 def test_measures_are_repeated_at_least_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Setup] = []
-    monkeypatch.setattr(startup, "help_of_doors", lambda setup: asked.append(setup) or [])
+
+    def keep(setup: Setup) -> list[Row]:
+        asked.append(setup)
+        return []
+
+    monkeypatch.setattr(startup, "help_of_doors", keep)
     for quick in (False, True):
         measure("help", dataclasses.replace(BenchConfig(), quick=quick))
     assert all(setup.repeats >= 5 for setup in asked)
