@@ -200,11 +200,3 @@ class TrainConfig:
                 f"--minibatches {self.minibatches}: expected at most the {batch} steps of an update "
                 f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
             )
-
-    @property
-    def learning_rate(self) -> float:
-        return self.lr
-
-    @property
-    def convs_frozen(self) -> bool:
-        return self.freeze_convs

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lib.agent.a2c import sample_actions
+from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.envs.make import Counter, Probe

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.agent.a2c import sample_actions
+from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
 from lib.envs.observation import SIZE, STACK, Observer
 from lib.envs.world import World

@@ -1,0 +1,84 @@
+"""Flags of 01_a2c.py that depend on each other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.agent.config import ALGORITHMS, TrainConfig
+from lib.cli import UserError, parse
+
+MODEL, REWARD = Path("policy.dat"), Path("reward.dat")
+
+
+def test_an_algorithm_brings_its_defaults() -> None:
+    a2c, ppo = TrainConfig(name="x"), TrainConfig(name="x", algo="ppo")
+    assert (a2c.rollout, a2c.epochs, a2c.clip, a2c.gae_lambda, a2c.lr) == (5, 1, 0, 1, 7e-4)
+    assert (ppo.rollout, ppo.epochs, ppo.clip, ppo.gae_lambda, ppo.lr) == (32, 4, 0.2, 0.95, 2.5e-4)
+    assert ppo.normalise_advantages
+    assert not a2c.normalise_advantages
+    assert set(ALGORITHMS["a2c"]) == set(ALGORITHMS["ppo"])
+
+
+def test_what_is_given_counts() -> None:
+    config = parse(
+        TrainConfig,
+        [
+            *("-n", "x", "--algo", "ppo", "--epochs", "2", "--clip", "0", "--no-normalise-advantages"),
+            *("--finetune", "-m", "p", "--no-freeze-convs"),
+        ],
+    )
+    assert (config.epochs, config.clip, config.normalise_advantages, config.freeze_convs) == (
+        2,
+        0,
+        False,
+        False,
+    )
+    assert config.minibatches == 4
+
+
+def test_a_finetune_is_gentle() -> None:
+    gentle = TrainConfig(name="x", model=MODEL, finetune=True)
+    assert (gentle.lr, gentle.freeze_convs) == (7e-5, True)
+    assert TrainConfig(name="x", model=MODEL, finetune=True, lr=1e-3).lr == 1e-3
+    assert not TrainConfig(name="x", model=MODEL).freeze_convs
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"score_weight": 1.0}, "--score-weight expects a learned reward.*add -r FILE"),
+        ({"kl": 0.1}, "--kl expects a policy to stay near: add -m FILE"),
+        ({"kl_target": 0.1, "model": MODEL}, "--kl-target expects a price to adapt"),
+        (
+            {"kl": 0.1, "kl_target": 0.1, "model": MODEL, "kl_horizon": 300},
+            r"--kl-horizon 300: expected at least the 320 steps of an update \(--rollout 5 × --num-envs 64\)",
+        ),
+        ({"clip": 0.1}, "--clip expects an algorithm of several passes, a2c makes one: add --algo ppo"),
+        ({"epochs": 3}, "--epochs expects"),
+        ({"minibatches": 2}, "--minibatches expects"),
+        ({"value_clip": 0.2}, "--value-clip expects"),
+        ({"target_kl": 0.2}, "--target-kl expects"),
+        (
+            {"algo": "ppo", "rollout": 1, "num_envs": 2},
+            r"--minibatches 4: expected at most the 2 steps of an update",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        TrainConfig(name="x", **flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"epochs": 1, "clip": 0.0},  # says no more than a2c does
+        {"kl": 0.1, "kl_target": 0.01, "model": MODEL},
+        {"reward": REWARD, "score_weight": 0.1},
+        {"algo": "ppo", "rollout": 2, "num_envs": 2},
+    ],
+)
+def test_what_goes_together_is_taken(flags: dict[str, Any]) -> None:
+    config = TrainConfig(name="x", **flags)
+    assert all(getattr(config, name) == value for name, value in flags.items())

@@ -1,0 +1,79 @@
+"""PPO and the leash through the command line, on budgets of seconds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+
+ROOT = Path(__file__).parents[2]
+
+Done = subprocess.CompletedProcess[str]
+
+
+def train(cwd: Path, *args: object, status: int = 0) -> Done:
+    small = ("-e", "MovingDot-v0", "--num-envs", 4, "--eval-games", 1)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "01_a2c.py"), *map(str, (*args, *small))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a policy that PPO trained for a moment, and a reward model."""
+    root = tmp_path_factory.mktemp("ppo")
+    train(root, "-n", "v0", "--algo", "ppo", "--steps", 300, "--rollout", 16, "--save", "v0")
+    torch.manual_seed(0)
+    model = RewardModel([Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3)], torch.device("cpu"))
+    save_reward_model(root / "reward.dat", model, {}, {}, {})
+    return root
+
+
+def config(root: Path, name: str) -> dict[str, object]:
+    (run,) = (root / "runs").glob(f"*-{name}")
+    return json.loads((run / "config.json").read_text())["config"]
+
+
+def test_ppo_trains_and_keeps_what_its_flags_came_to(trained: Path) -> None:
+    content = torch.load(trained / "v0" / "latest.dat", weights_only=True)
+    assert content["steps"] == 320
+    said = config(trained, "ppo-v0")
+    assert (said["algo"], said["rollout"], said["epochs"], said["clip"]) == ("ppo", 16, 4, 0.2)
+    assert (said["lr"], said["gae_lambda"], said["normalise_advantages"]) == (2.5e-4, 0.95, True)
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_a_finetune_on_a_leash(trained: Path, algo: str) -> None:
+    done = train(
+        trained,
+        *("-n", f"v1-{algo}", "-m", "v0/best.dat", "-r", "reward.dat", "--finetune", "--algo", algo),
+        *("--kl", 0.1, "--kl-target", 0.02, "--score-weight", 0.5, "--critic-warmup", 1),
+        *("--steps", 300, "--rollout", 16, "--save", f"v1-{algo}"),
+    )
+    assert done.stderr == ""
+    before, after = (
+        torch.load(trained / folder, weights_only=True)["state_dict"]
+        for folder in ("v0/best.dat", f"v1-{algo}/latest.dat")
+    )
+    for name in before:
+        assert torch.equal(before[name], after[name]) == name.startswith("conv."), name
+    said = config(trained, f"{algo}-v1-{algo}")
+    assert (said["kl"], said["score_weight"], said["freeze_convs"]) == (0.1, 0.5, True)
+
+
+def test_mistakes_get_one_line(tmp_path: Path) -> None:
+    done = train(tmp_path, "-n", "x", "--clip", 0.2, status=2)
+    assert done.stderr.startswith("01_a2c.py: error: --clip expects an algorithm of several passes")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,181 @@
+"""One update: A2C as PPO of one pass, passes and their end, and what is paid."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.actor_critic import log_prob_of
+from lib.agent.config import TrainConfig
+from lib.agent.leash import Leash
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import Rollout
+from lib.agent.trainer import _minibatches, assess, update
+from tests.agent.worlds import random_rollout
+
+A2C_AS_PPO = {
+    "algo": "ppo",
+    "epochs": 1,
+    "minibatches": 1,
+    "gae_lambda": 1.0,
+    "normalise_advantages": False,
+    "value_coef": 1.0,
+    "grad_clip": 0.1,
+}
+
+
+def fresh() -> PolicyNet:
+    torch.manual_seed(0)
+    return PolicyNet(6)
+
+
+@torch.no_grad()
+def acted_by(network: PolicyNet, played: Rollout) -> Rollout:
+    """The rollout as if that network had played it."""
+    logits, _ = network(played.observations.flatten(0, 1))
+    return played._replace(logits=logits.view_as(played.logits))
+
+
+def updated(played: Rollout, lr: float = 1e-3, **flags: Any) -> tuple[PolicyNet, dict[str, torch.Tensor]]:
+    network = fresh()
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, eps=1e-5)
+    return network, update(network, optimizer, played, TrainConfig(name="x", **flags), bf16=False)
+
+
+def same(one: PolicyNet, other: PolicyNet) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def gradient(network: PolicyNet) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+
+def test_a2c_is_ppo_of_one_pass() -> None:
+    (a2c, parts), (ppo, others) = updated(random_rollout()), updated(random_rollout(), **A2C_AS_PPO)
+    assert same(a2c, ppo)
+    assert not same(a2c, fresh())
+    assert {name: value.item() for name, value in parts.items()} == {
+        name: value.item() for name, value in others.items()
+    }
+    assert parts["approx_kl"].item() == parts["clip_fraction"].item() == 0
+    assert parts["epochs_done"].item() == 1
+
+
+def test_at_ratio_1_the_gradient_through_the_whole_network_is_that_of_a2c() -> None:
+    """A second pass of a policy that has not moved (its learning rate is 0) takes the kept log-probabilities."""
+    played = acted_by(fresh(), random_rollout())
+    a2c, _ = updated(played, lr=0.0)
+    ppo, parts = updated(played, lr=0.0, **(A2C_AS_PPO | {"epochs": 2}))
+    assert parts["approx_kl"].item() == pytest.approx(0, abs=1e-6)
+    assert gradient(a2c).norm() > 0.05
+    torch.testing.assert_close(gradient(a2c), gradient(ppo), rtol=1e-4, atol=1e-7)
+
+
+def test_passes_move_the_policy_away_from_the_one_that_acted() -> None:
+    played = acted_by(fresh(), random_rollout())
+    _, parts = updated(played, algo="ppo", minibatches=2)
+    assert parts["epochs_done"].item() == 4
+    assert parts["approx_kl"].item() > 1e-3
+    assert 0 < parts["clip_fraction"].item() < 1
+
+
+@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (0.0, 4)])
+def test_passes_end_at_the_target_kl(target: float, epochs: int) -> None:
+    played = acted_by(fresh(), random_rollout())
+    _, parts = updated(played, algo="ppo", minibatches=2, target_kl=target)
+    assert parts["epochs_done"].item() == epochs
+
+
+def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
+    torch.manual_seed(0)
+    first, second = (_minibatches(50, 4, torch.device("cpu")) for _ in range(2))
+    for pass_ in (first, second):
+        assert [len(rows) for rows in pass_ if isinstance(rows, torch.Tensor)] == [13, 13, 12, 12]
+        assert sorted(torch.cat(list(pass_)).tolist()) == list(range(50))  # type: ignore[arg-type]
+    assert not torch.equal(torch.cat(list(first)), torch.cat(list(second)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip": 0.1}, {"minibatches": 3}])
+def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, float]) -> None:
+    """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
+    played = acted_by(fresh(), random_rollout(envs=3))
+    played.terminal[1, 0] = True
+    played.valid[2, 0] = False
+    leash = Leash(fresh(), 0.1, 0.0, 100)
+
+    def learnt(played: Rollout) -> PolicyNet:
+        network = fresh()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, eps=1e-5)
+        config = TrainConfig(name="x", algo="ppo", **flags)
+        update(network, optimizer, played, config, False, leash)
+        return network
+
+    quiet = learnt(played)
+    played.score[2, 0], played.actions[2, 0] = -1.0, (played.actions[2, 0] + 3) % 6
+    played.observations[2, 0] = 255 - played.observations[2, 0]
+    played.logits[2, 0] = torch.tensor([50.0, 0, 0, 0, 0, -50])
+    played.values[2, 0] -= 1e3
+    loud = learnt(played)
+    for one, other in zip(quiet.parameters(), loud.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    played.valid[2, 0] = True
+    assert not same(quiet, learnt(played))
+
+
+LEARNED = torch.tensor([[0.25, -3.0], [0.5, 8.0], [1e6, 0.0], [0.0, 0.25]])
+
+
+def judged(leash: Leash | None = None, **flags: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Returns of the valid steps of a rollout in which each step ends a life, so that they are its rewards."""
+    played = random_rollout(learned=LEARNED.clone(), score=20.0)
+    played.score[1] = [-5.0, 0.0]
+    played.terminal[:] = True
+    played.valid[2, 0] = False
+    batch, parts = assess(played, TrainConfig(name="x", **flags), leash, bf16=False)
+    assert played.learned is not None
+    assert torch.equal(played.learned, LEARNED)
+    return batch.returns[batch.valid].tolist(), parts
+
+
+PAID = [0.25, -3.0, 0.5, 8.0, 0.0, 0.0, 0.25]
+SIGNS = [1, 1, -1, 0, 1, 1, 1]
+
+
+def test_the_score_is_paid_on_top_of_the_learned_reward(tmp_path: Any) -> None:
+    reward = {"reward": tmp_path / "r.dat"}
+    assert judged(**reward)[0] == pytest.approx(PAID, abs=1e-5)
+    signed, parts = judged(score_weight=0.5, **reward)
+    assert signed == pytest.approx([p + 0.5 * s for p, s in zip(PAID, SIGNS, strict=True)], abs=1e-5)
+    # The charts of the learned reward are of that alone.
+    assert parts["reward_mu"].item() == pytest.approx(np.mean(PAID), rel=1e-4)
+    assert parts["batch_rewards"].item() == pytest.approx(np.mean(signed), rel=1e-4)
+    whole, _ = judged(score_weight=0.5, clip_score=False, **reward)
+    points = [20, 20, -5, 0, 20, 20, 20]
+    assert whole == pytest.approx([p + 0.5 * s for p, s in zip(PAID, points, strict=True)], abs=1e-5)
+
+
+def test_the_leash_is_paid_within_each_step() -> None:
+    reference = fresh()
+    played = random_rollout()
+    with torch.no_grad():
+        reference.policy[2].bias[0] += 3.0
+        logits, _ = reference(played.observations.flatten(0, 1))
+    strayed = math.log(1 / 6) - log_prob_of(logits.view(4, 2, 6), played.actions)
+    price = (0.25 * strayed)[torch.from_numpy(np.array([[1, 1], [1, 1], [0, 1], [1, 1]], bool))]
+    paid, parts = judged(Leash(reference, 0.25, 0.0, 100))
+    assert paid == pytest.approx([p - c for p, c in zip(PAID, price.tolist(), strict=True)], abs=1e-4)
+    assert parts["kl_ref"].item() > 0.1
+
+
+def test_advantages_are_normalised_where_asked_and_charted_as_they_were() -> None:
+    played = random_rollout(steps=8)
+    played.valid[3, 1] = False
+    raw, parts = assess(played, TrainConfig(name="x"), None, bf16=False)
+    flat, same_parts = assess(played, TrainConfig(name="x", normalise_advantages=True), None, bf16=False)
+    assert flat.advantages[flat.valid].mean().item() == pytest.approx(0, abs=1e-6)
+    assert flat.advantages[flat.valid].std(correction=0).item() == pytest.approx(1, rel=1e-5)
+    assert torch.equal(raw.returns, flat.returns)
+    assert same_parts["advantage"].item() == parts["advantage"].item() != 0
+    assert parts["advantage"].item() == pytest.approx(raw.advantages[raw.valid].mean().item(), rel=1e-5)
