@@ -1,0 +1,123 @@
+"""Whether speed costs learning: the score after equal steps, with the defaults and in plain fp32.
+
+Trains by 01_a2c.py as a user would and compares full games, seed by seed. Takes hours at the size that counts, so it is
+not part of `make bench`.
+
+    .venv/bin/python -m benchmarks.learning --steps 200k --seeds 3 [--games 30] [--dev cuda]
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import Row, Target, markdown, provenance, write
+from lib import cli
+from lib.cli import UserError, flag
+from lib.runs import (
+    format_duration,
+    format_mean,
+    has_fast_bf16,
+    load_checkpoint,
+    mean_interval,
+    resolve_device,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """What to train, and how to judge it."""
+
+    steps: int = flag(default=200_000, min=1, help="steps of each run")
+    seeds: int = flag(default=3, min=2, help="runs of each kind")
+    games: int = flag(default=30, min=1, help="full games that judge a run")
+    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
+    ours: str = flag(default="", metavar="FLAGS", help="further flags of ours, such as '--algo ppo'")
+    theirs: str = flag(
+        default="--no-bf16",
+        metavar="FLAGS",
+        help="flags of the plain loop; by default fp32 and else the same",
+    )
+    out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
+
+
+def final_score(config: LearningConfig, seed: int, flags: str, folder: Path) -> float:
+    """Mean score of full games at the end of one run.
+
+    Raises:
+      UserError: the run failed; its own message is on the screen.
+    """
+    command = (
+        f"-n learning --dev {config.dev} --steps {config.steps} --seed {seed} --eval-every {config.steps} "
+        f"--eval-games {config.games} --save {folder / 'save'} --runs {folder} {flags}"
+    )
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "01_a2c.py"), *command.split()], stdout=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise UserError(f"01_a2c.py {command}: ended with status {done.returncode}")
+    games = load_checkpoint(folder / "save" / "latest.dat", "policy")["evaluation"]["scores"]
+    return mean_interval(games)[0]
+
+
+def verdict(ours: list[float], theirs: list[float], title: str) -> Row:
+    """Whether ours is not below theirs within its interval.
+
+    Args:
+      ours: mean score of each run, one a seed.
+      theirs: the same of the plain loop.
+      title: of the row.
+    """
+    mean, (their_mean, half) = mean_interval(ours)[0], mean_interval(theirs)
+    return Row(
+        "learning",
+        title,
+        "points",
+        mean,
+        their_mean,
+        mean / their_mean if their_mean else None,
+        target=Target(their_mean - half, of_ratio=False),
+        note=f"ours {format_mean(ours)}, plain {format_mean(theirs)} (95 % over {len(ours)} seeds: {_list(ours)} and "
+        f"{_list(theirs)}); ours is not to be below the plain loop's interval.",
+    )
+
+
+def _list(scores: list[float]) -> str:
+    return ", ".join(f"{score:.0f}" for score in scores)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(LearningConfig, argv, description=(__doc__ or "").splitlines()[0])
+    device, origin, began = resolve_device(config.dev), provenance(), time.monotonic()
+    scores: dict[str, list[float]] = {config.ours: [], config.theirs: []}
+    if config.ours == config.theirs:
+        raise UserError("--ours and --theirs are the same; there is nothing to compare")
+    for seed in range(config.seeds):
+        for flags, kept in scores.items():
+            with tempfile.TemporaryDirectory(prefix="learning-") as folder:
+                kept.append(final_score(config, seed, flags, Path(folder)))
+            took = format_duration(time.monotonic() - began)
+            print(
+                f"{took:>6}  seed {seed} {flags or '(defaults)'}: {kept[-1]:.1f}", file=sys.stderr, flush=True
+            )
+    title = (
+        f"Score after {config.steps:,} steps, {config.games} full games a run: {config.ours or 'defaults'}"
+    )
+    row = verdict(
+        scores[config.ours], scores[config.theirs], f"{title} against {config.theirs or 'defaults'}"
+    )
+    print(markdown([row], origin))
+    try:
+        page = write([row], origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-learning")
+    except OSError as error:
+        raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
+    print(f"written to {page}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    cli.run(main)
