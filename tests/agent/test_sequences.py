@@ -4,6 +4,7 @@ The formulas are written out here as plain sums over Python numbers, one answer 
 """
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from lib.agent.actor_critic import surrogate_loss, value_error
 from lib.agent.leash import k1, k2, k3
 from lib.agent.returns import discounted_returns, group_normalised, leave_one_out, normalised
 from lib.agent.sequences import last_tokens, token_advantages, token_rewards
+
+Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 LENGTHS = (4, 1, 3, 6)  # of four answers, padded to six tokens
 MASK = torch.arange(6).unsqueeze(1) < torch.tensor(LENGTHS)
@@ -106,14 +109,13 @@ def openrlhf_rewards(estimator: str, scores: list[float], kl_coef: float) -> lis
     return paid
 
 
-@pytest.mark.parametrize("estimator", [k1, k2, k3])
-def test_openrlhf_ppo(estimator: object) -> None:
-    assert callable(estimator)
+@pytest.mark.parametrize(("name", "estimator"), [("k1", k1), ("k2", k2), ("k3", k3)])
+def test_openrlhf_ppo(name: str, estimator: Estimator) -> None:
     kl = estimator(LOG_PROBS, REFERENCE)
     assert kl[MASK].abs().max() > 10
     rewards = token_rewards(SCORES, kl.clamp(-10, 10), MASK, 0.05, 10)
     advantages, returns = token_advantages(rewards, VALUES, MASK, 0.99, 0.9)
-    paid = openrlhf_rewards(estimator.__name__, SCORES.tolist(), 0.05)
+    paid = openrlhf_rewards(name, SCORES.tolist(), 0.05)
     for b, length in enumerate(LENGTHS):
         values = VALUES[:length, b].tolist()
         expected = generalised(paid[b], values, 0.99, 0.9)

@@ -15,7 +15,7 @@ from lib.agent.rollout import Rollout
 from lib.agent.trainer import _minibatches, assess, update
 from tests.agent.worlds import random_rollout
 
-A2C_AS_PPO = {
+A2C_AS_PPO: dict[str, Any] = {
     "algo": "ppo",
     "epochs": 1,
     "minibatches": 1,
@@ -98,7 +98,7 @@ def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
 
 
 @pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip": 0.1}, {"minibatches": 3}])
-def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, float]) -> None:
+def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) -> None:
     """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
     played = acted_by(fresh(), random_rollout(envs=3))
     played.terminal[1, 0] = True
@@ -160,7 +160,7 @@ def test_the_leash_is_paid_within_each_step() -> None:
     reference = fresh()
     played = random_rollout()
     with torch.no_grad():
-        reference.policy[2].bias[0] += 3.0
+        reference.get_parameter("policy.2.bias")[0] += 3.0
         logits, _ = reference(played.observations.flatten(0, 1))
     strayed = math.log(1 / 6) - log_prob_of(logits.view(4, 2, 6), played.actions)
     price = (0.25 * strayed)[torch.from_numpy(np.array([[1, 1], [1, 1], [0, 1], [1, 1]], bool))]
