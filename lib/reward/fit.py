@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +229,29 @@ def judge_ensemble(
     )
 
 
+def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterator[list[torch.Tensor]]:
+    """Inputs and actions of every `stride`-th step of every segment, each from another first step, in batches."""
+    for start in range(0, len(segments), stride):
+        part = range(start, min(start + stride, len(segments)))
+        seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
+        yield [torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*seen, strict=True)]
+
+
+def mean_disagreement(
+    model: RewardModel, segments: SegmentStore, device: torch.device, stride: int = 1
+) -> float:
+    """How far the members of an ensemble are apart, on average over every `stride`-th step of every segment.
+
+    Returns:
+      The mean of their standard deviation, in units of the standardised reward.
+    """
+    apart = [
+        model.each(inputs, actions).std(0, correction=0)
+        for inputs, actions in _steps(segments, stride, device)
+    ]
+    return float(torch.cat(apart).mean())
+
+
 @torch.no_grad()
 def output_statistics(
     network: RewardNet, segments: SegmentStore, bf16: bool, stride: int = 1
@@ -241,12 +264,7 @@ def output_statistics(
     network.eval()
     device = next(network.parameters()).device
     outputs = []
-    for start in range(0, len(segments), stride):
-        part = range(start, min(start + stride, len(segments)))
-        seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
-        inputs, actions = (
-            torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*seen, strict=True)
-        )
+    for inputs, actions in _steps(segments, stride, device):
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             outputs.append(network(inputs, actions))
     rewards = torch.cat(outputs).double()
@@ -380,6 +398,8 @@ def fit_model(
             break
     model = RewardModel(members, device, bf16)
     if len(members) > 1:
+        disagreement = mean_disagreement(model, data.segments, device, config.frame_stride)
+        model = RewardModel(members, device, bf16, disagreement=disagreement)
         test_pairs = data.pairs.subset(test)
         best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
     else:

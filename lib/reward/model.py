@@ -173,10 +173,11 @@ class Member:
 class RewardModel:
     """What the agent is paid by: the standardised r̂, averaged over the members of an ensemble.
 
-        r̂(o, a) = 1/M Σₘ zₘ − k · sqrt(1/M Σₘ (zₘ − z̄)²),  zₘ = (r̂ₘ(o, a) − meanₘ) / stdₘ
+        r̂(o, a) = z̄ − k (s − s_DB),  zₘ = (r̂ₘ(o, a) − meanₘ) / stdₘ,  s = sqrt(1/M Σₘ (zₘ − z̄)²)
 
     With a pessimism k above 0 the model pays less where its members disagree, which is where it has seen little.
-    That lowers every reward somewhat: what is paid is no longer 0 on average.
+    s_DB is the mean of s over the segments of the fit. Taking it off leaves the average at 0; without, every step would
+    cost something, and an agent that dies soon would lose least.
 
     The statistics are fixed when the model is fitted (a running estimate would turn a steadily good state
     into 0), and the size of r̂ is kept: it is never clipped to its sign.
@@ -189,8 +190,10 @@ class RewardModel:
         bf16: bool = False,
         origin: dict[str, Any] | None = None,
         pessimism: float = 0.0,
+        disagreement: float = 0.0,
     ) -> None:
         self.members = list(members)
+        self.disagreement = disagreement
         self.frame_shape = self.members[0].network.frame_shape
         self.num_actions = self.members[0].network.num_actions
         self.input = self.members[0].network.input
@@ -225,7 +228,7 @@ class RewardModel:
         """The reward paid for what the members say: float32 `[M, N]` to `[N]`."""
         if self._pessimism == 0:
             return each.mean(0)
-        return each.mean(0) - self._pessimism * each.std(0, correction=0)
+        return each.mean(0) - self._pessimism * (each.std(0, correction=0) - self.disagreement)
 
     def pay(
         self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor | None = None
@@ -317,6 +320,7 @@ def save_reward_model(
         "frame_shape": list(model.frame_shape),
         "num_actions": model.num_actions,
         "input": model.input,
+        "disagreement": model.disagreement,
         "masks": [list(mask) for mask in model.members[0].network.masks],
         "members": [
             {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
@@ -389,7 +393,7 @@ def load_reward_model(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
             f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
-    return RewardModel(members, device, bf16, origin, pessimism)
+    return RewardModel(members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)))
 
 
 def _network_from_state(

@@ -509,6 +509,17 @@ def test_a_model_of_observations_finds_the_brighter_clips(db: Path, tmp_path: Pa
     assert bright > dark + 1
 
 
+def test_a_pessimistic_ensemble_still_pays_nothing_on_average(db: Path, tmp_path: Path) -> None:
+    made = fit(config(db, tmp_path, ensemble=3, epochs=2, frame_stride=5))
+    plain, cautious = (load_reward_model(made.path, pessimism=k) for k in (0.0, 4.0))
+    assert cautious.disagreement == made.model.disagreement > 0.01
+    segments = [load_preferences([db], 100).segments.get(index) for index in range(len(made.data.segments))]
+    paid = [np.concatenate([m.rewards_along(*segment) for segment in segments]) for m in (plain, cautious)]
+    assert abs(paid[1].mean() - paid[0].mean()) < 0.05 * 4 * cautious.disagreement
+    assert paid[1].std() > 0
+    assert not np.allclose(paid[0], paid[1], atol=0.01)
+
+
 def test_statistics_from_every_fifth_step_are_nearly_those_of_all(fitted: Path, db: Path) -> None:
     (member,) = load_reward_model(fitted).members
     store = load_preferences([db], 100).segments
