@@ -211,10 +211,11 @@ def labels_needed(accuracies: Sequence[float], wanted: float, labels_a_round: in
 def table(config: BenchmarkConfig, runs: Sequence[dict[str, Any]]) -> str:
     """Markdown: accuracy by labels and labels needed, mean ± 95 % interval over the seeds, a row a strategy."""
     counts = [config.round * (number + 1) for number in range(config.labels // config.round)]
+    flags = " ".join(f"--{key.replace('_', '-')} {getattr(config, key)}" for key in (*_SETTINGS, "accuracy"))
     lines = [
-        f"Held-out accuracy in %, mean ± 95 % interval over the seeds. {config.db.name}, teacher {config.teacher}, "
-        f"{config.error_rate:.0%} errors, {config.random_share:.0%} random pairs with each strategy, "
-        f"ensemble of {config.ensemble}.",
+        "Accuracy in % on pairs of segments that were never labelled, mean ± 95 % interval over the seeds.",
+        "",
+        f"`python -m benchmarks.strategies --db {config.db.name} {flags}`",
         "",
         f"| strategy | seeds | {' | '.join(f'{count} labels' for count in counts)} "
         f"| labels to reach {config.accuracy:.0%} |",

@@ -1,4 +1,4 @@
-"""Strategies that choose which pair to ask next by what is known already: of the reward model, of the policies, of the clips.
+"""Strategies that choose the next pair by what is known: by the reward model, of the policies, of the clips.
 
 =======================  ==============================================================================================
 random                   every pair that is left is equally likely
@@ -13,8 +13,8 @@ disagreement+diversity   of the pairs that the ensemble disagrees on, those unli
 Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
 random ones tell how often it is right.
 
-Work per call is bounded, whatever the size of the DB: at most `_POOL` segments are judged, and `_READS` read for each
-other purpose. What was read once is remembered, so that later calls know more.
+Work per call is bounded, whatever the size of the DB: at most `_POOL` segments are candidates, and `_READS` more are
+read. What was read once is remembered, so that later calls know more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 _CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
 _POOL = 256  # segments that candidate pairs are drawn among, at most
-_READS = 128  # segments decoded in a call for any other purpose, about 5 ms each for Atari's
+_READS = 128  # segments decoded in a call beside the candidates, about 5 ms each for Atari's
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
 _HELD = 20_000  # looks of segments kept in memory, about 1 KB each
 _MOMENTS, _SIDE = 5, 12  # a look: so many small pictures of so many grey cells a side

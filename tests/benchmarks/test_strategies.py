@@ -116,7 +116,9 @@ def test_the_table() -> None:
         {"strategy": "random", "seed": seed, "accuracies": list(accuracies)}
         for seed, accuracies in enumerate(np.array([[0.5, 0.7], [0.6, 0.8], [0.55, 0.6]]))
     ]
-    row = table(config, runs).splitlines()[-1]
+    text = table(config, runs)
+    assert "`python -m benchmarks.strategies --db db --teacher score --error-rate 0.1 --labels 100 " in text
+    row = text.splitlines()[-1]
     # Student's t for two degrees of freedom, 4.303: 4.303 · 5 ÷ √3 and 4.303 · 10 ÷ √3.
     assert row == "| random | 3 | 55.0 ± 12.4 | 70.0 ± 24.8 | 100 ± 0, in 2 of 3 runs |"
 
