@@ -30,6 +30,7 @@ class Label:
     label: int | None  # 1, 2: that one is better; 0: both alike; None: cannot tell
     annotator: str | None = None  # the person who labelled
     teacher: str | None = None  # the simulated teacher that labelled
+    parameters: dict[str, float] | None = None  # the teacher's, such as its error rate
     time: float | None = None  # unix seconds
     response_ms: int | None = None
     left: int | None = None  # which sample, 1 or 2, stood on the left
@@ -207,6 +208,9 @@ def _wrong(values: dict[str, Any]) -> str | None:
             return f"{key} must be text"
     if not _is_one_of(values.get("left"), (1, 2)):
         return "left must be 1 or 2"
+    parameters = values.get("parameters")
+    if parameters is not None and not _is_numbers(parameters):
+        return "parameters must be numbers by name"
     seconds = values.get("time")
     if seconds is not None and (type(seconds) not in (int, float) or not abs(seconds) < 1e12):
         return "time must be a number of seconds"
@@ -221,6 +225,13 @@ def _wrong(values: dict[str, Any]) -> str | None:
 
 def _is_one_of(value: object, choices: tuple[int, ...]) -> bool:
     return value is None or (type(value) is int and value in choices)
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _is_text(name) and type(number) in (int, float) and abs(number) < float("inf")
+        for name, number in value.items()
+    )
 
 
 def _is_text(value: object) -> bool:

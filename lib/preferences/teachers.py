@@ -175,6 +175,13 @@ class Teacher:
             return 0
         return 1 if value1 > value2 else 2
 
+    def parameters(self) -> dict[str, float]:
+        """What makes it differ from others of its name, for the labels that it gives."""
+        given = {"error_rate": self.error_rate, "beta": self.beta, "threshold": self.threshold or None}
+        if isinstance(self.value, partial):
+            given |= self.value.keywords
+        return {name: number for name, number in given.items() if number is not None}
+
     def answer(self, value1: float, value2: float, rng: np.random.Generator, mean: float = 0.0) -> int | None:
         """What the teacher says: `compare`, or what chance makes of it."""
         if self.beta is None:
@@ -335,6 +342,7 @@ def label_with_teacher(
                     query.sample2,
                     said,
                     teacher=teacher,
+                    parameters=simulated.parameters(),
                     time=time.time(),
                     strategy=query.strategy,
                 )

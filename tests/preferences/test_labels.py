@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import os
 import resource
 import subprocess
@@ -22,7 +23,20 @@ from lib.preferences.labels import Label, LabelLog, current
 
 A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"
 FULL = Label(
-    A, B, 1, "ann", "score", 1763700000.25, 812, 2, "unsure about this", "random", True, True, "vote-1"
+    A,
+    B,
+    1,
+    "ann",
+    "score",
+    {"error_rate": 0.1},
+    1763700000.25,
+    812,
+    2,
+    "unsure about this",
+    "random",
+    True,
+    True,
+    "vote-1",
 )
 
 
@@ -330,3 +344,18 @@ def test_no_link_folder_or_pipe_is_followed(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="expected a file of labels"):
             log.read()
     assert (tmp_path / "victim").read_text() == "precious\n"
+
+
+def test_a_teachers_parameters_are_kept(log: LabelLog) -> None:
+    label = Label("a", "b", 1, teacher="noisy", parameters={"error_rate": 0.0, "beta": 2.5})
+    log.append(label)
+    assert log.read() == [label]
+    assert json.loads(log.path.read_text())["parameters"] == {"error_rate": 0.0, "beta": 2.5}
+
+
+@pytest.mark.parametrize(
+    "parameters", [[0.1], {"error_rate": "0.1"}, {"error_rate": True}, {"beta": math.inf}]
+)
+def test_parameters_are_numbers_by_name(log: LabelLog, parameters: Any) -> None:
+    with pytest.raises(ValueError, match="parameters must be numbers by name"):
+        log.append(Label("a", "b", 1, teacher="noisy", parameters=parameters))

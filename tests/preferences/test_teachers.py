@@ -551,3 +551,19 @@ def test_seaquest_needs_its_frames_and_scores() -> None:
         seaquest(scored(1))
     with pytest.raises(UserError, match="expected segments with recorded scores"):
         seaquest(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "given", "expected"),
+    [
+        ("score", {}, {"error_rate": 0.0}),
+        ("mistake", {}, {"error_rate": 0.1}),
+        ("noisy", {"beta": 2.0, "error_rate": 0.2}, {"beta": 2.0, "error_rate": 0.2}),
+        ("myopic", {"myopia": 0.8}, {"error_rate": 0.0, "gamma": 0.8}),
+        ("equal", {}, {"error_rate": 0.0, "threshold": 0.1}),
+    ],
+)
+def test_labels_say_which_teacher_gave_them_to_the_parameter(
+    teacher: str, given: dict[str, float], expected: dict[str, float]
+) -> None:
+    assert make_teacher(teacher, **given).parameters() == expected
