@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stage 3: fit a reward model to the labels of one or more segment DBs."""
+"""Stage 3: fit a reward model to the labels of one or more segment DBs, and report whether it is any good."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,22 @@ from lib.reward.config import FitConfig
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(FitConfig, argv, description=__doc__)
-    from lib.reward.fit import fit  # after the flags: --help need not wait for PyTorch
+    from lib.agent.audit import audit, check_audit  # after the flags: --help need not wait for PyTorch
+    from lib.reward.fit import fit
+    from lib.reward.report import report_path, write_report
+    from lib.runs import Charts
 
-    fit(config)
+    check_audit(config)
+    if config.judge is not None:
+        audit(config)
+        return
+    fitted = fit(config)
+    with Charts(fitted.run_dir) as charts:
+        verdict = write_report(fitted, charts)
+    if config.audit is not None:
+        audit(config, fitted)
+    print(verdict)
+    print(f"report in {report_path(fitted.path)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,399 @@
+"""Where a reward model is out of its data: a policy plays, and the members of the ensemble are asked how much they agree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lib.agent.actor_critic import sample_actions
+from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import autocast
+from lib.cli import UserError
+from lib.envs.make import make_world
+from lib.envs.observation import Observer
+from lib.envs.world import World
+from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
+from lib.reward.config import FitConfig
+from lib.reward.fit import Fit
+from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.report import page, write_page
+from lib.reward.report.clips import clip
+from lib.reward.report.plot import Plot, percent, spanned
+from lib.runs import (
+    Charts,
+    check_name,
+    has_fast_bf16,
+    make_run_dir,
+    now,
+    resolve_device,
+    write_config,
+)
+
+WINDOWS = 20
+"""Windows of 50 steps that each environment plays: a minute of the game."""
+OUT_OF_DATA = 0.05
+"""Share of fresh steps beyond the DB's 99th percentile, where 1 % is expected, from which an audit says so."""
+_DB_SEGMENTS = 200
+"""Segments of the DBs that are asked about, evenly spread."""
+_CLIPS = 4
+_BINS = 30
+_QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an ensemble says of N steps."""
+
+    paid: np.ndarray
+    """float32 `[N]`, the mean over its members."""
+    disagreement: np.ndarray
+    """float32 `[N]`, the standard deviation over them, of rewards that each has standardised."""
+
+    @classmethod
+    def of(cls, each: np.ndarray) -> "Judged":
+        """From what each member pays, float32 `[M, N]`."""
+        return cls(each.mean(0), each.std(0))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Fifty steps of one game, and what the ensemble says of them."""
+
+    env: int
+    start: int
+    """Step of the game that it begins with."""
+    frames: np.ndarray
+    """uint8 `[50, H, W, 3]`"""
+    scores: np.ndarray
+    """float32 `[50]`"""
+    judged: Judged
+
+
+@dataclass(frozen=True)
+class Play:
+    """N steps of a policy, in the order played."""
+
+    judged: Judged
+    game_step: np.ndarray
+    """int64 `[N]`: how long each game had been going."""
+    windows: list[Window]
+    """Those of the largest mean disagreement, at most four, largest first."""
+
+
+@torch.no_grad()
+def play_and_judge(
+    network: PolicyNet,
+    world: World,
+    model: RewardModel,
+    seed: int,
+    device: torch.device,
+    bf16: bool,
+    windows: int,
+) -> Play:
+    """Plays a policy with sampled actions while a reward model judges every step.
+
+    Steps whose action the environment ignored are left out, and so are windows in which a game began anew.
+
+    Args:
+      network: the policy, on `device`.
+      world: B environments; they are reset.
+      model: an ensemble, on `device`.
+      seed: of the games and the actions.
+      device: where both compute.
+      bf16: whether the policy computes in bf16.
+      windows: how many times 50 steps each environment plays.
+    """
+    envs = world.num_envs
+    generator = torch.Generator(device).manual_seed(seed)
+    observer = Observer(envs, world.frame_shape, device)
+    step = world.reset(seed)
+    frames = np.empty((SEGMENT_LENGTH, envs, *world.frame_shape), np.uint8)
+    scores = np.zeros((SEGMENT_LENGTH, envs), np.float32)
+    valid = np.zeros((SEGMENT_LENGTH, envs), bool)
+    game_steps = np.zeros((SEGMENT_LENGTH, envs), np.int64)
+    since_reset = np.zeros(envs, np.int64)
+    all_each, all_steps = [], []
+    strangest: list[Window] = []
+    for _ in range(windows):
+        each = np.empty((len(model.members), SEGMENT_LENGTH, envs), np.float32)
+        for t in range(SEGMENT_LENGTH):
+            frames[t] = step.frames
+            pictures = torch.from_numpy(frames[t]).to(device)
+            observation = observer.push(pictures, torch.from_numpy(step.reset).to(device))
+            with autocast(device, bf16):
+                logits, _ = network(observation)
+            actions = sample_actions(logits, generator)
+            world.send(actions.cpu().numpy())
+            inputs = pictures if model.input == "frame" else observation
+            each[:, t] = model.each(inputs, actions).cpu().numpy()
+            game_steps[t] = since_reset
+            step = world.recv()
+            scores[t], valid[t] = step.score, ~step.reset
+            since_reset = np.where(step.reset, 0, since_reset + 1)
+        all_each.append(each[:, valid])
+        all_steps.append(game_steps[valid])
+        for env in np.flatnonzero(valid.all(0)):
+            judged = Judged.of(each[:, :, env])
+            if len(strangest) < _CLIPS or judged.disagreement.mean() > _strangeness(strangest[-1]):
+                window = Window(
+                    int(env), int(game_steps[0, env]), frames[:, env].copy(), scores[:, env].copy(), judged
+                )
+                strangest = sorted([*strangest, window], key=_strangeness, reverse=True)[:_CLIPS]
+    return Play(Judged.of(np.concatenate(all_each, 1)), np.concatenate(all_steps), strangest)
+
+
+def _strangeness(window: Window) -> float:
+    return float(window.judged.disagreement.mean())
+
+
+def judge_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Judged, str]:
+    """What an ensemble says of the steps of some DBs, labelled or not.
+
+    Most segments of a DB were never labelled, so that this is how much members differ on what is like their data,
+    rather than on what they know by heart.
+
+    Returns:
+      Up to 10,000 steps or so, and the environment they are of ("" where none says).
+
+    Raises:
+      UserError: there are no segments of this model's size of frame.
+    """
+    sources = [(db, name) for db in map(SegmentDB, dbs) for name in db.names]
+    chosen = np.unique(np.linspace(0, len(sources) - 1, min(len(sources), _DB_SEGMENTS)).astype(int))
+    each, env_id = [], ""
+    for at in chosen:
+        db, name = sources[at]
+        try:
+            segment = db.load(name)
+        except SegmentError:
+            continue
+        if segment.frames.shape[1:] == model.frame_shape and segment.actions.max() < model.num_actions:
+            each.append(model.each_along(segment.frames, segment.actions))
+            env_id = env_id or (segment.sidecar.env_id if segment.sidecar else "")
+    if not each:
+        height, width, _ = model.frame_shape
+        raise UserError(
+            f"{', '.join(map(str, dbs))}: expected segments of {height}×{width} pixels to compare with, found none"
+        )
+    return Judged.of(np.concatenate(each, 1)), env_id
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Fresh play against the DBs."""
+
+    beyond: float
+    """Share of fresh steps on which members differ more than on 99 % of the DBs' steps."""
+    limit: float
+    """That 99th percentile."""
+    quantiles: dict[float, tuple[float, float]]
+    """By level: disagreement in the DBs and in fresh play."""
+    outside: bool
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        if self.outside:
+            return "the policy goes where the reward model has seen little: record clips of its play and label some of them"
+        return "the policy stays where the reward model has data"
+
+
+def compare(db: Judged, fresh: Judged) -> Finding:
+    """Whether fresh play is further out than the DBs."""
+    limit = float(np.quantile(db.disagreement, 0.99))
+    beyond = float((fresh.disagreement > limit).mean())
+    quantiles = {
+        level: (float(np.quantile(db.disagreement, level)), float(np.quantile(fresh.disagreement, level)))
+        for level in _QUANTILES
+    }
+    return Finding(beyond, limit, quantiles, beyond > OUT_OF_DATA)
+
+
+def check_audit(config: FitConfig) -> None:
+    """Refuses before the fit what could not be audited after it.
+
+    Raises:
+      UserError: no policy there, or a single reward model, which cannot disagree with itself.
+    """
+    if config.audit is None:
+        return
+    load_policy(config.audit)
+    check_name(config.name)
+    members = config.ensemble if config.judge is None else len(load_reward_model(config.judge).members)
+    if members < 2:
+        raise UserError(
+            f"--audit {config.audit} expected an ensemble, whose members can disagree, got a single reward model; "
+            f"fit with --ensemble 3"
+        )
+
+
+def audit(config: FitConfig, fit: Fit | None = None) -> Path:
+    """Plays the policy of `--audit` and writes `OUT/reward-NAME.audit.html`; prints what it found.
+
+    Args:
+      config: the flags.
+      fit: what came of the fit; None takes the reward model of `--judge`.
+
+    Returns:
+      The page.
+
+    Raises:
+      UserError: something about the files that the user can mend.
+    """
+    assert config.audit is not None
+    device = resolve_device(config.dev)
+    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    if fit is None:
+        assert config.judge is not None
+        checkpoint, model = config.judge, load_reward_model(config.judge, device, bf16)
+        run_dir = make_run_dir(config.runs, "audit", config.name)
+        write_config(run_dir, config)
+    else:
+        checkpoint, model, run_dir = fit.path, fit.model, fit.run_dir
+    if len(model.members) < 2:
+        raise UserError(
+            f"{checkpoint}: only one member was fitted, and an audit needs several; fit it to the end"
+        )
+    network, origin = load_policy(config.audit)
+    db, db_env_id = judge_dbs(model, config.dbs)
+    env_id = db_env_id or origin.get("config", {}).get("env", "")
+    world = make_world(env_id, config.audit_games)
+    try:
+        check_actions(network, world.num_actions, config.audit, env_id)
+        model.check(world.frame_shape, world.num_actions, checkpoint, env_id)
+        play = play_and_judge(network.to(device).eval(), world, model, config.seed, device, bf16, WINDOWS)
+    finally:
+        world.close()
+    finding = compare(db, play.judged)
+    path = config.out / f"reward-{config.name}.audit.html"
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"-o {config.out}: expected a folder to write to: {error.strerror}") from error
+    subtitle = f"{config.audit} in {env_id}, judged by {checkpoint} · {now()}"
+    write_page(path, _page(f"reward-{config.name}: audit", subtitle, db, play, finding).encode())
+    with Charts(run_dir) as charts:
+        charts.scalars(_numbers(db, play, finding), 0)
+        charts.text("audit/finding", finding.text)
+    low, high = finding.quantiles[0.5]
+    print(
+        f"audit: members disagree by {high:.2f} on {len(play.game_step)} steps of {config.audit} (median; {low:.2f} in the "
+        f"DB), {finding.beyond:.1%} of them beyond the DB's 99th percentile: {finding.text}; see {path}"
+    )
+    return path
+
+
+def _numbers(db: Judged, play: Play, finding: Finding) -> dict[str, float]:
+    numbers = {
+        "audit/beyond_the_99th_percentile": finding.beyond,
+        "audit/paid_db": float(db.paid.mean()),
+        "audit/paid_fresh": float(play.judged.paid.mean()),
+    }
+    for level, (in_db, in_play) in finding.quantiles.items():
+        numbers |= {f"audit/disagreement_{level:g}_db": in_db, f"audit/disagreement_{level:g}_fresh": in_play}
+    return numbers
+
+
+def _page(title: str, subtitle: str, db: Judged, play: Play, finding: Finding) -> str:
+    kept = play.windows
+    top = max([finding.limit, *(float(window.judged.disagreement.max()) for window in kept)])
+    clips = [
+        clip(
+            f"{_strangeness(window):.2f} on average",
+            f"game {window.env + 1}, from step {window.start}",
+            window.frames,
+            window.judged.disagreement,
+            (0.0, 1.06 * top),
+            "disagreement",
+            window.scores,
+            [np.full(len(window.scores), finding.limit)],
+        )
+        for window in kept
+    ]
+    fresh = play.judged
+    low, high = finding.quantiles[0.5]
+    sections = [
+        f'<section class="wide verdict {"more" if finding.outside else "ready"}"><h2>'
+        f"{'Out of its data' if finding.outside else 'Within its data'}</h2>"
+        + page.note(
+            f"{finding.text[0].upper()}{finding.text[1:]}. {finding.beyond:.1%} of its steps are beyond what 99 % of the DB's "
+            f"stay below; by chance it would be 1 %, and more than {OUT_OF_DATA:.0%} is called out of data."
+        )
+        + "</section>",
+        page.strip(
+            [
+                (f"{finding.beyond:.1%}", "of fresh steps beyond the DB's 99th percentile"),
+                (f"{high:.2f}", f"median disagreement in fresh play ({low:.2f} in the DB)"),
+                (f"{fresh.paid.mean():+.2f}".replace("-", "−"), "learned reward a step in fresh play"),
+                (f"{db.paid.mean():+.2f}".replace("-", "−"), "and in the DB"),
+            ]
+        ),
+        page.clips_section(
+            "Where members disagree most",
+            clips,
+            "Fifty steps each. The thin line is the DB's 99th percentile: above it, the learned reward is guesswork.",
+        )
+        if clips
+        else page.section(
+            "Where members disagree most",
+            page.note("No game went on for fifty steps at a stretch."),
+            wide=True,
+        ),
+        _histogram(
+            "Disagreement of the members",
+            "standard deviation over members",
+            db.disagreement,
+            fresh.disagreement,
+        ),
+        _histogram("Learned reward", "standard deviations over the fit's segments", db.paid, fresh.paid),
+        _along_the_game(play, finding.limit),
+        page.section(
+            "Quantiles of the disagreement",
+            page.table(
+                ["", "DB", "fresh play"],
+                [
+                    [f"{level:.0%} of steps are below", f"{in_db:.2f}", f"{in_play:.2f}"]
+                    for level, (in_db, in_play) in finding.quantiles.items()
+                ],
+            ),
+            page.note(f"{len(db.paid)} steps of the DB, {len(fresh.paid)} of fresh play."),
+        ),
+    ]
+    return page.document(title, subtitle, sections)
+
+
+def _histogram(title: str, unit: str, db: np.ndarray, fresh: np.ndarray) -> str:
+    both = np.concatenate([db, fresh])
+    low, high = spanned(np.quantile(both, [0.002, 0.998]).tolist())
+    edges = np.linspace(low, high, _BINS + 1)
+    # What lies beyond an end is counted in the last bar.
+    shares = [np.histogram(np.clip(side, low, high), edges)[0] / len(side) for side in (db, fresh)]
+    plot = Plot(title, (low, high), (0, 1.06 * float(np.max(shares))), unit, "share of steps", y_text=percent)
+    for kind, heights in zip(("one", "two"), shares, strict=True):
+        plot.bars(edges.tolist(), heights.tolist(), kind)
+    return page.section(title, plot.svg(), page.legend(("one", "DB"), ("two", "fresh play")))
+
+
+def _along_the_game(play: Play, limit: float) -> str:
+    slots = play.game_step // SEGMENT_LENGTH
+    places = np.unique(slots)
+    means = [float(play.judged.disagreement[slots == place].mean()) for place in places]
+    middles = [float((place + 0.5) * SEGMENT_LENGTH) for place in places]
+    plot = Plot(
+        "disagreement along the game",
+        (0, max(middles) + SEGMENT_LENGTH / 2),
+        (0, 1.06 * max([limit, *means])),
+        "steps since the game began",
+        "mean disagreement",
+    )
+    plot.level(limit)
+    plot.line(middles, means, "two")
+    plot.dots(middles, means, "two")
+    return page.section(
+        "Along the game",
+        plot.svg(),
+        page.legend(("two", "fresh play, 50 steps a dot"), ("dashed", "99th percentile of the DB")),
+    )
