@@ -13,8 +13,10 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         from lib.label_ui.serve import serve  # after the flags: --help need not wait for NiceGUI
 
         return serve(config)
+    from lib.label_ui.opinion import load_judge
     from lib.preferences.teachers import label_with_teacher
 
+    judge = load_judge(config.reward, config.db_path, config.dev) if config.reward else None
     summary = label_with_teacher(
         config.db_path,
         config.teacher,
@@ -25,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         beta=config.beta,
         myopia=config.myopia,
         threshold=config.threshold,
+        judge=judge,
+        random_share=config.random_share,
     )
     for problem in summary.problems:
         print(f"left out: {problem}")

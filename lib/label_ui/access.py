@@ -265,7 +265,7 @@ class Guard:
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         """Adds the headers that keep browsers strict."""
-        strict = scope["path"] == "/label"
+        strict = scope["path"] in ("/label", "/model")
         ours = not scope["path"].startswith("/_nicegui")
 
         async def wrapped(message: Message) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as Segment
@@ -13,12 +13,14 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from lib.cli import UserError
-from lib.label_ui.clips import Clip
-from lib.label_ui.desk import Desk, NotSaved
+from lib.label_ui.desk import Desk, NotSaved, Order
 from lib.label_ui.messages import (
     BatchReply,
     BatchRequest,
+    CurveReply,
+    DoubtsReply,
     Id,
+    JudgedReply,
     Offer,
     Said,
     Session,
@@ -27,13 +29,13 @@ from lib.label_ui.messages import (
     Vote,
     VoteReply,
 )
-from lib.preferences.queries import STRATEGIES
 from lib.preferences.segments import SegmentError
 
 STATIC = Path(__file__).parent / "static"
 STEPS_PER_SECOND = 15.0
 """The game's own pace: 60 emulator frames a second, 4 a step."""
 
+Found = TypeVar("Found")
 ClipId = Annotated[str, Segment(pattern=r"^[0-9a-f]{16}$")]
 
 
@@ -66,6 +68,10 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     def page() -> Response:
         return FileResponse(STATIC / "label.html", headers={"Cache-Control": "no-cache"})
 
+    @app.get("/model")
+    def model_page() -> Response:
+        return FileResponse(STATIC / "model.html", headers={"Cache-Control": "no-cache"})
+
     @app.get("/api/session")
     def session(request: Request) -> Session:
         return Session(
@@ -76,8 +82,9 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
             speed=settings.speed,
             start_paused=settings.start_paused,
             strategy=desk.strategy,
-            strategies=list(STRATEGIES),
+            strategies=desk.strategies,
             steps_per_second=STEPS_PER_SECOND,
+            model=desk.opinion.name if desk.opinion else "",
         )
 
     @app.post("/api/batch")
@@ -101,12 +108,26 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         return desk.history(labeller, before, limit)
 
     @app.get("/api/pair/{clip1}/{clip2}")
-    def pair(clip1: ClipId, clip2: ClipId) -> dict[str, Offer | list[Said]]:
+    def pair(clip1: ClipId, clip2: ClipId, recheck: bool = False) -> dict[str, Offer | list[Said]]:
         try:
-            offer, said = desk.pair(clip1, clip2)
+            offer, said = desk.pair(clip1, clip2, recheck)
         except KeyError:
             raise HTTPException(404, "This pair is not in the database.") from None
         return {"offer": offer, "said": said}
+
+    @app.get("/api/model/clips")
+    def judged(
+        order: Order, text: Annotated[str, Query(max_length=60)] = "", seed: Annotated[int, Query(ge=0)] = 0
+    ) -> JudgedReply:
+        return _of_model(lambda: desk.judged(order, text, seed))
+
+    @app.get("/api/model/curve/{id}")
+    def curve(id: ClipId) -> CurveReply:
+        return _found(desk.curve, id)
+
+    @app.get("/api/model/doubts")
+    def doubts(labeller: Annotated[str, Query(max_length=60)]) -> DoubtsReply:
+        return _of_model(lambda: desk.doubts(labeller))
 
     @app.get("/clip/{id}.png")
     def clip(id: ClipId) -> Response:
@@ -133,10 +154,17 @@ class _Static(StaticFiles):
         return response
 
 
-def _found(load: Callable[[str], Clip], id: str) -> Clip:
+def _found(load: Callable[[str], Found], id: str) -> Found:
     try:
         return load(id)
     except KeyError:
         raise HTTPException(404, "There is no such clip.") from None
     except SegmentError as error:
         raise HTTPException(422, f"A clip cannot be shown and is left out: {error}") from None
+
+
+def _of_model(answer: Callable[[], Found]) -> Found:
+    try:
+        return answer()
+    except KeyError:
+        raise HTTPException(404, "This page was started without a reward model.") from None

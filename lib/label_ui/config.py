@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.queries import STRATEGIES
+from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,18 @@ class LabelConfig:
     goal: int | None = flag(
         default=None, min=1, help="labels to reach in the database; the page shows the way"
     )
-    strategy: str = flag(default="random", choices=sorted(STRATEGIES), help="how pairs are chosen")
+    strategy: str = flag(default="random", choices=STRATEGIES, help="how pairs are chosen")
+    reward: Path | None = flag(
+        default=None,
+        help="reward model of 03_reward_train.py, for strategies that ask one and for the page that shows what it thinks",
+    )
+    random_share: float = flag(
+        default=0.2,
+        min=0.0,
+        max=1.0,
+        help="share of random pairs among those of another --strategy; only these judge a reward model",
+    )
+    dev: str = flag(default="cpu", help="device of --reward: cpu, cuda, cuda:1")
     repeat_rate: float = flag(
         default=0.05, min=0.0, max=0.5, help="share of earlier pairs asked once more, sides swapped; 0: off"
     )
@@ -59,6 +70,11 @@ class LabelConfig:
         if not self.db_path.is_dir():
             raise UserError(
                 f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
+            )
+        if self.strategy in NEEDS_JUDGE and self.reward is None:
+            raise UserError(
+                f"--strategy {self.strategy} asks a reward model, which did not come; give --reward REWARD, "
+                "made by 03_reward_train.py"
             )
         for name in ("count", "error_rate", "beta", "myopia", "threshold"):
             if self.teacher is None and getattr(self, name) is not None:

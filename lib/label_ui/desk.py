@@ -6,21 +6,28 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
+import math
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from lib.label_ui.ahead import Ahead
 from lib.label_ui.clips import Clip, ClipStore
-from lib.label_ui.ledger import Entry, Labeller, Ledger, verdict
+from lib.label_ui.ledger import RECHECK, Entry, Labeller, Ledger, verdict
 from lib.label_ui.messages import (
     BatchReply,
     BatchRequest,
+    CurveReply,
+    Doubt,
+    DoubtsReply,
+    Judged,
+    JudgedReply,
     Offer,
     Said,
     Standing,
@@ -29,12 +36,19 @@ from lib.label_ui.messages import (
     Vote,
     VoteReply,
 )
+from lib.label_ui.opinion import Opinion
 from lib.preferences.labels import Label, LabelLog
-from lib.preferences.queries import STRATEGIES, Leases, Pair, Query, Strategy, pair_of
+from lib.preferences.queries import Leases, Pair, Query, RandomPairs, Strategy, pair_of
 from lib.preferences.segments import SegmentDB, SegmentError
 
 CHECK_DISTANCE = 10
 """A pair comes again as a repeat check after this many other answers at the earliest."""
+
+IN_HAND = 3
+"""Pairs that a page has at the least, drawn at random if the strategy has not chosen any by then."""
+
+Order = Literal["most", "least", "newest", "random", "name"]
+"""Of segments on the reward model's page: by their total learned reward, by age, by chance, by name."""
 
 _RATE_WINDOW = 30
 _PAUSE_SECONDS = 60.0
@@ -51,7 +65,10 @@ class Desk:
 
     Args:
         root: The DB's folder.
+        strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
+            choose ahead in threads of their own, and what they choose is filled up with random pairs.
         strategy: Name of the strategy that chooses pairs unless a page asks for another.
+        opinion: What a reward model thinks, for its page; None without one.
         repeat_rate: Share of queries that are repeat checks, 0 to 1.
         goal: Number of labels to reach in the DB, None without.
         seed: Of the choice of pairs and sides; None for a fresh one.
@@ -66,7 +83,9 @@ class Desk:
         self,
         root: Path,
         *,
+        strategies: Mapping[str, Strategy] | None = None,
         strategy: str = "random",
+        opinion: Opinion | None = None,
         repeat_rate: float = 0.05,
         goal: int | None = None,
         seed: int | None = None,
@@ -75,7 +94,9 @@ class Desk:
     ) -> None:
         self.root = root
         self.strategy = strategy
+        self.opinion = opinion
         self.goal = goal
+        slower = {name: one for name, one in (strategies or {}).items() if name != "random"}
         self.id = hashlib.blake2s(str(root.resolve()).encode(), digest_size=8).hexdigest()
         self._db = SegmentDB(root)
         self._log = LabelLog(root / "labels.json")
@@ -84,13 +105,20 @@ class Desk:
         self._ledger = Ledger()
         self._read_as: tuple[int, int, int] | None = None
         self._leases = Leases(clock=clock)
-        self._strategies: dict[str, Strategy] = {}
+        self._random = RandomPairs()
         self._repeat_rate = repeat_rate
         self._rng = np.random.default_rng(seed)
+        self._ahead = {
+            name: Ahead(slow, self._free, rng)
+            for (name, slow), rng in zip(slower.items(), self._rng.spawn(len(slower)), strict=True)
+        }
+        self.strategies = ["random", *slower]
         self._clock = clock
         self._now = now
         self._refreshed = -np.inf
         self._lock = threading.RLock()
+        if strategy in self._ahead:
+            self._ahead[strategy].want()  # so that the first pair need not be a random one
 
     # --- labelling ---------------------------------------------------------------------------------------------
 
@@ -110,13 +138,19 @@ class Desk:
                     self._leases.release(lease.id)
             playable = [name for name in names if name not in self._broken]
             count = max(0, ask.want - len(kept))
-            checks = self._repeat_checks(who, names, int((self._rng.random(count) < self._repeat_rate).sum()))
             live = self._leases.live()
-            taken = _Either(self._ledger.standing, live)
-            strategy = self._strategy(ask.strategy)
-            fresh = strategy.propose(playable, taken, count - len(checks), self._rng)
+            if ask.strategy == RECHECK and self.opinion is not None:
+                queries = self._rechecks(self.opinion, who, live, count)
+            else:
+                checks = self._repeat_checks(
+                    who, names, int((self._rng.random(count) < self._repeat_rate).sum())
+                )
+                fresh = self._choose(
+                    ask.strategy, playable, live, count - len(checks), IN_HAND - len(kept) - len(checks)
+                )
+                queries = _shuffle_in(fresh, checks, self._rng)
             offers = list(kept)
-            for query in _shuffle_in(fresh, checks, self._rng):
+            for query in queries:
                 left = int(self._rng.integers(1, 3))
                 if query.repeat:
                     earlier = self._ledger.standing[query.pair][who]
@@ -124,12 +158,13 @@ class Desk:
                 granted = self._leases.grant(query, left, ask.page)
                 if granted is not None:
                     offers.append(self._offer(granted.id, query, left))
-            notice = "" if offers else self._why_none(playable, live)
+            notice = "" if offers else self._why_none(playable, live, ask.strategy)
+            problems = [*self._broken.values(), *(one.problem for one in self._ahead.values() if one.problem)]
             return BatchReply(
                 pairs=offers,
                 standing=self._standing(who),
                 notice=notice,
-                problems=list(self._broken.values())[:20],
+                problems=problems[:20],
             )
 
     def vote(self, vote: Vote) -> VoteReply:
@@ -165,7 +200,8 @@ class Desk:
                     return reply("dropped", "it does not name the pair that was asked")
                 offer = asked
             before = self._ledger.standing.get(pair_of(offer.sample1, offer.sample2), {}).get(who)
-            if before is not None and not (offer.repeat or vote.change):
+            again = offer.repeat or vote.change or offer.strategy == RECHECK
+            if before is not None and not again:
                 return reply("dropped", "you have already answered this pair, perhaps in another tab")
             self._write(
                 Label(
@@ -231,8 +267,13 @@ class Desk:
                 entries = entries[: ids.index(before)]
             return [self._said(entry.label) for entry in entries[-limit:]]
 
-    def pair(self, clip1: str, clip2: str) -> tuple[Offer, list[Said]]:
+    def pair(self, clip1: str, clip2: str, recheck: bool = False) -> tuple[Offer, list[Said]]:
         """A pair by its clips' ids, and what everybody says about it, for a look or a change.
+
+        Args:
+            clip1: Id of a clip.
+            clip2: Id of another.
+            recheck: Asked anew because the reward model doubts a label of it: sides are drawn, nothing is quoted.
 
         Raises:
             KeyError: no such clip.
@@ -242,6 +283,9 @@ class Desk:
             name1, name2 = self._clips.name_of(clip1), self._clips.name_of(clip2)
             if name1 == name2:
                 raise KeyError(clip2)
+            if recheck:
+                left = int(self._rng.integers(1, 3))
+                return self._offer(secrets.token_hex(12), _recheck(name1, name2), left), []
             said = list(self._ledger.standing.get(pair_of(name1, name2), {}).values())
             left, strategy = 1, "opened"
             if said:
@@ -299,11 +343,82 @@ class Desk:
         with self._lock:
             return len(self._sync()), self._read_as, len(self._broken)
 
+    def judged(self, order: Order, text: str = "", seed: int = 0, limit: int = 50) -> JudgedReply:
+        """Segments for the reward model's page. Whatever is not judged yet gets judged in the background.
+
+        Args:
+            order: How they are sorted; "most" and "least" know only what has been judged so far.
+            text: Only segments whose name contains it.
+            seed: Of the order "random".
+            limit: How many at most.
+
+        Raises:
+            KeyError: there is no model.
+        """
+        opinion = self._opinion()
+        with self._lock:
+            names = [name for name in self._sync() if text in name and name not in self._broken]
+        if order == "newest":
+            names.sort(key=lambda name: _modified(self.root / name), reverse=True)
+        elif order == "random":
+            names = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
+        if order in ("most", "least"):
+            totals = opinion.look(names)
+            judged, of = len(totals), len(names)
+            names = sorted(
+                (name for name, total in totals.items() if not math.isnan(total)),
+                key=totals.__getitem__,
+                reverse=order == "most",
+            )[:limit]
+        else:
+            names = names[:limit]
+            totals = opinion.look(names)
+            judged, of = len(totals), len(names)
+        clips = [
+            Judged(clip=self.clip_id(name), name=name, total=_number(totals.get(name))) for name in names
+        ]
+        return JudgedReply(clips=clips, judged=judged, of=of)
+
+    def curve(self, id: str) -> CurveReply:
+        """The learned reward of each step of a clip. Raises KeyError (no such clip, no model), SegmentError."""
+        opinion = self._opinion()
+        name = self._clips.name_of(id)
+        return CurveReply(name=name, rewards=[round(float(reward), 4) for reward in opinion.curve(name)])
+
+    def doubts(self, labeller: str, limit: int = 100) -> DoubtsReply:
+        """Labels that the reward model finds least likely, without those the labeller has rechecked.
+
+        Raises:
+            KeyError: there is no model.
+        """
+        opinion = self._opinion()
+        with self._lock:
+            labels = self._doubtful((labeller, None))
+        totals = opinion.look(_segments_of(labels))
+        doubts = []
+        for chance, label in _least_likely(opinion, labels, totals)[:limit]:
+            better, other = label.sample1, label.sample2
+            if label.label == 2:
+                better, other = other, better
+            doubts.append(
+                Doubt(
+                    clip=self.clip_id(better),
+                    other=self.clip_id(other),
+                    labeller=display_name(label.labeller),
+                    probability=chance,
+                    total=totals[better],
+                    other_total=totals[other],
+                )
+            )
+        judged = sum(label.sample1 in totals and label.sample2 in totals for label in labels)
+        return DoubtsReply(doubts=doubts, judged=judged, of=len(labels))
+
     def overview(self) -> Overview:
         """Figures about the whole DB. Walks the files once for their size."""
         with self._lock:
             names = self._sync()
             labels = list(self._ledger.labels())
+            usable = sum(label.label is not None for label in self._ledger.first_labels())
             checks = {
                 who: [e.agrees for e in entries if e.agrees is not None]
                 for who, entries in self._ledger.history.items()
@@ -315,6 +430,7 @@ class Desk:
         return Overview(
             segments=len(names),
             labels=labels,
+            usable=usable,
             pairs=answered,
             shared_pairs=len(pairs),
             shared_alike=alike,
@@ -351,11 +467,49 @@ class Desk:
             ) from error
         self._sync()
 
-    def _strategy(self, name: str | None) -> Strategy:
-        name = name if name in STRATEGIES else self.strategy
-        if name not in self._strategies:
-            self._strategies[name] = STRATEGIES[name](self._db)
-        return self._strategies[name]
+    def _opinion(self) -> Opinion:
+        if self.opinion is None:
+            raise KeyError("no reward model")
+        return self.opinion
+
+    def _free(self) -> tuple[list[str], set[Pair]]:
+        """What strategies may choose from now: segments, and the pairs that are taken."""
+        with self._lock:
+            names = [name for name in self._sync() if name not in self._broken]
+            return names, self._leases.live().union(self._ledger.standing)
+
+    def _choose(
+        self, strategy: str | None, playable: list[str], live: set[Pair], count: int, at_least: int
+    ) -> list[Query]:
+        """New queries, at once: what the strategy has ready, and random ones up to `at_least` if that is too few."""
+        taken = _Either(self._ledger.standing, live)
+        ahead = self._ahead.get(strategy if strategy in self.strategies else self.strategy)
+        if ahead is None:
+            return self._random.propose(playable, taken, count, self._rng)
+        found = ahead.take(count, set(playable), taken)
+        more = min(count, at_least) - len(found)
+        if more > 0:
+            taken = _Either(self._ledger.standing, live.union(query.pair for query in found))
+            found += self._random.propose(playable, taken, more, self._rng)
+        return found
+
+    def _doubtful(self, who: Labeller) -> list[Label]:
+        """Decided labels on pairs that can be shown and that this labeller has not rechecked."""
+        names = self._sync()
+        found = []
+        for pair, said in self._ledger.standing.items():
+            mine = said.get(who)
+            if (mine is None or mine.strategy != RECHECK) and all(
+                _holds(names, name) and name not in self._broken for name in pair
+            ):
+                found += [label for label in said.values() if label.label in (1, 2)]
+        return found
+
+    def _rechecks(self, opinion: Opinion, who: Labeller, live: set[Pair], count: int) -> list[Query]:
+        """The pairs whose label the reward model doubts most, as far as it has judged them."""
+        labels = [label for label in self._doubtful(who) if label.pair not in live]
+        totals = opinion.look(_segments_of(labels))
+        return [_recheck(*label.pair) for _, label in _least_likely(opinion, labels, totals)[:count]]
 
     def _keep(self, offer: Offer, page: str, who: Labeller, names: Sequence[str]) -> bool:
         pair = pair_of(offer.sample1, offer.sample2)
@@ -364,7 +518,11 @@ class Desk:
         ):
             return False
         said = self._ledger.standing.get(pair, {})
-        if (who not in said) if offer.repeat else said:
+        if offer.strategy == RECHECK:
+            mine = said.get(who)
+            if mine is not None and mine.strategy == RECHECK:
+                return False
+        elif (who not in said) if offer.repeat else said:
             return False
         query = Query(offer.sample1, offer.sample2, offer.strategy, offer.reason, offer.repeat)
         offer.clip1, offer.clip2 = self.clip_id(offer.sample1), self.clip_id(offer.sample2)
@@ -390,8 +548,10 @@ class Desk:
             for i in chosen
         ]
 
-    def _why_none(self, playable: list[str], live: set[Pair]) -> str:
+    def _why_none(self, playable: list[str], live: set[Pair], strategy: str | None) -> str:
         segments = len(playable)
+        if strategy == RECHECK:
+            return "There is no label left to recheck, or the reward model has yet to judge them."
         if self._broken and segments < 2:
             return f"None of the segments can be shown as a pair. {next(iter(self._broken.values()))}"
         if segments == 0:
@@ -428,7 +588,7 @@ class Desk:
                 "sample2": query.sample2,
                 "left": left,
                 "strategy": query.strategy[:60],  # a label of another program may say anything
-                "reason": query.reason,
+                "reason": query.reason[:200],
                 "repeat": query.repeat,
                 "clip1": self.clip_id(query.sample1),
                 "clip2": self.clip_id(query.sample2),
@@ -451,7 +611,7 @@ class Desk:
         )
 
     def _standing(self, who: Labeller) -> Standing:
-        kinds = Counter(label.label is None for label in self._ledger.labels())
+        kinds = Counter(label.label is None for label in self._ledger.first_labels())
         mine = self._ledger.history[who]
         midnight = time.mktime((*time.localtime(self._now())[:3], 0, 0, 0, 0, 0, -1))
         return Standing(
@@ -471,6 +631,8 @@ class Overview:
 
     segments: int
     labels: list[Label]
+    usable: int
+    """Labels that count towards the goal."""
     pairs: int
     """Pairs of these segments that somebody answered."""
     shared_pairs: int
@@ -499,6 +661,27 @@ def display_name(who: Labeller) -> str:
     """What a labeller is called on the page."""
     annotator, teacher = who
     return annotator or (f"{teacher} (simulated)" if teacher else "unnamed")
+
+
+def _recheck(name1: str, name2: str) -> Query:
+    return Query(name1, name2, RECHECK, "asked again: the reward model doubts a label")
+
+
+def _segments_of(labels: Iterable[Label]) -> Iterable[str]:
+    """The segments that labels name, each once, in the labels' order."""
+    return dict.fromkeys(name for label in labels for name in label.pair)
+
+
+def _least_likely(
+    opinion: Opinion, labels: Iterable[Label], judged: Container[str]
+) -> list[tuple[float, Label]]:
+    """One label a pair, the one the model finds least likely, and how likely that is; the least likely pair first."""
+    found: dict[Pair, tuple[float, Label]] = {}
+    for label in labels:
+        chance = opinion.probability(label) if all(name in judged for name in label.pair) else None
+        if chance is not None and (label.pair not in found or chance < found[label.pair][0]):
+            found[label.pair] = chance, label
+    return sorted(found.values(), key=lambda one: one[0])
 
 
 def _is_ours(id: str | None) -> bool:
@@ -530,6 +713,18 @@ def _per_minute(entries: list[Entry]) -> float | None:
     times = [entry.label.time for entry in entries[-_RATE_WINDOW:] if entry.label.time is not None]
     gaps = [b - a for a, b in itertools.pairwise(times) if 0 < b - a <= _PAUSE_SECONDS]
     return round(60 * len(gaps) / sum(gaps), 1) if len(gaps) >= 2 else None
+
+
+def _number(total: float | None) -> float | None:
+    """None for NaN, which JSON lacks."""
+    return None if total is None or math.isnan(total) else total
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -math.inf
 
 
 def _size(path: Path) -> int:

@@ -16,6 +16,10 @@ UNDO = "u-"
 """First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
 says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""
 
+RECHECK = "recheck"
+"""Strategy of an answer to a pair that was asked again because a reward model doubts what was said about it. It counts
+as no further label, and being chosen by the model it may not judge one: only random pairs are ever held out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -91,6 +95,12 @@ class Ledger:
         """The labels that hold, pair by pair."""
         for by_labeller in self.standing.values():
             yield from by_labeller.values()
+
+    def first_labels(self) -> Iterator[Label]:
+        """The labels that hold, without rechecks of what somebody else said: these count towards no goal."""
+        for said in self.standing.values():
+            labels = list(said.values())
+            yield from [label for label in labels if label.strategy != RECHECK] or labels[:1]
 
     def entry(self, who: Labeller, id: str) -> Entry | None:
         """The answer of that vote id if it is the labeller's last word on its pair."""

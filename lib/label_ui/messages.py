@@ -119,3 +119,48 @@ class Session(BaseModel):
     strategy: str
     strategies: list[str]
     steps_per_second: float
+    model: str
+    """What the reward model is called; empty without one."""
+
+
+class Judged(BaseModel):
+    """A segment as the reward model sees it."""
+
+    clip: str
+    name: str
+    total: float | None
+    """Learned reward of all its steps, standardised; None while it is not judged yet, or if it cannot be."""
+
+
+class JudgedReply(BaseModel):
+    clips: list[Judged]
+    judged: int
+    of: int
+    """Segments that the order of this list depends on, and how many of them have been judged."""
+
+
+class CurveReply(BaseModel):
+    name: str
+    rewards: list[float]
+    """Of each step, standardised."""
+
+
+class Doubt(BaseModel):
+    """A label that may be worth a second look."""
+
+    clip: str
+    """Of the segment that was preferred."""
+    other: str
+    labeller: str
+    probability: float
+    """Of the label, as the model sees it."""
+    total: float
+    other_total: float
+
+
+class DoubtsReply(BaseModel):
+    doubts: list[Doubt]
+    """Least likely first."""
+    judged: int
+    of: int
+    """Labels."""

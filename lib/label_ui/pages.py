@@ -42,7 +42,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @ui.page("/", title="Overview")
     async def overview(request: Request) -> None:
         base = f"{request.url.scheme}://{request.headers['host']}/"
-        with _frame("/"):
+        with _frame("/", desk.opinion is not None):
             with html.header().classes("head"):
                 with html.div().classes("title"):
                     html.h1(desk.root.resolve().name)
@@ -55,7 +55,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @ui.page("/labels", title="Labels")
     async def labels() -> None:
-        with _frame("/labels"):
+        with _frame("/labels", desk.opinion is not None):
             with html.header().classes("head"), html.div().classes("title"):
                 html.h1("Existing labels")
             await _Table(desk).build()
@@ -64,12 +64,15 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
 
 @contextmanager
-def _frame(here: str) -> Iterator[None]:
-    """What every page has around its content."""
+def _frame(here: str, model: bool) -> Iterator[None]:
+    """What every page has around its content, with a link to the reward model where there is one."""
     ui.add_head_html(_STYLES)
     ui.colors(primary="var(--accent)", negative="var(--bad)")
+    pages = [("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")]
+    if model:
+        pages.append(("Model", "/model"))
     with html.nav().classes("nav").props('aria-label="Pages"'):
-        for text, path in (("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")):
+        for text, path in pages:
             link = ui.link(text, path)
             if path == here:
                 link.props('aria-current="page"')
@@ -134,11 +137,16 @@ class _LiveOverview:
                     html.p(str(state))
             else:
                 _show_overview(overview, self._desk.goal)
+                if overview.labels and self._desk.opinion is None:
+                    html.p(
+                        "Fit a reward model to these labels and start again with --reward REWARD to see what it "
+                        "would pay for each step, and which labels it doubts."
+                    ).classes("muted wide")
 
 
 def _show_overview(overview: Overview, goal: int | None) -> None:
     labels = overview.labels
-    usable = sum(label.label is not None for label in labels)
+    usable = overview.usable
     with html.section().classes("figures").props('aria-label="Figures"'):
         _figure(f"{overview.segments:,}", "segment" if overview.segments == 1 else "segments")
         _figure(f"{usable:,}" + (f" of {goal:,}" if goal else ""), "label" if usable == 1 else "labels")

@@ -7,6 +7,7 @@ import getpass
 import socket
 import ssl
 import sys
+import warnings
 
 import uvicorn
 
@@ -15,7 +16,11 @@ from lib.label_ui.access import Guard, Keys, is_loopback, load_secret, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
+from lib.label_ui.opinion import Opinion, load_judge
 from lib.label_ui.pages import add_pages
+from lib.preferences.queries import Strategy
+from lib.preferences.segments import SegmentDB
+from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
 
 
 def serve(config: LabelConfig) -> int:
@@ -31,9 +36,15 @@ def serve(config: LabelConfig) -> int:
         UserError: the port is taken, the certificate does not fit, the DB cannot be read.
     """
     _check_certificate(config)
+    judge = None
+    if config.reward is not None:
+        judge = load_judge(config.reward, config.db_path, config.dev)
+        _leave_a_core()
     desk = Desk(
         config.db_path,
+        strategies=_strategies(config, judge),
         strategy=config.strategy,
+        opinion=Opinion(judge, config.reward.name) if judge and config.reward else None,
         repeat_rate=config.repeat_rate,
         goal=config.goal,
         seed=config.seed,
@@ -47,6 +58,8 @@ def serve(config: LabelConfig) -> int:
     base = f"{scheme}://{_address(config.host)}:{port}/"
     name = config.name.strip() if config.name else None
     app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
+    # NiceGUI looks at every object there is when it starts, at those that PyTorch has deprecated too.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="nicegui")
     add_pages(app, desk, keys)
     guarded = Guard(app, keys, own_names(config.host), secure=config.ssl_cert is not None)
     server = uvicorn.Server(
@@ -87,6 +100,26 @@ def serve(config: LabelConfig) -> int:
     except KeyboardInterrupt:
         _say("Stopped.")
     return 0
+
+
+def _strategies(config: LabelConfig, judge: SegmentJudge | None) -> dict[str, Strategy]:
+    """All strategies that can do with what there is. Raises UserError if the one that was asked for cannot."""
+    db = SegmentDB(config.db_path)
+    found = {}
+    for name in STRATEGIES:
+        try:
+            found[name] = make_strategy(name, db, judge, config.random_share)
+        except UserError:
+            if name == config.strategy:
+                raise
+    return found
+
+
+def _leave_a_core() -> None:
+    """Keeps the reward model, which works in the background, from taking all cores from whoever labels."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 
 def _check_certificate(config: LabelConfig) -> None:

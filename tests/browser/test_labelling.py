@@ -225,7 +225,11 @@ def test_resample_strategy_and_jumping_in_the_batch(site: Site, enter: Enter) ->
     rows.nth(3).click()
     tab.ready()
     assert tab.shown() == wanted
-    assert tab.page.locator("#strategy option").all_inner_texts() == ["random"]
+    assert tab.page.locator("#strategy option").all_inner_texts() == [
+        "random",
+        "recent",
+        "diversity",
+    ]
 
 
 def test_when_pairs_run_out_it_says_so_and_new_segments_appear(

@@ -83,7 +83,7 @@ export function sides(offer) {
   return offer.left === 1 ? [offer.clip1, offer.clip2] : [offer.clip2, offer.clip1];
 }
 
-async function fetchClip(id) {
+export async function fetchClip(id) {
   const response = await fetch(`/clip/${id}.png`);
   if (!response.ok) {
     const said = await response.json().catch(() => ({}));

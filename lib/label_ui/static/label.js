@@ -2,10 +2,10 @@
 
 import { Deck, sides } from "./deck.js";
 import { Outbox, request } from "./outbox.js";
+import { Playback } from "./playback.js";
 import { Player } from "./player.js";
 
 const BATCH = 10; // pairs held at a time
-const SPEEDS = [0.5, 1, 2, 4];
 const BOUNCE = 150; // ms after a pair appears in which an answer cannot be meant for it
 const HEARTBEAT = 30000; // ms; leases last two minutes
 const SAID = { 1: "1 better", 2: "2 better", 0: "alike", x: "can’t tell" };
@@ -49,6 +49,8 @@ class Labeller {
     this.note = "";
     this.notice = "";
     this.review = false; // a labelled pair was opened from the table
+    this.recheck = false; // pairs come again because the reward model doubts what was said about them
+    this.back = null; // where Esc leads
     this.notes = new Map(); // offer id → note it had before, for pairs that come back
     this.problems = new Set();
     this.rows = new Map(); // offer id → its row in the list
@@ -70,16 +72,17 @@ class Labeller {
 
   async start() {
     this.wire();
-    this.setSpeed(Number(localStorage.getItem("speed")) || this.session.speed);
     if (!this.name) await this.askName();
     this.showName();
     await this.outbox.flush();
-    const opened = new URLSearchParams(location.search).get("pair")?.split(".");
+    const query = new URLSearchParams(location.search);
+    const opened = query.get("pair")?.split(".");
     if (opened?.length === 2) {
       await this.openReview(opened);
       return;
     }
-    this.recall();
+    if (query.has("recheck")) await this.openRecheck(query.get("recheck").split("."));
+    else this.recall();
     await this.refill();
     this.loadHistory().catch(() => {});
     setInterval(() => {
@@ -103,6 +106,7 @@ class Labeller {
   }
 
   remember() {
+    if (this.recheck) return; // these come again by themselves; the ordinary pairs wait for the way back
     const { db } = this.session;
     sessionStorage.setItem("offers", JSON.stringify({ db, name: this.name, offers: this.deck.offers }));
   }
@@ -163,6 +167,7 @@ class Labeller {
     const offer = this.deck.current;
     this.showList();
     $("stage").classList.toggle("empty", !offer);
+    this.showReason(offer);
     if (!offer) {
       this.shown = null;
       this.player.clear();
@@ -194,7 +199,7 @@ class Labeller {
     this.away = 0;
     this.setNote(this.notes.get(offer.id) ?? "");
     this.enable();
-    this.showPaused();
+    this.playback.showPaused();
     this.showSizes(clips);
     if (pressed !== null) {
       // From the key press to the first frame of the next pair being on screen; read with PerformanceObserver.
@@ -225,7 +230,7 @@ class Labeller {
   }
 
   async resample() {
-    if (this.busy || this.review) return;
+    if (this.busy || this.review || this.recheck) return;
     this.say("New pairs drawn.");
     const current = this.deck.offers.slice(0, 1);
     await this.filling;
@@ -351,6 +356,7 @@ class Labeller {
   async openReview([clip1, clip2]) {
     const { offer, said } = await request(`/api/pair/${clip1}/${clip2}`);
     this.review = true;
+    this.back = "/labels";
     document.body.classList.add("review");
     for (const id of ["undo", "resample", "strategy"]) $(id).disabled = true;
     $("list").replaceChildren();
@@ -367,6 +373,21 @@ class Labeller {
     this.display();
   }
 
+  // --- pairs whose label the reward model doubts, from its page ------------------------------------------------
+
+  async openRecheck(clips) {
+    this.recheck = true;
+    this.back = "/model#recheck";
+    this.strategy = "recheck";
+    document.body.classList.add("recheck");
+    for (const id of ["resample", "strategy"]) $(id).disabled = true;
+    $("rechecking").hidden = false;
+    if (clips.length !== 2) return;
+    const { offer } = await request(`/api/pair/${clips.join("/")}?recheck=true`);
+    this.deck.set([offer]);
+    this.display();
+  }
+
   endReview(dropped) {
     if (!dropped && !this.outbox.waiting) location.assign("/labels");
     else this.showState();
@@ -376,10 +397,7 @@ class Labeller {
 
   wire() {
     document.addEventListener("keydown", (event) => this.key(event));
-    // A button that was clicked gives the focus back, so that Space goes on meaning pause.
-    document.addEventListener("click", (event) => {
-      if (event.detail > 0) event.target.closest("button")?.blur();
-    });
+    this.playback = new Playback(this.player, this.session.speed);
     $("strategy").addEventListener("pointerdown", () => {
       this.picking = true;
     });
@@ -392,20 +410,10 @@ class Labeller {
     }
     press("undo", () => this.undo());
     press("flag", () => this.openNote());
-    press("pause", () => this.toggle());
-    press("back", () => this.stepBy(-1));
-    press("forth", () => this.stepBy(1));
-    press("replay", () => this.replay());
     press("resample", () => this.resample());
     press("who", () => this.askName().then(() => this.changeName()));
-    for (const speed of SPEEDS) {
-      const button = document.createElement("button");
-      Object.assign(button, { type: "button", className: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
-      button.dataset.speed = speed;
-      button.addEventListener("click", () => this.setSpeed(speed));
-      $("speed").append(button);
-    }
     for (const name of this.session.strategies) $("strategy").append(new Option(name, name));
+    $("model").hidden = !this.session.model;
     if (!this.session.strategies.includes(this.strategy)) this.strategy = this.session.strategy;
     $("strategy").value = this.strategy;
     $("strategy").addEventListener("change", () => {
@@ -438,14 +446,7 @@ class Labeller {
     }
     if ($("ask").open || (target === $("strategy") && !this.picking)) return;
     $("strategy").blur();
-    if (event.key === "Enter" && event.repeat) event.preventDefault(); // it would press the button again and again
-    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      event.preventDefault();
-      this.stepBy(event.key === "ArrowLeft" ? -1 : 1);
-      return;
-    }
-    if (event.key === " " && target.matches("button:focus-visible, a:focus-visible")) return; // there by Tab: press it
-    const actions = {
+    this.playback.key(event, {
       1: () => this.answer("1", event.timeStamp),
       2: () => this.answer("2", event.timeStamp),
       0: () => this.answer("0", event.timeStamp),
@@ -453,52 +454,9 @@ class Labeller {
       u: () => this.undo(),
       Backspace: () => this.undo(),
       f: () => this.openNote(),
-      " ": () => this.toggle(),
-      r: () => this.replay(),
       n: () => this.resample(),
-      "-": () => this.changeSpeed(-1),
-      "+": () => this.changeSpeed(1),
-      "=": () => this.changeSpeed(1),
-      Escape: () => this.review && location.assign("/labels"),
-    };
-    // What the key says; where it lies, if digits need Shift or letters are not Latin on this keyboard.
-    let key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    if (!(key in actions) && !event.shiftKey && !/[a-z]/.test(key)) {
-      key = /^(?:Digit|Numpad|Key)(.)$/.exec(event.code)?.[1].toLowerCase();
-    }
-    if (!(key in actions)) return;
-    event.preventDefault();
-    if (!event.repeat) actions[key](); // a key that is held down answers once
-  }
-
-  toggle() {
-    if (this.player.playing) this.player.pause();
-    else this.player.play();
-    this.showPaused();
-  }
-
-  stepBy(by) {
-    this.player.step(by);
-    this.showPaused();
-  }
-
-  replay() {
-    this.player.playing = true;
-    this.player.replay();
-    this.showPaused();
-  }
-
-  setSpeed(speed) {
-    this.player.speed = SPEEDS.includes(speed) ? speed : 2;
-    localStorage.setItem("speed", this.player.speed);
-    for (const button of $("speed").children) {
-      button.setAttribute("aria-pressed", Number(button.dataset.speed) === this.player.speed);
-    }
-  }
-
-  changeSpeed(by) {
-    const at = SPEEDS.indexOf(this.player.speed) + by;
-    this.setSpeed(SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, at))]);
+      Escape: () => this.back && location.assign(this.back),
+    });
   }
 
   openNote() {
@@ -591,8 +549,10 @@ class Labeller {
     $("who").setAttribute("aria-label", `Labelling as ${this.name}; change`);
   }
 
-  showPaused() {
-    $("pausetext").textContent = this.player.playing ? "Pause" : "Play";
+  // Why this pair is asked. Of a repeat check nothing is said: whoever knows it is one is more careful.
+  showReason(offer) {
+    const text = !offer || offer.repeat ? "" : offer.reason || offer.strategy;
+    Object.assign($("why"), { textContent: text, title: text && `Why this pair is asked: ${text}` });
   }
 
   showSizes(clips) {

@@ -1,4 +1,4 @@
-// Plays two clips on one clock. A clip is {image: ImageBitmap, meta}, where meta says how the frames lie on the sheet.
+// Plays clips, one or two, on one clock. A clip is {image: ImageBitmap, meta}, where meta says how the frames lie on the sheet.
 
 const HOLD = 5; // steps the last frame stays before the loop begins again, so that the seam can be seen
 
@@ -53,16 +53,17 @@ export class Player {
   fit() {
     if (!this.clips) return;
     const style = getComputedStyle(this.stage);
-    const gap = parseFloat(style.columnGap) || 0;
+    const count = this.views.length;
+    const gaps = (parseFloat(style.columnGap) || 0) * (count - 1);
     const caption = 36;
-    const width = this.stage.clientWidth - parseFloat(style.paddingLeft) * 2 - gap;
+    const width = (this.stage.clientWidth - parseFloat(style.paddingLeft) * 2 - gaps) / count;
     const height = this.stage.clientHeight - parseFloat(style.paddingTop) * 2 - caption;
     const widest = Math.max(...this.clips.map((clip) => clip.meta.width));
     const tallest = Math.max(...this.clips.map((clip) => clip.meta.height));
     const pixel = window.devicePixelRatio || 1;
-    let scale = Math.floor(pixel * Math.min(width / 2 / widest, height / tallest));
+    let scale = Math.floor(pixel * Math.min(width / widest, height / tallest));
     // Frames larger than the window have to shrink, and then cannot be crisp.
-    scale = scale >= 1 ? scale / pixel : Math.min(width / 2 / widest, height / tallest);
+    scale = scale >= 1 ? scale / pixel : Math.min(width / widest, height / tallest);
     this.views.forEach(({ canvas }, i) => {
       canvas.style.width = `${this.clips[i].meta.width * scale}px`;
       canvas.style.height = `${this.clips[i].meta.height * scale}px`;
@@ -91,6 +92,12 @@ export class Player {
     this.pause();
     const now = Math.min(Math.floor(this.position), this.length - 1);
     this.position = (now + by + this.length) % this.length;
+    this.draw();
+  }
+
+  seek(step) {
+    if (!this.clips) return;
+    this.position = step;
     this.draw();
   }
 

@@ -1,0 +1,93 @@
+"""Pairs chosen ahead of time, by strategies that take longer than anybody should wait for the next pair."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Container, Sequence
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.preferences.queries import Pair, Query, Strategy
+from lib.preferences.segments import SegmentError
+
+READY = 20
+"""Pairs that are kept ready, two screens' worth."""
+
+_AT_ONCE = 5
+"""Pairs chosen in one go: the first are there soon, and each is still the best of several candidates."""
+
+
+class Ahead:
+    """Keeps the next pairs of one strategy ready, chosen by a thread of its own. Thread-safe.
+
+    The thread begins with the first :meth:`want` and rests while enough pairs are ready or none can be found.
+
+    Args:
+        strategy: Proposes the pairs; nobody else may call it meanwhile.
+        look: The segments to choose from, sorted, and the pairs that are taken, as of now. Called from the thread.
+        rng: The strategy's source of chance.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        look: Callable[[], tuple[Sequence[str], Collection[Pair]]],
+        rng: np.random.Generator,
+    ) -> None:
+        self.problem = ""
+        """Why nothing could be chosen the last time, one line; empty after a success."""
+        self._strategy = strategy
+        self._look = look
+        self._rng = rng
+        self._ready: deque[Query] = deque()
+        self._wanted = False
+        self._begun = False
+        self._changed = threading.Condition()
+
+    def want(self) -> None:
+        """Has pairs chosen until enough are ready; returns at once."""
+        with self._changed:
+            self._wanted = True
+            if not self._begun:
+                self._begun = True
+                threading.Thread(target=self._run, name="choose pairs", daemon=True).start()
+            self._changed.notify_all()
+
+    def take(self, count: int, playable: Container[str], taken: Container[Pair]) -> list[Query]:
+        """Up to `count` of the pairs that are ready, best first, without waiting; more get chosen.
+
+        Args:
+            count: How many at most.
+            playable: Segments that can be shown; pairs of others are thrown away.
+            taken: Pairs that were answered or handed out since; they are thrown away as well.
+        """
+        found: list[Query] = []
+        with self._changed:
+            while self._ready and len(found) < count:
+                query = self._ready.popleft()
+                if query.pair not in taken and query.sample1 in playable and query.sample2 in playable:
+                    found.append(query)
+        self.want()
+        return found
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted and len(self._ready) < READY)
+                count = min(_AT_ONCE, READY - len(self._ready))
+                queued = {query.pair for query in self._ready}
+            found: list[Query] = []
+            try:
+                names, taken = self._look()
+                taken = queued.union(taken)
+                asked = {name for pair in taken for name in pair}
+                found = self._strategy.propose(names, taken, count, self._rng, asked)
+                self.problem = ""
+            except (UserError, SegmentError, OSError) as error:
+                self.problem = f"No pair could be chosen, so they are drawn at random: {error}"
+            with self._changed:
+                self._ready.extend(found)
+                if not found:
+                    self._wanted = False  # until somebody asks again: there may be new segments by then

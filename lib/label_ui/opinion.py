@@ -1,0 +1,117 @@
+"""What a reward model thinks of a DB's segments and labels, worked out in the background while somebody looks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lib.preferences.labels import Label
+from lib.preferences.segments import SegmentDB, SegmentError
+
+if TYPE_CHECKING:
+    from lib.reward.judge import ModelJudge
+
+_LOOK_SECONDS = 10.0
+"""Judging goes on for this long after the last look. It takes a core, which labelling would miss."""
+
+_REST_SECONDS = 0.005
+"""Between two segments, so that a request for a curve gets its turn with the judge."""
+
+
+def load_judge(reward: Path, db_path: Path, dev: str) -> ModelJudge:
+    """The reward model of a checkpoint, as a judge of the segments of a DB.
+
+    Args:
+        reward: Checkpoint of 03_reward_train.py.
+        db_path: The DB.
+        dev: Device of the networks, as flags name it.
+
+    Raises:
+        UserError: no reward model, device or DB there, or a model of other frames or actions than the DB's.
+    """
+    from lib.reward.judge import ModelJudge  # which imports torch: pages without a model need not wait for it
+    from lib.reward.model import load_reward_model
+    from lib.runs import resolve_device
+
+    return ModelJudge(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
+
+
+class Opinion:
+    """A judge's verdicts on segments, each asked for once and kept as a few numbers. Thread-safe.
+
+    Args:
+        judge: The model.
+        name: What the model is called on the page.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, judge: ModelJudge, name: str = "reward model", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self._judge = judge
+        self._clock = clock
+        self._totals: dict[str, float] = {}
+        self._returns: dict[str, np.ndarray] = {}
+        self._waiting: list[str] = []
+        self._until = -np.inf
+        self._begun = False
+        self._changed = threading.Condition()
+
+    def look(self, names: Iterable[str]) -> dict[str, float]:
+        """What is known of these segments now; the others get judged, the first ones first.
+
+        Returns:
+            Total learned reward by name, standardised; NaN for a segment that cannot be judged. Only of segments
+            that have been judged.
+        """
+        names = list(names)
+        with self._changed:
+            self._waiting = [name for name in reversed(names) if name not in self._totals]
+            self._until = self._clock() + _LOOK_SECONDS
+            if self._waiting and not self._begun:
+                self._begun = True
+                threading.Thread(target=self._run, name="judge segments", daemon=True).start()
+            self._changed.notify_all()
+            return {name: self._totals[name] for name in names if name in self._totals}
+
+    def probability(self, label: Label) -> float | None:
+        """How likely the model finds a decided label: σ of the difference of returns, averaged over members.
+
+        Returns:
+            In 0 … 1; None for segments that are not judged yet or cannot be, and for labels that prefer neither.
+        """
+        one, two = self._returns.get(label.sample1), self._returns.get(label.sample2)
+        if one is None or two is None or label.label not in (1, 2):
+            return None
+        margin = one - two if label.label == 1 else two - one
+        chance = float(np.mean(0.5 * (1.0 + np.tanh(0.5 * margin))))  # σ that does not overflow
+        return None if np.isnan(chance) else chance
+
+    def curve(self, name: str) -> np.ndarray:
+        """The learned reward of each step, float32 `[T]`, standardised.
+
+        Raises:
+            SegmentError: the segment cannot be read or judged.
+        """
+        return self._judge.curve(name)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting and self._clock() < self._until)
+                name = self._waiting.pop()
+            returns = self._judge.returns([name])[:, 0]
+            try:
+                total = float(self.curve(name).sum())
+            except SegmentError:
+                total = float("nan")
+            with self._changed:
+                self._returns[name] = returns
+                self._totals[name] = total
+            time.sleep(_REST_SECONDS)
