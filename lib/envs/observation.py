@@ -123,11 +123,12 @@ class Observer:
         """
         stack = self._stack
         stack[:, :-1] = stack[:, 1:].clone()
-        stack.masked_fill_(
-            reset[:, None, None, None], 0
-        )  # indexing by a mask would make the host wait for a GPU
         if self._on_cpu:
+            if reset.any():
+                stack[reset] = 0
             stack[:, -1] = torch.from_numpy(grey_resize_cpu(frames.numpy()))
         else:
+            # Indexing by a mask would make the host wait for the device.
+            stack.masked_fill_(reset[:, None, None, None], 0)
             stack[:, -1] = grey_resize_torch(frames, self._rows, self._columns)
         return stack
