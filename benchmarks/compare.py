@@ -37,11 +37,10 @@ def rate(work: Work, seconds: float, clock: Clock = time.perf_counter) -> float:
     """Units a second over as many whole pieces as it takes to fill a time.
 
     Args:
-      work: is run at least twice: the first piece does not count.
+      work: is run at least once.
       seconds: no further piece begins after these.
       clock: seconds from any origin.
     """
-    work()  # brings the contender back into the caches; the clock starts after it
     units, began = 0, clock()
     while True:
         units += work()

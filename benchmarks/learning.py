@@ -105,12 +105,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(
                 f"{took:>6}  seed {seed} {flags or '(defaults)'}: {kept[-1]:.1f}", file=sys.stderr, flush=True
             )
-    title = (
-        f"Score after {config.steps:,} steps, {config.games} full games a run: {config.ours or 'defaults'}"
-    )
-    row = verdict(
-        scores[config.ours], scores[config.theirs], f"{title} against {config.theirs or 'defaults'}"
-    )
+    title = f"Score after {config.steps:,} steps, {config.games} full games a run: "
+    title += f"{config.ours or 'defaults'} against {config.theirs or 'defaults'}"
+    if not has_fast_bf16(device):
+        title += " (no bf16 on this machine: fp32 either way)"
+    row = verdict(scores[config.ours], scores[config.theirs], title)
     print(markdown([row], origin))
     try:
         page = write([row], origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-learning")
