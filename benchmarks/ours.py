@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
+from benchmarks.setup import Setup
 from lib.agent import trainer
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
@@ -57,8 +58,19 @@ def train_config(folder: Path, dev: str, num_envs: int | None, **changes: Any) -
     if num_envs is not None:
         changes["num_envs"] = num_envs
     return TrainConfig(
-        name="benchmark", dev=dev, runs=folder / "runs", steps=_NEVER, eval_every=_NEVER, **changes
+        name="benchmark",
+        dev=dev,
+        runs=folder / "runs",
+        steps=_NEVER,
+        eval_every=_NEVER,
+        eval_games=1,
+        **changes,
     )
+
+
+def ours_by_default(setup: Setup, **changes: Any) -> TrainConfig:
+    """Training with its defaults, recording on."""
+    return train_config(setup.folder, setup.dev, setup.num_envs, db_path=setup.folder / "db", **changes)
 
 
 class Training:

@@ -2,30 +2,21 @@
 
 import contextlib
 import dataclasses
-from typing import Any, Protocol
-
-import torch
+from typing import Protocol
 
 from benchmarks.compare import alternate
 from benchmarks.original import GAMES, OriginalTraining, StableBaselines
-from benchmarks.ours import Emulator, Stopwatch, Training, finetune_files, train_config
+from benchmarks.ours import Training, finetune_files, ours_by_default
 from benchmarks.report import Row, Target, compared
 from benchmarks.setup import Setup
 from lib.agent.config import TrainConfig
 from lib.preferences.segments import SegmentDB
-
-ORIGINAL_STEPS = 12e6
 
 
 class Contender(Protocol):
     def __call__(self) -> int: ...
 
     def close(self) -> None: ...
-
-
-def _config(setup: Setup, **changes: Any) -> TrainConfig:
-    """Ours with its defaults, recording on."""
-    return train_config(setup.folder, setup.dev, setup.num_envs, db_path=setup.folder / "db", **changes)
 
 
 def _against(
@@ -43,7 +34,7 @@ def against_sb3(setup: Setup) -> list[Row]:
         "train-sb3",
         "A2C training, recording on, against Stable-Baselines3's A2C",
         setup,
-        _config(setup),
+        ours_by_default(setup),
         StableBaselines(setup.dev, processes=False),
         Target(3),
         "theirs: A2C with CnnPolicy, make_atari_env (DummyVecEnv, its default), VecFrameStack; records nothing.",
@@ -56,7 +47,7 @@ def against_sb3_processes(setup: Setup) -> list[Row]:
         "train-sb3-processes",
         "A2C training, recording on, against Stable-Baselines3's A2C with a process for each game",
         setup,
-        _config(setup),
+        ours_by_default(setup),
         StableBaselines(setup.dev, processes=True),
         Target(3),
         "theirs: as train-sb3, with SubprocVecEnv.",
@@ -68,7 +59,7 @@ def against_original(setup: Setup) -> list[Row]:
         "train-original",
         "A2C training, recording on, against the original's loop",
         setup,
-        _config(setup),
+        ours_by_default(setup),
         OriginalTraining(setup.dev),
         Target(4),
         "theirs: ptan's VectorExperienceSourceFirstLast over a SyncVectorEnv of wrap_dqn, fp32; records nothing.",
@@ -80,7 +71,7 @@ def finetuning(setup: Setup) -> list[Row]:
         "finetune",
         "Finetuning on an RGB reward model, against a call for every step of every environment",
         setup,
-        _config(setup, **finetune_files(setup.folder)),
+        ours_by_default(setup, **finetune_files(setup.folder)),
         OriginalTraining(setup.dev, reward=True),
         Target(10),
         "theirs: the original's loop with the reward model on the CPU in fp32, a frame a call, above the frame skip; "
@@ -90,7 +81,7 @@ def finetuning(setup: Setup) -> list[Row]:
 
 def recording_cost(setup: Setup) -> list[Row]:
     """The same training with and without a DB, in more and shorter turns, as the difference is small."""
-    on = _config(setup)
+    on = ours_by_default(setup)
     off = dataclasses.replace(on, db_path=None)
     with contextlib.closing(Training(on)) as ours, contextlib.closing(Training(off)) as theirs:
         result = alternate(ours, theirs, 3 * setup.repeats, setup.seconds / 2)
@@ -106,90 +97,3 @@ def recording_cost(setup: Setup) -> list[Row]:
             f"--record-prob {on.record_prob:g}; {stored} segments were stored meanwhile.",
         )
     ]
-
-
-def against_emulator(setup: Setup) -> list[Row]:
-    """On the CPU, for orientation: how much of the emulator's speed is left, and where the rest goes."""
-    return _beside_emulator("train-emulator", "A2C training, recording on", setup, _config(setup), None)
-
-
-def on_gpu(setup: Setup) -> list[Row]:
-    """Training and finetuning on a GPU, against the emulator alone; with where the time goes."""
-    titles = "A2C training on a GPU, recording on", "Finetuning with a reward model on a GPU, recording on"
-    names, targets = ("gpu-train", "gpu-finetune"), (Target(0.8), Target(0.7))
-    if not torch.cuda.is_available():
-        return [
-            Row(name, title + ", against the emulator alone", target=target, note="no CUDA device here.")
-            for name, title, target in zip(names, titles, targets, strict=True)
-        ]
-    if not setup.dev.startswith("cuda"):
-        setup = dataclasses.replace(setup, dev="cuda")
-    configs = _config(setup), _config(setup, **finetune_files(setup.folder))
-    rows = []
-    for name, title, target, config in zip(names, titles, targets, configs, strict=True):
-        rows += _beside_emulator(name, title, setup, config, target)
-    return rows
-
-
-def _beside_emulator(
-    name: str, title: str, setup: Setup, config: TrainConfig, target: Target | None
-) -> list[Row]:
-    with contextlib.closing(Training(config)) as ours, contextlib.closing(Emulator(config)) as emulator:
-        result = alternate(ours, emulator, setup.repeats, setup.seconds)
-    row = compared(name, f"{title}, against the emulator alone", "steps/s", result, target)
-    assert row.ours is not None
-    minutes = ORIGINAL_STEPS / row.ours / 60
-    note = f"{config.num_envs} environments; 12 M steps in {minutes:.0f} minutes without evaluations; "
-    return [dataclasses.replace(row, note=note + anatomy(config))]
-
-
-def anatomy(config: TrainConfig, pieces: int = 10) -> str:
-    """Where the time of training goes, in shares of it; on a GPU, also how much of it the GPU is busy.
-
-    The shares are those of the main thread: "emulator" is waiting for it beyond what went on meanwhile, "policy and
-    observation" includes waiting for the device, and "the rest" is the curves.
-    """
-    watch = Stopwatch()
-    with contextlib.closing(Training(config, watch)) as training:
-        training()
-        watch.seconds.clear()
-        whole = Stopwatch()
-        for _ in range(pieces):
-            whole.around("all", training)()
-        shares = dict(watch.seconds)
-        busy = f"GPU busy {_gpu_busy(training, pieces)}; " if config.dev.startswith("cuda") else ""
-    total = whole.seconds["all"]
-    collect, learn = shares.pop("collect"), shares.pop("update")
-    shares["policy and observation"] = collect - sum(shares.values())
-    shares |= {"update": learn, "the rest": total - collect - learn}
-    parts = sorted(shares.items(), key=lambda share: -share[1])
-    return busy + "time: " + ", ".join(f"{label} {seconds / total:.0%}" for label, seconds in parts) + "."
-
-
-def _gpu_busy(training: Training, pieces: int) -> str:
-    """Share of the time in which anything ran on the GPU, from a trace of it."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]):  # the first trace loads the tracer
-        training()
-    watch = Stopwatch()
-    with profile(activities=[ProfilerActivity.CUDA]) as trace:
-        for _ in range(pieces):
-            watch.around("all", training)()
-    spans = [
-        (event.time_range.start, event.time_range.end)
-        for event in trace.events() or []
-        if event.device_type.name == "CUDA"
-    ]
-    if not spans:
-        return "unknown (the profiler saw nothing)"
-    return f"{covered(spans) / 1e6 / watch.seconds['all']:.0%}"
-
-
-def covered(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
-    total, reached = 0.0, -float("inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total

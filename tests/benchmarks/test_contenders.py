@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import original, ours, reward_fit, segments, startup, training
+from benchmarks import emulator, original, ours, reward_fit, segments, startup
 from benchmarks.report import Row
 from benchmarks.run import BENCHMARKS, BenchConfig, main, measure
 from benchmarks.setup import Setup
@@ -208,7 +208,7 @@ def test_sizes_and_times_of_segments(setup: Setup, clips: Path) -> None:
 
 def test_the_anatomy_adds_up_to_the_whole(tmp_path: Path) -> None:
     config = ours.train_config(tmp_path, "cpu", 2, db_path=tmp_path / "db")
-    text = training.anatomy(config, pieces=2)
+    text = emulator.anatomy(config, pieces=2)
     shares = {part.rsplit(" ", 1)[0]: int(part.rsplit(" ", 1)[1].rstrip("%."))
               for part in text.removeprefix("time: ").split(", ")}  # fmt: skip
     assert shares.keys() == {"update", "policy and observation", "emulator", "recorder", "the rest"}
@@ -216,8 +216,8 @@ def test_the_anatomy_adds_up_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_time_covered_by_intervals_that_overlap() -> None:
-    assert training.covered([(5, 7), (0, 2), (1, 3), (1.5, 1.6), (6, 9)]) == 7
-    assert training.covered([]) == 0
+    assert emulator.covered([(5, 7), (0, 2), (1, 3), (1.5, 1.6), (6, 9)]) == 7
+    assert emulator.covered([]) == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
