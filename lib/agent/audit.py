@@ -368,6 +368,8 @@ def _page(title: str, subtitle: str, db: Judged, play: Play, finding: Finding) -
 def _histogram(title: str, unit: str, db: np.ndarray, fresh: np.ndarray) -> str:
     both = np.concatenate([db, fresh])
     low, high = spanned(np.quantile(both, [0.002, 0.998]).tolist())
+    if both.min() >= 0:
+        low = 0.0
     edges = np.linspace(low, high, _BINS + 1)
     # What lies beyond an end is counted in the last bar.
     shares = [np.histogram(np.clip(side, low, high), edges)[0] / len(side) for side in (db, fresh)]

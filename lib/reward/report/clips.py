@@ -95,6 +95,7 @@ def clip(
         "rate": STEPS_PER_SECOND / every,
         "from": round(plot.across(0), 2),
         "to": round(plot.across(last), 2),
+        "signed": scale[0] < 0,
         "curve": [round(float(value), 3) for value in curve],
         "scores": None if scores is None else [round(float(value), 3) for value in scores],
     }

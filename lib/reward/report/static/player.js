@@ -57,8 +57,9 @@ class Clip {
     this.cursor.setAttribute("x1", at);
     this.cursor.setAttribute("x2", at);
     this.slider.value = frame;
+    const value = this.about.signed ? signed(curve[step], 2) : curve[step].toFixed(2);
     const scored = scores?.[step] ? `, score ${signed(scores[step], 0)}` : "";
-    this.output.textContent = `step ${step + 1} of ${length}: ${signed(curve[step], 2)}${scored}`;
+    this.output.textContent = `step ${step + 1} of ${length}: ${value}${scored}`;
   }
 }
 

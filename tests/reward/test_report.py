@@ -1,0 +1,260 @@
+"""The report as a file: complete, self-contained, and deaf to what others wrote into a DB."""
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib.cli import UserError
+from lib.preferences.labels import Label, LabelLog
+from lib.reward.report import figures_of, report_path, write_report
+from lib.reward.report.clips import clip, data_uri, sprite_sheet
+from lib.reward.report.figures import Share
+from lib.reward.report.plot import Plot, gauge, spanned, ticks
+from lib.reward.report.verdict import LABEL_MORE
+from lib.runs import Charts
+from tests.reward.clips import clip as grey_clip
+from tests.reward.clips import grey_db, save
+from tests.reward.fits import unfitted
+
+EVIL = "</script><img src=x onerror='window.pwned=1'><script>window.pwned=1</script>\"&"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grey_db(tmp_path_factory.mktemp("grey") / "db", segments=24, labels=60)
+
+
+class Elements(HTMLParser):
+    """What a page is made of; complains of elements that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "img", "input", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.inside.setdefault(self._open[-1], []).append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def test_figures_agree_with_how_the_fit_was_judged(db: Path, tmp_path: Path) -> None:
+    fit = unfitted(db, tmp_path, members=3)
+    figures = figures_of(fit)
+    assert figures.held_out == Share(fit.best.correct, fit.best.decided)
+    assert figures.held_out.count > 5
+    assert sum(bin.agreed.count for bin in figures.bins) == figures.held_out.count
+    assert len(figures.each) == len(fit.data.segments)
+    assert figures.each[0].shape == (3, 5)
+    assert figures.paid(0) == pytest.approx(figures.each[0].mean(0))
+    answers = [row for row in figures.kinds if row.group == "answer"]
+    assert sum(row.labels for row in answers) == len(fit.data.labels)
+    assert sum(row.held_out.hits for row in answers) == figures.held_out.hits
+    # Nothing was scored in these clips of five steps.
+    assert [entry.pearson.text for entry in figures.correlations] == ["not defined"] * 2
+    assert figures.correlations[0].count == 0
+    assert figures.verdict.outcome == LABEL_MORE
+
+
+def test_a_teacher_asked_twice_sets_the_ceiling(db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "db"
+    grey_db(copy, segments=24, labels=60)
+    log = LabelLog(copy / "labels.json")
+    told = list({label.pair: label for label in log.read() if label.label in (1, 2)}.values())[:20]
+    for number, label in enumerate(told):
+        said = label.label if number >= 4 else 3 - (label.label or 0)
+        log.append(Label(label.sample1, label.sample2, said, repeat=True))
+    figures = figures_of(unfitted(copy, tmp_path / "out"))
+    assert figures.agreed.same_labeller == Share(16, 20)
+    assert figures.ceiling.measured
+
+
+def test_the_page_is_one_file_that_asks_for_nothing_and_runs_only_its_own_script(
+    db: Path, tmp_path: Path
+) -> None:
+    fit = unfitted(db, tmp_path)
+    verdict = write_report(fit, Charts(None))
+    path = report_path(fit.path)
+    assert path == tmp_path / "reward-grey.report.html"
+    text = path.read_text()
+    assert (tmp_path / "report.html").read_text() == text
+    assert len(text) < 3_000_000
+    page = Elements(text)
+    for _, attributes in page.found:
+        for key in ("src", "href"):
+            assert (attributes.get(key) or "data:").startswith("data:")
+        assert not any(key.startswith("on") or key == "style" for key in attributes)
+    policy = next(meta["content"] for meta in page.named("meta") if "http-equiv" in meta)
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    for kind in ("script", "style"):
+        (content,) = page.inside[kind]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"@import|url\(", "".join(page.inside["style"]))
+    assert len(page.named("figure")) == 8
+    assert verdict.outcome in "".join(page.inside["h2"])
+    assert not re.search(
+        r"\b(nan|inf|None)\b", " ".join(page.inside["td"] + page.inside["p"] + page.inside["strong"])
+    )
+
+
+def test_two_models_in_one_folder_keep_their_reports(db: Path, tmp_path: Path) -> None:
+    for name in ("v1", "v1.5"):
+        write_report(unfitted(db, tmp_path, name=name), Charts(None))
+    first, second = (tmp_path / f"reward-{name}.report.html" for name in ("v1", "v1.5"))
+    assert "<h1>reward-v1</h1>" in first.read_text()
+    assert second.read_text() == (tmp_path / "report.html").read_text()
+
+
+def test_names_notes_and_paths_are_shown_never_run(tmp_path: Path) -> None:
+    db = tmp_path / "<script>window.pwned=1<" / "script>"
+    names = []
+    db.mkdir(parents=True)
+    for number in range(12):
+        segment = grey_clip(20 * number, seed=number, env_id=EVIL)
+        names.append(save(db, number, segment))
+    log = LabelLog(db / "labels.json")
+    for number in range(11):
+        one, other = names[number], names[number + 1]
+        log.append(Label(one, other, 2, annotator=EVIL, strategy=EVIL if number % 2 else "random", flag=EVIL))
+    (db / "labels.json").open("a").write(f'{{"sample1": "{names[0]}", "torn {EVIL[:9]}\n')
+    fit = unfitted(db, tmp_path / "out")
+    write_report(fit, Charts(None))
+    page = Elements(report_path(fit.path).read_text())
+    assert len(page.named("script")) == 1
+    assert all((image["src"] or "").startswith("data:image/webp") for image in page.named("img"))
+    assert EVIL in page.inside["td"]
+
+
+def test_a_model_alone_and_clips_without_scores_have_their_report_too(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    db.mkdir()
+    names = [save(db, n, dataclasses.replace(grey_clip(20 * n, seed=n), sidecar=None)) for n in range(12)]
+    log = LabelLog(db / "labels.json")
+    for one, other in itertools.pairwise(names):
+        log.append(Label(one, other, 0))
+    fit = unfitted(db, tmp_path / "out", members=1)
+    verdict = write_report(fit, Charts(None))
+    assert verdict.reasons == ["no pair with a preference was held out, so nothing can be said"]
+    assert "No score was recorded" in report_path(fit.path).read_text()
+
+
+def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
+    fit = unfitted(db, tmp_path)
+    with Charts(fit.run_dir) as charts:
+        write_report(fit, charts)
+    events = EventAccumulator(str(fit.run_dir)).Reload()
+    (point,) = events.Scalars("report/held_out_accuracy")
+    assert point.value == pytest.approx(fit.best.accuracy)
+    low, high = Share(fit.best.correct, fit.best.decided).interval
+    assert events.Scalars("report/held_out_accuracy_low")[0].value == pytest.approx(low)
+    assert events.Scalars("report/held_out_accuracy_high")[0].value == pytest.approx(high)
+    assert len(events.Scalars("report/liked_most")) == 5
+    assert "report/verdict/text_summary" in events.Tags()["tensors"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(db: Path, tmp_path: Path) -> None:
+    fit = dataclasses.replace(unfitted(db, tmp_path), path=tmp_path / "gone" / "reward-grey.dat")
+    with pytest.raises(UserError, match="gone"):
+        write_report(fit, Charts(None))
+
+
+@pytest.mark.parametrize("steps", [1, 7, 50])
+def test_sprite_sheets_hold_every_frame(steps: int) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (steps, 21, 16, 3), dtype=np.uint8)
+    sheet, columns = sprite_sheet(frames)
+    for t, frame in enumerate(frames):
+        y, x = t // columns * 21, t % columns * 16
+        assert (sheet[y : y + 21, x : x + 16] == frame).all()
+
+
+def decoded(uri: str) -> np.ndarray:
+    encoded = np.frombuffer(base64.b64decode(uri.partition(",")[2]), np.uint8)
+    return cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def test_flat_pictures_come_out_exactly_and_noise_comes_out_small() -> None:
+    flat = np.zeros((210, 320, 3), np.uint8)
+    flat[40:80, 60:90] = (187, 187, 53)
+    assert (decoded(data_uri(flat)) == flat).all()
+    noise = np.random.default_rng(0).integers(0, 256, (700, 700, 3), dtype=np.uint8)
+    assert decoded(data_uri(noise)).shape == noise.shape
+    assert len(data_uri(noise)) < noise.nbytes / 2
+
+
+def test_long_and_large_clips_lose_frames_and_pixels() -> None:
+    frames = np.zeros((500, 700, 30, 3), np.uint8)
+    figure = Elements(clip("title", "source", frames, np.zeros(500), (-1, 1), "learned reward"))
+    (canvas,) = figure.named("canvas")
+    assert (canvas["width"], canvas["height"]) == ("10", "234")
+    about = figure.named("figure")[0]["data-clip"]
+    assert about is not None
+    assert '"every":3' in about
+    assert '"steps":167' in about
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (-3.2, 3.1, [-3, -2, -1, 0, 1, 2, 3]),
+        (17, 1234, [200, 400, 600, 800, 1000, 1200]),
+        (0.001, 0.0062, [0.001, 0.002, 0.003, 0.004, 0.005, 0.006]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_a_range_is_never_empty() -> None:
+    assert spanned([]) == (-0.5, 0.5)
+    assert spanned([7.0, 7.0]) == (6.5, 7.5)
+    assert spanned([0.0, 100.0]) == (-6, 106)
+
+
+def test_charts_lie_upright_and_say_what_they_show() -> None:
+    plot = Plot("a < b", (0, 10), (0, 1), "x", "y")
+    assert plot.across(0) < plot.across(5) < plot.across(10)
+    assert plot.down(0) > plot.down(1)
+    page = Elements(plot.svg())
+    assert page.named("svg")[0]["aria-label"] == "a < b"
+    assert {"x", "y"} <= set(page.inside["text"])
+    chart = Elements(gauge("none", float("nan"), (0.0, 1.0), [(0.5, "chance")], (0.9, 0.9)))
+    assert chart.named("circle") == []
+    assert "chance" in chart.inside["text"]
