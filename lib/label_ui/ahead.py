@@ -16,7 +16,7 @@ READY = 20
 """Pairs that are kept ready, two screens' worth."""
 
 _AT_ONCE = 5
-"""Pairs chosen in one go: the first are there soon, and each is still the best of several candidates."""
+"""Pairs chosen in one go, at the most. While few are ready it is fewer, for the time that takes grows with them."""
 
 
 class Ahead:
@@ -76,7 +76,7 @@ class Ahead:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._wanted and len(self._ready) < READY)
-                count = min(_AT_ONCE, READY - len(self._ready))
+                count = min(_AT_ONCE, len(self._ready) + 1, READY - len(self._ready))
                 queued = {query.pair for query in self._ready}
             found: list[Query] = []
             try:

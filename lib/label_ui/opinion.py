@@ -6,15 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from lib.preferences.labels import Label
 from lib.preferences.segments import SegmentDB, SegmentError
-
-if TYPE_CHECKING:
-    from lib.reward.judge import ModelJudge
+from lib.preferences.strategies import SegmentJudge
 
 _LOOK_SECONDS = 10.0
 """Judging goes on for this long after the last look. It takes a core, which labelling would miss."""
@@ -23,7 +21,15 @@ _REST_SECONDS = 0.005
 """Between two segments, so that a request for a curve gets its turn with the judge."""
 
 
-def load_judge(reward: Path, db_path: Path, dev: str) -> ModelJudge:
+class Judge(SegmentJudge, Protocol):
+    """What stands behind an opinion (lib.reward.judge.ModelJudge)."""
+
+    def curve(self, name: str) -> np.ndarray:
+        """The learned reward of each step, float32 [T], standardised. Raises SegmentError."""
+        ...
+
+
+def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
     """The reward model of a checkpoint, as a judge of the segments of a DB.
 
     Args:
@@ -51,7 +57,7 @@ class Opinion:
     """
 
     def __init__(
-        self, judge: ModelJudge, name: str = "reward model", clock: Callable[[], float] = time.monotonic
+        self, judge: Judge, name: str = "reward model", clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = name
         self._judge = judge

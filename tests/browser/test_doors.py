@@ -31,7 +31,9 @@ def test_token_cookie_traversal_and_foreign_origins(serve: Serve, enter: Enter) 
         "/",
         "/label",
         "/labels",
+        "/model",
         "/api/session",
+        "/api/model/clips?order=most",
         "/static/label.js",
         "/_nicegui/3/static/nicegui.js",
     ):

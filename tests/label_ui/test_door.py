@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from tests.label_ui.dbs import make_db
+from tests.reward.clips import grey_db
 
 SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
 
@@ -29,7 +32,7 @@ def test_help_needs_no_nicegui() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPT.parent)
     assert done.returncode == 0, done.stderr
-    for name in ("--goal", "--ssl-cert", "--teacher", "--repeat-rate", "--start-paused"):
+    for name in ("--goal", "--ssl-cert", "--teacher", "--repeat-rate", "--reward", "disagreement+diversity"):
         assert name in done.stdout
 
 
@@ -39,6 +42,10 @@ def test_help_needs_no_nicegui() -> None:
         (["-d", "DB/missing"], "no such folder"),
         ([], "--db-path"),
         (["-d", "DB", "--strategy", "psychic"], "random"),
+        (["-d", "DB", "--strategy", "entropy"], "give --reward REWARD"),
+        (["-d", "DB", "--teacher", "score", "--strategy", "disagreement"], "give --reward REWARD"),
+        (["-d", "DB", "--random-share", "2"], "0.0 to 1.0"),
+        (["-d", "DB", "--reward", "x.dat"], "x.dat"),
         (["-d", "DB", "--count", "5"], "--teacher"),
         (["-d", "DB", "--ssl-cert", "x.pem"], "go together"),
         (["-d", "DB", "--ssl-cert", "x.pem", "--ssl-key", "y.pem"], "no such file"),
@@ -79,3 +86,32 @@ def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
     labels = [json.loads(line) for line in (db / "labels.json").read_text().splitlines()]
     assert len(labels) == 7
     assert {label["teacher"] for label in labels} == {"score"}
+
+
+def test_a_simulated_teacher_is_asked_what_the_reward_model_cannot_tell(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", 8, 0)
+    single = save(tmp_path / "single.dat", 1)
+    done = call(
+        "-d", db, "--teacher", "score", "--count", 2, "--strategy", "disagreement", "--reward", single
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "--ensemble" in done.stderr
+
+    pair = save(tmp_path / "pair.dat", 2)
+    done = call(
+        "-d", db, "--teacher", "score", "--count", 6, "--strategy", "disagreement", "--reward", pair,
+        "--random-share", "0.5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    asked = [json.loads(line)["strategy"] for line in (db / "labels.json").read_text().splitlines()]
+    assert set(asked) == {"disagreement", "random"}
+
+
+def save(path: Path, members: int) -> Path:
+    """A reward model with random weights for the frames of `grey_db`."""
+    torch.manual_seed(0)
+    networks = [RewardNet((48, 48, 3), 4) for _ in range(members)]
+    model = RewardModel([Member(network, 0.0, 1.0) for network in networks], torch.device("cpu"))
+    save_reward_model(path, model, {}, {}, {})
+    return path

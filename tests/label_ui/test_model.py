@@ -1,0 +1,343 @@
+"""What the page makes of a reward model: pairs chosen ahead, curves, the labels it doubts, rechecks."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from lib.cli import UserError
+from lib.label_ui.ahead import READY, Ahead
+from lib.label_ui.api import PageSettings, build_api
+from lib.label_ui.desk import IN_HAND, Desk
+from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
+from lib.label_ui.opinion import Opinion
+from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.queries import Pair, Query, RandomPairs
+from lib.preferences.segments import SegmentError
+from tests.label_ui.dbs import make_db
+
+NAMES = [f"{i % 3:02d}/{i:08d}.dat" for i in range(6)]
+
+
+def until(happens: Callable[[], bool]) -> None:
+    """Waits for a thread."""
+    for _ in range(1000):
+        if happens():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it did not happen within five seconds")
+
+
+class Table:
+    """A judge with the returns of two members in a table; counts how often it is asked."""
+
+    def __init__(self, table: dict[str, tuple[float, float]]) -> None:
+        self.table = table
+        self.asked: list[str] = []
+
+    def returns(self, names: Sequence[str]) -> np.ndarray:
+        self.asked += names
+        return np.array([self.table.get(name, (np.nan, np.nan)) for name in names], float).reshape(-1, 2).T
+
+    def curve(self, name: str) -> np.ndarray:
+        if name not in self.table:
+            raise SegmentError(f"{name}: cannot be judged")
+        return np.full(6, sum(self.table[name]) / 6, np.float32)
+
+
+class Alphabetical:
+    """Proposes the first free pairs by name, once it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.calls: list[tuple[int, set[str]]] = []
+        self.error: Exception | None = None
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        self.may.wait(10)
+        self.calls.append((count, set(asked)))
+        if self.error is not None:
+            raise self.error
+        free = (pair for pair in itertools.combinations(names, 2) if pair not in taken)
+        return [Query(*pair, "first", "the first by name") for pair in itertools.islice(free, count)]
+
+
+@pytest.fixture
+def slow() -> Iterator[Alphabetical]:
+    strategy = Alphabetical()
+    yield strategy
+    strategy.may.set()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_db(tmp_path / "db", len(NAMES))
+
+
+class User:
+    """Somebody at one tab."""
+
+    def __init__(self, desk: Desk, name: str = "ada") -> None:
+        self.desk, self.name, self.page = desk, name, f"page{name}0000"
+
+    def batch(self, want: int = 4, strategy: str | None = None, keep: Sequence[Offer] = ()) -> BatchReply:
+        ask = BatchRequest(page=self.page, labeller=self.name, keep=list(keep), want=want, strategy=strategy)
+        return self.desk.batch(ask)
+
+    def vote(self, offer: Offer, label: int | None = 1) -> VoteReply:
+        return self.desk.vote(
+            Vote.model_validate(
+                {
+                    "db": self.desk.id,
+                    "page": self.page,
+                    "labeller": self.name,
+                    "offer": offer.model_dump(),
+                    "label": label,
+                }
+            )
+        )
+
+    def undo(self, target: str) -> UndoReply:
+        undo = Undo(db=self.desk.id, page=self.page, labeller=self.name, id=f"u-{target[:20]}", target=target)
+        return self.desk.undo(undo)
+
+
+def lines(root: Path) -> list[Label]:
+    return LabelLog(root / "labels.json").read()
+
+
+def add(root: Path, *labels: Label) -> None:
+    for label in labels:
+        LabelLog(root / "labels.json").append(label)
+
+
+def judged(table: dict[str, tuple[float, float]]) -> tuple[Table, Opinion]:
+    judge = Table(table)
+    return judge, Opinion(judge, "reward-x.dat")
+
+
+# --- pairs chosen ahead -----------------------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_strategy_and_random_pairs_say_so(root: Path, slow: Alphabetical) -> None:
+    desk = Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0, seed=0)
+    user = User(desk)
+    offers = user.batch(8).pairs  # the strategy has not chosen a single pair and holds its thread
+    assert len(offers) == IN_HAND
+    assert {offer.strategy for offer in offers} == {"random"}
+    user.vote(offers[0])
+    assert lines(root)[-1].strategy == "random"
+
+    slow.may.set()
+    until(lambda: len(user.batch(8, keep=offers[1:]).pairs) > IN_HAND)
+    chosen = [offer for offer in user.batch(8, keep=offers[1:]).pairs if offer not in offers]
+    assert {(offer.strategy, offer.reason) for offer in chosen} == {("first", "the first by name")}
+    taken = {frozenset((offer.sample1, offer.sample2)) for offer in offers}
+    assert taken.isdisjoint(frozenset((offer.sample1, offer.sample2)) for offer in chosen)
+    user.vote(chosen[0])
+    assert lines(root)[-1].strategy == "first"
+
+
+def test_a_page_that_holds_pairs_gets_none_at_random(root: Path, slow: Alphabetical) -> None:
+    user = User(Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0))
+    held = user.batch(8).pairs
+    assert user.batch(8, keep=held).pairs == held
+
+
+def test_pages_choose_among_the_strategies_there_are(root: Path, slow: Alphabetical) -> None:
+    slow.may.set()
+    desk = Desk(root, strategies={"random": RandomPairs(), "first": slow}, repeat_rate=0.0)
+    assert desk.strategies == ["random", "first"]
+    user = User(desk)
+    assert {offer.strategy for offer in user.batch(4).pairs} == {"random"}
+    assert {offer.strategy for offer in user.batch(4, strategy="psychic").pairs} == {"random"}
+    assert slow.calls == [], "nobody asked for it"
+    until(lambda: {offer.strategy for offer in user.batch(4, strategy="first").pairs} == {"first"})
+
+
+def test_a_strategy_that_fails_is_named_and_random_pairs_go_on(root: Path, slow: Alphabetical) -> None:
+    slow.error = UserError("the model is gone")
+    slow.may.set()
+    user = User(Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0))
+    until(lambda: any("the model is gone" in problem for problem in user.batch().problems))
+    assert {offer.strategy for offer in user.batch().pairs} == {"random"}
+    slow.error = None
+    until(lambda: "first" in {offer.strategy for offer in user.batch().pairs})
+    assert user.batch().problems == []
+
+
+def test_ahead_keeps_a_store_and_hands_out_nothing_that_was_taken_since(slow: Alphabetical) -> None:
+    names = [f"00/{i:08d}.dat" for i in range(12)]
+    done = {(names[0], names[1])}
+    ahead = Ahead(slow, lambda: (names, done), np.random.default_rng(0))
+    slow.may.set()
+    assert ahead.take(1, set(names), done) == [], "not even the first call waits"
+    until(lambda: sum(count for count, _ in slow.calls) == READY)
+    assert names[0] in slow.calls[0][1]
+    assert names[1] in slow.calls[0][1], "what was asked about already"
+    done.add((names[0], names[2]))
+    found = ahead.take(3, set(names[:3] + names[4:]), done)
+    assert [query.pair for query in found] == [(names[0], names[i]) for i in (4, 5, 6)]
+
+
+# --- the model's page -------------------------------------------------------------------------------------------
+
+
+def test_segments_by_total_judged_in_the_background(root: Path) -> None:
+    table = {name: (3.0 * i, 3.0 * i) for i, name in enumerate(NAMES[:5])}  # the sixth cannot be judged
+    judge, opinion = judged(table)
+    desk = Desk(root, opinion=opinion)
+    assert judge.asked == [], "nothing before somebody looks"
+    first = desk.judged("most")
+    assert first.of == 6
+    until(lambda: desk.judged("most").judged == 6)
+    most = desk.judged("most")
+    assert [(clip.name, clip.total) for clip in most.clips] == [
+        (name, 6.0 * i) for i, name in reversed(list(enumerate(NAMES[:5])))
+    ]
+    assert [clip.name for clip in desk.judged("least").clips] == NAMES[:5]
+    assert sorted(judge.asked) == sorted(NAMES), "each once"
+    by_name = desk.judged("name", text="02/")
+    assert [(clip.name, clip.total) for clip in by_name.clips] == [(NAMES[2], 12.0), (NAMES[5], None)]
+    assert {clip.name for clip in desk.judged("random", seed=1).clips} == set(NAMES)
+    assert desk.judged("random", seed=1) == desk.judged("random", seed=1)
+    os.utime(root / NAMES[3], (2e9, 2e9))
+    assert [clip.name for clip in desk.judged("newest", limit=1).clips] == [NAMES[3]]
+
+
+def test_judging_stops_when_nobody_looks(root: Path) -> None:
+    now = [0.0]
+    judge = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
+    opinion = Opinion(judge, clock=lambda: now[0])
+    go = threading.Event()
+
+    def returns(names: Sequence[str]) -> np.ndarray:
+        go.wait(10)
+        now[0] += 6.0
+        return Table.returns(judge, names)
+
+    judge.returns = returns  # type: ignore[method-assign]
+    opinion.look(NAMES)
+    go.set()
+    until(lambda: len(judge.asked) == 2)
+    time.sleep(0.05)
+    assert len(judge.asked) == 2, "the third would begin twelve seconds after the last look"
+    opinion.look(NAMES)
+    until(lambda: len(judge.asked) == 4)
+
+
+def test_labels_by_how_unlikely_they_are(root: Path) -> None:
+    a, b, c, d, e, broken = NAMES
+    # Member one thinks a > b by log-odds 2, member two by 0; both think c > d by 1 and e like c.
+    _, opinion = judged({a: (2, 0), b: (0, 0), c: (1, 1), d: (0, 0), e: (1, 1)})
+    add(
+        root,
+        Label(a, b, 2, annotator="bob"),
+        Label(d, c, 2, annotator="bob"),
+        Label(c, d, 2, teacher="score"),  # of two labels on one pair the less likely one counts
+        Label(c, e, 1, annotator="bob"),
+        Label(d, e, 0, annotator="bob"),  # prefers neither
+        Label(a, e, None, annotator="bob"),
+        Label(a, broken, 1, annotator="bob"),  # cannot be judged
+        Label(a, "09/00000099.dat", 1, annotator="bob"),  # not in the DB
+    )
+    desk = Desk(root, opinion=opinion)
+    until(lambda: desk.doubts("ada").judged == 5)
+    reply = desk.doubts("ada")
+    assert reply.of == 5
+    assert [(doubt.clip, doubt.other) for doubt in reply.doubts] == [
+        (desk.clip_id(better), desk.clip_id(other)) for better, other in ((d, c), (b, a), (c, e))
+    ]
+    assert [doubt.probability for doubt in reply.doubts] == pytest.approx(
+        [0.2689414, (0.1192029 + 0.5) / 2, 0.5]  # σ(−1), the mean of σ(−2) and σ(0), σ(0)
+    )
+    assert [doubt.labeller for doubt in reply.doubts] == ["score (simulated)", "bob", "bob"]
+    assert (reply.doubts[1].total, reply.doubts[1].other_total) == pytest.approx((0.0, 2.0))
+
+
+def test_a_recheck_replaces_ones_own_label_and_undo_brings_it_back(root: Path) -> None:
+    a, b, c, *_ = NAMES
+    _, opinion = judged({name: (float(i), float(i)) for i, name in enumerate(NAMES)})
+    add(
+        root,
+        Label(a, b, 1, annotator="ada", strategy="random", id="x" * 12),
+        Label(a, c, 1, annotator="bob", strategy="random", id="y" * 12),
+    )
+    desk = Desk(root, opinion=opinion, repeat_rate=0.0, goal=10)
+    ada = User(desk)
+    until(lambda: desk.doubts("ada").judged == 2)
+    assert [offer.strategy for offer in ada.batch(2).pairs] == ["random"] * 2, "only where it is asked for"
+    opened, said = desk.pair(desk.clip_id(b), desk.clip_id(a), recheck=True)
+    assert (opened.strategy, said) == ("recheck", [])
+    offers = ada.batch(10, strategy="recheck", keep=[opened]).pairs
+    assert [{offer.sample1, offer.sample2} for offer in offers] == [{a, b}, {a, c}]
+    assert {offer.repeat for offer in offers} == {False}
+
+    reply = ada.vote(offers[0], 2 if offers[0].sample1 == a else 1)
+    assert (reply.outcome, reply.standing.total) == ("saved", 2)
+    assert reply.standing.checks == [], "no consistency check: these were not drawn at random"
+    assert (lines(root)[-1].strategy, lines(root)[-1].annotator) == ("recheck", "ada")
+    assert ada.vote(offers[1], 2).standing.total == 2, "beside somebody else's it is no label more"
+    assert len(current(lines(root))) == 3
+    assert desk.overview().usable == 2
+    assert desk.doubts("ada").doubts == []
+    assert ada.batch(10, strategy="recheck").pairs == []
+    assert "recheck" in ada.batch(10, strategy="recheck").notice
+    bob = User(desk, "bob")
+    assert len(bob.batch(10, strategy="recheck").pairs) == 2, "others may still"
+
+    assert ada.undo(offers[0].id).outcome == "undone"
+    held = {label.pair: label for label in current(lines(root)) if label.annotator == "ada"}
+    assert (held[a, b].label, held[a, b].strategy) == (1, "random")
+
+
+def test_a_pair_is_rechecked_by_one_person_at_a_time(root: Path) -> None:
+    a, b, *_ = NAMES
+    _, opinion = judged(dict.fromkeys(NAMES, (0.0, 0.0)))
+    add(root, Label(a, b, 1, teacher="score"))
+    desk = Desk(root, opinion=opinion, repeat_rate=0.0)
+    until(lambda: desk.doubts("ada").judged == 1)
+    assert len(User(desk, "ada").batch(5, strategy="recheck").pairs) == 1
+    assert User(desk, "bob").batch(5, strategy="recheck").pairs == []
+
+
+def test_endpoints_of_the_models_page(root: Path) -> None:
+    _, opinion = judged(dict.fromkeys(NAMES[:5], (1.5, 1.5)))
+    desk = Desk(root, opinion=opinion)
+    client = TestClient(build_api(desk, PageSettings()))
+    assert client.get("/model").headers["content-type"].startswith("text/html")
+    session = client.get("/api/session").json()
+    assert session["model"] == "reward-x.dat"
+    curve = client.get(f"/api/model/curve/{desk.clip_id(NAMES[0])}").json()
+    assert curve == {"name": NAMES[0], "rewards": [0.5] * 6}
+    assert client.get(f"/api/model/curve/{desk.clip_id(NAMES[5])}").status_code == 422
+    assert client.get(f"/api/model/curve/{'0' * 16}").status_code == 404
+    assert client.get("/api/model/clips", params={"order": "name"}).json()["of"] == 6
+    assert client.get("/api/model/clips", params={"order": "sideways"}).status_code == 422
+    assert client.get("/api/model/doubts", params={"labeller": "ada"}).json() == {
+        "doubts": [],
+        "judged": 0,
+        "of": 0,
+    }
+
+
+def test_without_a_model_there_is_no_opinion(root: Path) -> None:
+    desk = Desk(root, repeat_rate=0.0)
+    client = TestClient(build_api(desk, PageSettings()))
+    assert client.get("/api/session").json()["model"] == ""
+    for path in ("clips?order=most", "doubts?labeller=ada", f"curve/{desk.clip_id(NAMES[0])}"):
+        assert client.get(f"/api/model/{path}").status_code == 404
+    assert {offer.strategy for offer in User(desk).batch(2, strategy="recheck").pairs} == {"random"}
