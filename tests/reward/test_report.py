@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
+import runpy
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +20,7 @@ from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.reward.report import figures_of, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, sprite_sheet
-from lib.reward.report.figures import Share
+from lib.reward.report.figures import MEASURED, Share
 from lib.reward.report.plot import Plot, gauge, spanned, ticks
 from lib.reward.report.verdict import LABEL_MORE
 from lib.runs import Charts
@@ -101,7 +102,7 @@ def test_a_teacher_asked_twice_sets_the_ceiling(db: Path, tmp_path: Path) -> Non
         log.append(Label(label.sample1, label.sample2, said, repeat=True))
     figures = figures_of(unfitted(copy, tmp_path / "out"))
     assert figures.agreed.same_labeller == Share(16, 20)
-    assert figures.ceiling.measured
+    assert figures.ceiling.kind == MEASURED
 
 
 def test_the_page_is_one_file_that_asks_for_nothing_and_runs_only_its_own_script(
@@ -189,6 +190,31 @@ def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
     assert "report/verdict/text_summary" in events.Tags()["tensors"]
 
 
+def test_the_door_ends_with_the_verdict_and_where_the_report_is(
+    db: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    door = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
+    flags = [
+        "-n",
+        "grey",
+        "-o",
+        tmp_path / "out",
+        "--runs",
+        tmp_path / "runs",
+        "--epochs",
+        "1",
+        "--no-bf16",
+        db,
+    ]
+    door["main"]([str(flag) for flag in flags])
+    verdict, where = capsys.readouterr().out.splitlines()[-2:]
+    assert verdict.startswith(LABEL_MORE + ": ")
+    assert where == f"report in {tmp_path / 'out' / 'reward-grey.report.html'}"
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    events = EventAccumulator(str(run_dir)).Reload()
+    assert {"report/held_out_accuracy", "loss/train"} <= set(events.Tags()["scalars"])
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(db: Path, tmp_path: Path) -> None:
     fit = dataclasses.replace(unfitted(db, tmp_path), path=tmp_path / "gone" / "reward-grey.dat")
     with pytest.raises(UserError, match="gone"):
@@ -206,7 +232,9 @@ def test_sprite_sheets_hold_every_frame(steps: int) -> None:
 
 def decoded(uri: str) -> np.ndarray:
     encoded = np.frombuffer(base64.b64decode(uri.partition(",")[2]), np.uint8)
-    return cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+    assert picture is not None
+    return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
 
 def test_flat_pictures_come_out_exactly_and_noise_comes_out_small() -> None:

@@ -7,6 +7,9 @@ import pytest
 
 from lib.preferences.labels import Label
 from lib.reward.report.figures import (
+    ASSUMED,
+    KNOWN,
+    MEASURED,
     Agreement,
     Share,
     agreement,
@@ -60,10 +63,8 @@ def test_calibration_reads_pairs_from_the_side_the_model_prefers() -> None:
     probabilities = np.repeat([0.6, 0.1], 10)
     first_better = np.array([True] * 6 + [False] * 4 + [False] * 8 + [True] * 2)
     bins, error = calibration(probabilities, first_better)
-    assert [(bin.predicted, bin.agreed) for bin in bins] == [
-        (pytest.approx(0.6), Share(6, 10)),
-        (pytest.approx(0.9), Share(8, 10)),
-    ]
+    assert [bin.predicted for bin in bins] == pytest.approx([0.6, 0.9])
+    assert [bin.agreed for bin in bins] == [Share(6, 10), Share(8, 10)]
     assert error == pytest.approx(0.05)
 
 
@@ -104,7 +105,8 @@ def test_kinds_count_what_was_fitted_and_what_was_held_out() -> None:
     assert math.isnan(first.confidence)
     assert found["answer", "second is better"].held_out == Share(1, 1)
     alike = found["answer", "both alike"]
-    assert (alike.held_out, alike.confidence) == (Share(0, 0), pytest.approx(0.6))
+    assert alike.held_out == Share(0, 0)
+    assert alike.confidence == pytest.approx(0.6)
     ada = found["labeller", "ada"]
     assert (ada.labels, ada.fitted, ada.held_out, ada.confidence) == (4, Share(1, 2), Share(1, 1), 0.8)
     assert found["labeller", "score (simulated)"].labels == 1
@@ -151,18 +153,34 @@ def test_ceiling_of_a_teacher_who_errs_one_time_in_ten() -> None:
 
 def test_the_ceiling_is_measured_where_there_are_checks_and_assumed_elsewhere() -> None:
     none, few, many = Share(0, 0), Share(9, 9), Share(82, 100)
-    assumed = teacher_ceiling(Agreement(few, none), error_rate=0.1)
-    assert (assumed.value, assumed.low, assumed.high, assumed.measured) == (0.95, 0.95, 0.95, False)
-    assert "assumed" in assumed.source
-    measured = teacher_ceiling(Agreement(many, none), error_rate=0.1)
-    assert measured.measured
+    labels = [said(1), said(0)]
+    assumed = teacher_ceiling(Agreement(few, none), 0.1, labels)
+    assert (assumed.value, assumed.low, assumed.high, assumed.kind) == (0.95, 0.95, 0.95, ASSUMED)
+    measured = teacher_ceiling(Agreement(many, none), 0.1, labels)
+    assert measured.kind == MEASURED
     assert measured.value == pytest.approx(0.9)
     low, high = many.interval
     assert (measured.low, measured.high) == (ceiling_of_agreement(low), ceiling_of_agreement(high))
     # Of two measurements the more sober one.
-    both = teacher_ceiling(Agreement(many, Share(34, 50)), error_rate=0.1)
+    both = teacher_ceiling(Agreement(many, Share(34, 50)), 0.1, labels)
     assert both.value == pytest.approx(0.8)
-    assert "labelled by several" in both.source
+    assert "labelled by several" in both.detail
+
+
+def test_the_ceiling_of_a_simulated_teacher_is_known() -> None:
+    none = Agreement(Share(0, 0), Share(0, 0))
+    errs = Label("a", "b", 1, teacher="mistake", parameters={"error_rate": 0.1})
+    contrary = Label("a", "b", 1, teacher="mistake", parameters={"error_rate": 0.8})
+    noisy = Label("a", "b", 1, teacher="noisy", parameters={"error_rate": 0.0, "beta": 1.0})
+    alike = Label("a", "b", 0, teacher="mistake", parameters={"error_rate": 0.5})
+    found = teacher_ceiling(none, 0.1, [errs, contrary, alike])
+    assert found.kind == KNOWN
+    assert found.value == found.low == found.high == pytest.approx(0.85)
+    # Three in four known at 0.9, the rest taken to be right 95 times in 100.
+    mixed = teacher_ceiling(none, 0.1, [errs, errs, errs, noisy])
+    assert mixed.kind == ASSUMED
+    assert mixed.value == pytest.approx(0.75 * 0.9 + 0.25 * 0.95)
+    assert "75%" in mixed.detail
 
 
 def test_ranks_share_ties() -> None:

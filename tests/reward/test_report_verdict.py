@@ -12,7 +12,7 @@ from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, judge_
 GOOD = Evidence(
     held_out=Share(85, 100),
     decided=500,
-    ceiling=Ceiling(0.95, 0.9, 0.97, "measured", True),
+    ceiling=Ceiling(0.95, 0.9, 0.97, "measured"),
     repeats=Share(45, 50),
     train_loss=0.3,
     held_out_loss=0.45,
@@ -37,7 +37,7 @@ def test_a_good_fit_is_ready_and_says_why() -> None:
 
 @pytest.mark.parametrize("share", [Share(40, 47), Share(33, 42), Share(35, 42)])
 def test_the_demos_reward_models_taught_their_lesson_and_are_ready(share: Share) -> None:
-    ceiling = Ceiling(0.95, 0.95, 0.95, "assumed", False)
+    ceiling = Ceiling(0.95, 0.95, 0.95, "assumed")
     assert judged(held_out=share, decided=230, ceiling=ceiling)[0] == READY
 
 
@@ -48,8 +48,12 @@ def test_the_demos_reward_models_taught_their_lesson_and_are_ready(share: Share)
         ({"held_out": Share(69, 100)}, LABEL_MORE, "as low as"),
         ({"held_out": Share(76, 100)}, LABEL_MORE, "only 58% of the way"),
         ({"held_out": Share(77, 100)}, READY, ""),
-        ({"held_out": Share(69, 100), "ceiling": Ceiling(0.7, 0.6, 0.8, "", True)}, LABEL_MORE, "as low as"),
-        ({"held_out": Share(70, 100), "ceiling": Ceiling(0.7, 0.6, 0.8, "", True)}, READY, ""),
+        (
+            {"held_out": Share(69, 100), "ceiling": Ceiling(0.7, 0.6, 0.8, "measured")},
+            LABEL_MORE,
+            "as low as",
+        ),
+        ({"held_out": Share(70, 100), "ceiling": Ceiling(0.7, 0.6, 0.8, "measured")}, READY, ""),
         # 18 of 20 are open by 0.273, 17 of 20 by 0.308.
         ({"held_out": Share(18, 20)}, READY, ""),
         ({"held_out": Share(17, 20)}, LABEL_MORE, "too few"),
@@ -103,7 +107,7 @@ def test_what_is_wrong_comes_before_what_is_lacking() -> None:
 
 
 def test_notes_change_no_verdict() -> None:
-    ceiling = Ceiling(0.95, 0.95, 0.95, "assumed", False)
+    ceiling = Ceiling(0.95, 0.95, 0.95, "assumed")
     verdict = judge_fit(dataclasses.replace(GOOD, still_falling=True, ceiling=ceiling))
     assert verdict.outcome == READY
     assert "--epochs" in verdict.notes[0]

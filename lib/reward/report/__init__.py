@@ -26,6 +26,7 @@ from lib.reward.report.figures import (
     by_kind,
     calibration,
     correlations,
+    known_accuracy,
     preference_probabilities,
     segments_to_correlate,
     teacher_ceiling,
@@ -87,8 +88,13 @@ def figures_of(fit: Fit) -> Figures:
     bins, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
     labellers = {labeller_of(label) for label in data.labels}
     logs = [LabelLog(path / "labels.json").read() for path in config.dbs]
-    agreed = agreement([[line for line in log if labeller_of(line) in labellers] for log in logs])
-    ceiling = teacher_ceiling(agreed, error_rate)
+    agreed = agreement(
+        [
+            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
+            for log in logs
+        ]
+    )
+    ceiling = teacher_ceiling(agreed, error_rate, data.labels)
 
     sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]
     scores = {index: sidecar.scores for index, sidecar in enumerate(sidecars) if sidecar is not None}
@@ -207,6 +213,8 @@ def _page(fit: Fit, figures: Figures) -> str:
         [float(figures.each[i].min()) for i in (*ends[0], *ends[1])]
         + [float(figures.each[i].max()) for i in (*ends[0], *ends[1])]
     )
+    torn = len(data.pairs) - len(fit.train) - len(fit.test)
+    aside = f", {torn} aside, for they share clips with both" if torn else ""
     members = len(fit.model.members)
     between = "; the thin lines are its members" if members > 1 else ""
     compared = figures.compared
@@ -232,7 +240,7 @@ def _page(fit: Fit, figures: Figures) -> str:
                 ),
                 (
                     f"{ceiling.value:.0%}",
-                    "teacher's ceiling, " + ("measured" if ceiling.measured else "assumed"),
+                    f"teacher's ceiling, {ceiling.kind}",
                 ),
                 (
                     f"{figures.calibration_error:.0%}" if figures.bins else "–",
@@ -240,7 +248,8 @@ def _page(fit: Fit, figures: Figures) -> str:
                 ),
                 (
                     str(len(data.pairs)),
-                    f"labels on {len(data.segments)} segments: {len(fit.train)} fitted, {len(fit.test)} held out",
+                    f"labels on {len(data.segments)} segments: {len(fit.train)} fitted, {len(fit.test)} held out"
+                    + aside,
                 ),
             ]
         ),
@@ -318,7 +327,7 @@ def _clip(fit: Fit, figures: Figures, index: int, scale: tuple[float, float]) ->
         scale,
         "learned reward",
         None if sidecar is None else sidecar.scores,
-        each if len(each) > 1 else [],
+        list(each) if len(each) > 1 else [],
     )
 
 

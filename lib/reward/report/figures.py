@@ -244,9 +244,21 @@ class Ceiling:
     value: float
     low: float
     high: float
-    source: str
-    """One phrase: how it is known."""
-    measured: bool
+    kind: str
+    """How it is known: MEASURED, KNOWN or ASSUMED."""
+    detail: str = ""
+    """The same in a phrase."""
+
+
+MEASURED, KNOWN, ASSUMED = "measured", "known", "assumed"
+
+
+def known_accuracy(label: Label) -> float | None:
+    """How often a simulated teacher says what it means where it prefers a segment; None where that is not written down."""
+    parameters = label.parameters or {}
+    if "error_rate" not in parameters or "beta" in parameters:  # with β it depends on the pair
+        return None
+    return max(parameters["error_rate"], 1 - parameters["error_rate"])
 
 
 def ceiling_of_agreement(same: float) -> float:
@@ -258,15 +270,17 @@ def ceiling_of_agreement(same: float) -> float:
     return 0.5 * (1 + math.sqrt(max(0.0, 2 * same - 1)))
 
 
-def teacher_ceiling(agreed: Agreement, error_rate: float) -> Ceiling:
-    """What no model can be expected to exceed, from the labels where they show it, else from the flag.
+def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label]) -> Ceiling:
+    """What no model can be expected to exceed: from simulated teachers' own error rates, where labels carry them; of
+    others from how they agree with themselves, where that was seen often enough; else from the flag.
 
     Where both kinds of agreement were seen often enough, the lower ceiling holds. A labeller who remembers a pair
     repeats the same error, so that repeat checks rather flatter.
 
     Args:
-      agreed: comparisons of answers to one question.
+      agreed: comparisons of answers to one question, by labellers whose accuracy is not known.
       error_rate: ε of the loss, for when there are too few: half of the random answers are wrong.
+      labels: those that the ceiling is of.
     """
     found = []
     for share, source in (
@@ -275,18 +289,26 @@ def teacher_ceiling(agreed: Agreement, error_rate: float) -> Ceiling:
     ):
         if share.count >= LEAST_CHECKS:
             low, high = map(ceiling_of_agreement, share.interval)
-            told = f"measured: {share.hits} of {share.count} answers agree in {source}"
-            found.append(Ceiling(ceiling_of_agreement(share.value), low, high, told, True))
-    if found:
-        return min(found, key=lambda ceiling: ceiling.value)
+            detail = f"{share.hits} of {share.count} answers agree in {source}"
+            found.append(Ceiling(ceiling_of_agreement(share.value), low, high, MEASURED, detail))
     assumed = 1 - error_rate / 2
-    return Ceiling(
-        assumed,
-        assumed,
-        assumed,
-        f"assumed: --error-rate {error_rate:g}, too few repeat checks to tell",
-        False,
+    detail = f"from --error-rate {error_rate:g}, for there are too few repeat checks to tell"
+    told = min(
+        found, key=lambda each: each.value, default=Ceiling(assumed, assumed, assumed, ASSUMED, detail)
     )
+
+    preferences = [label for label in labels if label.label in (1, 2)]
+    known = [accuracy for accuracy in map(known_accuracy, preferences) if accuracy is not None]
+    if not known:
+        return told
+    mean, share_known = float(np.mean(known)), len(known) / len(preferences)
+    if share_known == 1:
+        return Ceiling(mean, mean, mean, KNOWN, "from the error rate that the simulated teacher had")
+    value, low, high = (
+        share_known * mean + (1 - share_known) * bound for bound in (told.value, told.low, told.high)
+    )
+    detail = f"{told.detail}; of {share_known:.0%} of the labels known, for they are by simulated teachers"
+    return Ceiling(value, low, high, told.kind, detail)
 
 
 # --- Learned against true -------------------------------------------------------------------------------------

@@ -137,14 +137,14 @@ def accuracy_section(held_out: Share, ceiling: Ceiling) -> str:
         )
     else:
         said = "No pair with a preference was held out."
-    between = f" ({span_of((ceiling.low, ceiling.high))})" if ceiling.measured else ""
+    between = f" ({span_of((ceiling.low, ceiling.high))})" if ceiling.high > ceiling.low else ""
     return section(
         "Held-out accuracy",
-        chart,
+        f'<div class="scroll gauge">{chart}</div>',
         note(said),
         note(
             f"The ceiling is what a model could reach that knew what the teacher means: {ceiling.value:.0%}{between}, "
-            f"{ceiling.source}."
+            f"{ceiling.kind}: {ceiling.detail}."
         ),
         wide=True,
     )

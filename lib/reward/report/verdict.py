@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from lib.reward.report.figures import Ceiling, Share
+from lib.reward.report.figures import ASSUMED, Ceiling, Share
 
 READY, LABEL_MORE, WRONG = "ready", "label more", "something is wrong"
 
@@ -78,7 +78,7 @@ def judge_fit(evidence: Evidence) -> Verdict:
     notes = []
     if evidence.still_falling:
         notes.append("the held-out loss was still falling in the last epoch: fit with more --epochs")
-    if not evidence.ceiling.measured:
+    if evidence.ceiling.kind == ASSUMED:
         notes.append(
             "the teacher's ceiling is assumed, not measured: answer some repeat checks when labelling"
         )
