@@ -200,3 +200,8 @@ class TrainConfig:
                 f"--minibatches {self.minibatches}: expected at most the {batch} steps of an update "
                 f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
             )
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether an update looks at its rollout once, as A2C does."""
+        return self.epochs == 1 and self.minibatches == 1

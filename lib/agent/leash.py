@@ -101,7 +101,7 @@ class Leash:
         Returns:
           float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
         """
-        observations, logits = rollout.observations[self._rows], rollout.logits[self._rows]
+        observations, logits = rollout.observations[self._rows], rollout.logits[self._rows].detach()
         with autocast(logits.device, bf16):
             reference = self.reference(observations.flatten(0, 1))[0].view_as(logits)
         weight = valid[self._rows].float()

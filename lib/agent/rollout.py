@@ -23,8 +23,10 @@ class Rollout(NamedTuple):
 
     observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] on the device
     actions: torch.Tensor  # int64 [T, B] on the device
-    logits: torch.Tensor  # float32 [T, B, A] on the device, those of the acting policy
-    values: torch.Tensor  # float32 [T+1, B] on the device, those of the acting policy
+    logits: (
+        torch.Tensor
+    )  # float32 [T, B, A] on the device, those of the acting policy; with its graph if asked for
+    values: torch.Tensor  # float32 [T+1, B] on the device, as the logits; the last row never has a graph
     learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
     score: np.ndarray  # float32 [T, B]: the game's own reward
     terminal: np.ndarray  # bool [T, B]
@@ -62,8 +64,6 @@ class Collector:
         self._observer = Observer(envs, world.frame_shape, device)
         self._observations = torch.empty(steps, envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
         self._actions = torch.empty(steps, envs, dtype=torch.int64, device=device)
-        self._logits = torch.empty(steps, envs, world.num_actions, device=device)
-        self._values = torch.empty(steps + 1, envs, device=device)
         self._learned = None if reward is None else torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid = np.empty((3, steps, envs), bool)
@@ -75,43 +75,51 @@ class Collector:
         reset = torch.from_numpy(self._step.reset).to(self._device, non_blocking=True)
         self._observation = self._observer.push(self._frames, reset)
 
-    @torch.no_grad()
-    def collect(self, network: PolicyNet) -> Rollout:
+    def collect(self, network: PolicyNet, keep_graph: bool = False) -> Rollout:
         """T steps further.
+
+        Args:
+          network: the policy to act by.
+          keep_graph: keep what the logits and the values but the last were computed from. An update that looks at
+            its rollout once can then begin with the way back.
 
         Returns:
           Views of the collector's own buffers, valid until the next call.
         """
-        for t in range(len(self._actions)):
-            self._observations[t] = self._observation
-            with autocast(self._device, self._bf16):
-                logits, self._values[t] = network(self._observation)
-            self._logits[t] = logits
-            actions = sample_actions(logits, self._generator)
-            chosen = actions.cpu().numpy()
-            self._world.send(chosen)
+        all_logits, all_values = [], []
+        # One context for all steps: the weights are cast to bf16 once.
+        with torch.no_grad(), autocast(self._device, self._bf16):
+            for t in range(len(self._actions)):
+                self._observations[t] = self._observation
+                with torch.set_grad_enabled(keep_graph):
+                    logits, values = network(self._observation)
+                all_logits.append(logits)
+                all_values.append(values)
+                self._actions[t] = sample_actions(logits, self._generator)
+                chosen = self._actions[t].cpu().numpy()
+                self._world.send(chosen)
 
-            self._actions[t] = actions
-            if self._reward is not None and self._learned is not None:
-                self._learned[t] = self._reward(self._frames, actions, self._observation)
-            if self._recorder is not None:
-                self._recorder.before(self._step.frames, chosen)
+                if self._reward is not None and self._learned is not None:
+                    self._learned[t] = self._reward(self._frames, self._actions[t], self._observation)
+                if self._recorder is not None:
+                    self._recorder.before(self._step.frames, chosen)
 
-            self._step = self._world.recv()
-            if self._recorder is not None:
-                self._recorder.after(self._step)
-            self._score[t] = self._step.score
-            self._terminal[t] = self._step.terminal
-            self._truncated[t] = self._step.truncated
-            self._valid[t] = ~self._step.reset
-            self._observe()
-        with autocast(self._device, self._bf16):
-            self._values[-1] = network(self._observation)[1]
+                self._step = self._world.recv()
+                if self._recorder is not None:
+                    self._recorder.after(self._step)
+                self._score[t] = self._step.score
+                self._terminal[t] = self._step.terminal
+                self._truncated[t] = self._step.truncated
+                self._valid[t] = ~self._step.reset
+                self._observe()
+            all_values.append(network(self._observation)[1])
+        with torch.set_grad_enabled(keep_graph):
+            logits, values = torch.stack(all_logits), torch.stack(all_values)
         return Rollout(
             self._observations,
             self._actions,
-            self._logits,
-            self._values,
+            logits,
+            values,
             self._learned,
             self._score,
             self._terminal,

@@ -93,17 +93,16 @@ def assess(
         rewards, scalars = leash.pull(rollout, rewards, valid, bf16)
         parts |= scalars
 
-    values = rollout.values[:-1]
-    advantages = lambda_advantages(
-        rewards, rollout.values, terminal, truncated, config.gamma, config.gae_lambda
-    )
+    values = rollout.values.detach()
+    advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)
+    values = values[:-1]
     returns = advantages + values
     parts["advantage"] = (advantages * weight).sum()
     parts["batch_rewards"] = (returns * weight).sum()
     parts["explained_variance"] = explained_variance(values, returns, valid)
     if config.normalise_advantages:
         advantages = normalised(advantages, valid)
-    old = log_prob_of(rollout.logits, rollout.actions)
+    old = log_prob_of(rollout.logits.detach(), rollout.actions)
     steps = (rollout.observations, rollout.actions, old, values, advantages, returns, valid)
     return Batch(*(rows.flatten(0, 1) for rows in steps)), parts
 
@@ -132,18 +131,20 @@ def update(
     """
     batch, parts = assess(rollout, config, leash, bf16)
     device, count = batch.actions.device, len(batch.actions)
-    one_pass = config.epochs * config.minibatches == 1
     passes: list[dict[str, torch.Tensor]] = []
     for epoch in range(config.epochs):
         for rows in _minibatches(count, config.minibatches, device):
             part = Batch(*(column[rows] for column in batch))
-            with autocast(device, bf16):
-                logits, values = network(part.observations)
+            if config.one_pass and rollout.logits.requires_grad:
+                logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
+            else:
+                with autocast(device, bf16):
+                    logits, values = network(part.observations)
             loss, scalars = actor_critic_loss(
                 logits,
                 values,
                 part.actions,
-                None if one_pass else part.old_log_probs,
+                None if config.one_pass else part.old_log_probs,
                 part.old_values,
                 part.advantages,
                 part.returns,
@@ -344,7 +345,7 @@ def train(config: TrainConfig) -> Path | None:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             try:
-                rollout = collector.collect(network)
+                rollout = collector.collect(network, keep_graph=config.one_pass)
             except OSError as error:  # the recorder's disk is full, or its folder is gone
                 disk_error = error
                 break

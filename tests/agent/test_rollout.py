@@ -160,3 +160,23 @@ def test_a_log_over_a_script_knows_every_game(length: int) -> None:
     rows = ([True] * length + [False]) * 3
     games = [game for valid in rows for game in add(log, [5], [valid], [1])]
     assert games == [Game(5 * length, length, length)] * 3
+
+
+def test_a_kept_graph_gives_the_gradient_of_a_second_pass() -> None:
+    def gradients(keep_graph: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        network = PolicyNet(5)
+        network.conv[0].requires_grad_(False)  # as in a finetune
+        collector = Collector(GymWorld("MovingDot-v0", 3), 4, CPU, seed=0, bf16=False)
+        rollout = collector.collect(network, keep_graph)
+        assert rollout.logits.requires_grad == keep_graph
+        logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
+        if not keep_graph:
+            logits, values = network(rollout.observations.flatten(0, 1))
+        (logits.square().sum() + values.square().sum()).backward()
+        return [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+
+    kept, second = gradients(True), gradients(False)
+    assert len(kept) == len(second) == 12
+    for one, other in zip(kept, second, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
