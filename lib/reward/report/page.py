@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from lib.reward.report.figures import Bin, Ceiling, Correlations, Kind, Share
-from lib.reward.report.plot import Plot, gauge, percent, spanned
+from lib.reward.report.plot import Plot, gauge, percent, plain, spanned
 from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Verdict
 
 _STATIC = Path(__file__).with_name("static")
@@ -166,6 +166,7 @@ def curves_section(curves: Sequence[tuple[list[int], list[float], list[float]]],
         spanned([*losses, chance]),
         "epoch",
         "loss, nats a pair",
+        x_text=lambda epoch: plain(epoch) if epoch == round(epoch) else "",
     )
     plot.level(chance)
     for (epochs, train, test), best in zip(curves, kept, strict=True):
