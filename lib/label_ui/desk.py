@@ -363,7 +363,7 @@ class Desk:
         elif order == "random":
             names = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
         if order in ("most", "least"):
-            totals = opinion.look(names)
+            totals = opinion.look(sorted(names, key=self.clip_id))  # by digest: the first ones are of all kinds
             judged, of = len(totals), len(names)
             names = sorted(
                 (name for name, total in totals.items() if not math.isnan(total)),

@@ -78,7 +78,7 @@ export class Curve {
       this.add("line", { class: i === 0 ? "zero" : "grid", x1: LEFT, x2: right, y1: y, y2: y });
       this.add("text", { class: "value", x: LEFT - 7, y: y + 4 }, signed(i * every, every < 1 ? 1 : 0));
     }
-    const apart = tick(rewards.length, (right - LEFT) / 60);
+    const apart = Math.max(rewards.length > 20 ? 5 : 1, tick(rewards.length, (right - LEFT) / 60));
     for (let step = 1; step <= rewards.length; step += step === 1 && apart > 1 ? apart - 1 : apart) {
       this.add("line", { class: "mark", x1: this.x(step - 1), x2: this.x(step - 1), y1: bottom, y2: bottom + 4 });
       this.add("text", { class: "count", x: this.x(step - 1), y: this.height - 6 }, step === 1 ? "step 1" : step);
