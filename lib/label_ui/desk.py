@@ -363,7 +363,8 @@ class Desk:
         elif order == "random":
             names = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
         if order in ("most", "least"):
-            totals = opinion.look(sorted(names, key=self.clip_id))  # by digest: the first ones are of all kinds
+            # By digest, so that the first ones judged are of all environments and times.
+            totals = opinion.look(sorted(names, key=self.clip_id))
             judged, of = len(totals), len(names)
             names = sorted(
                 (name for name, total in totals.items() if not math.isnan(total)),
