@@ -453,6 +453,13 @@ class Charts:
             for tag, value in values.items():
                 self._writer.add_scalar(tag, float(value), step)
 
+    def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
+        """Puts several curves on one chart, under TensorBoard's custom scalars: titles and the tags on each."""
+        if self._writer is not None:
+            self._writer.add_custom_scalars(
+                {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
+            )
+
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Adds a text (Markdown)."""
         if self._writer is not None:

@@ -297,20 +297,26 @@ def test_write_config(tmp_path: Path) -> None:
 
 def test_charts(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
     with runs.Charts(tmp_path) as charts:
         charts.scalars({"reward": 1.5, "loss": 2.0}, 10)
         charts.scalars({"reward": 2.5}, 20)
         charts.text("config", "lr 7e-4")
+        charts.layout({"both": ["reward", "loss"]})
     charts.close()
     charts.scalars({"reward": 9.0}, 30)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("reward")] == [(10, 1.5), (20, 2.5)]
     assert "config/text_summary" in events.Tags()["tensors"]
+    (layout,) = events.Tensors("custom_scalars__config__")
+    together = Layout.FromString(layout.tensor_proto.string_val[0]).category[0]
+    assert [(chart.title, chart.multiline.tag) for chart in together.chart] == [("both", ["reward", "loss"])]
 
     with runs.Charts(None) as silent:
         silent.scalars({"reward": 1.0}, 1)
         silent.text("a", "b")
+        silent.layout({"both": ["reward"]})
 
 
 class Terminal(io.StringIO):

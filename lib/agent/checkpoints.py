@@ -1,4 +1,4 @@
-"""Policy checkpoints: one folder keeps the best by mean score and the latest."""
+"""Policy checkpoints: one folder keeps the best by each criterion and the latest."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,9 @@ from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.cli import UserError
 from lib.runs import load_checkpoint, save_checkpoint
+
+LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
+"""Names of a folder's links."""
 
 
 def load_policy(path: Path) -> tuple[PolicyNet, dict[str, Any]]:
@@ -37,9 +40,11 @@ def check_actions(network: PolicyNet, num_actions: int, path: Path, env_id: str)
 
 
 class CheckpointFolder:
-    """`model_<step>-rw=<score>-steps=<steps>.dat` files, of which at most two are kept.
+    """`model_<step>-rw=<score>-steps=<steps>.dat` files, of which few are kept: those that a link points to.
 
-    `best.dat` and `latest.dat` are symbolic links to them, for scripts and for the next stage.
+    The symbolic links are for scripts and for the next stage: `best.dat` by mean score and `latest.dat`, and in a
+    finetune `best-learned.dat` by learned return and `best-teacher.dat` by the teacher's preference for it over the
+    policy that it started from, where these are measured.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,8 +53,9 @@ class CheckpointFolder:
         except OSError as error:
             raise UserError(f"--save {root}: expected a folder to write to: {error.strerror}") from error
         self._root = root
-        self._best_score = -float("inf")
+        self._best: dict[str, float] = {}
         self._written: set[str] = set()
+        self._kept: set[str] = set()
 
     def save(
         self,
@@ -60,7 +66,7 @@ class CheckpointFolder:
         parents: dict[str, Any],
         evaluated: bool = True,
     ) -> Path:
-        """Writes a checkpoint as the latest, and as the best where its mean score is the highest so far.
+        """Writes a checkpoint as the latest, and as the best by each criterion where it is the highest so far.
 
         Args:
           network: the policy.
@@ -87,6 +93,7 @@ class CheckpointFolder:
                         "scores": games.scores.tolist(),
                         "steps": games.steps.tolist(),
                         **{measure: values.tolist() for measure, values in games.measures.items()},
+                        **games.overall,
                     }
                     if evaluated
                     else {},
@@ -95,25 +102,49 @@ class CheckpointFolder:
                 parents,
             )
             self._written.add(name)
-            if evaluated and score > self._best_score:
-                self._best_score = score
-                self._point("best.dat", name)
+            for link, value in _criteria(games).items() if evaluated else ():
+                if value > self._best.get(link, -float("inf")):
+                    self._best[link] = value
+                    self._point(link, name)
             self._point("latest.dat", name)
+            self._prune()
         except OSError as error:
             raise UserError(f"--save {self._root}: could not write {name}: {error.strerror}") from error
         return self._root / name
 
-    def _point(self, link: str, name: str) -> None:
-        """Moves a link to a new checkpoint and drops the old one unless the other link still wants it.
+    def keep_best(self) -> Path:
+        """Keeps the best by mean score for good, whatever is better later on.
 
-        What an earlier run left in the folder is not dropped: it may be hours of work.
+        Returns:
+          The file.
         """
-        path = self._root / link
-        old = path.readlink() if path.is_symlink() else None
+        path = self._root / (self._root / "best.dat").readlink()
+        self._kept.add(path.name)
+        return path
+
+    def _point(self, link: str, name: str) -> None:
+        """Moves a link to a new checkpoint."""
         fresh = self._root / f".{link}.new"
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(name)
-        fresh.replace(path)
-        wanted = {(self._root / other).resolve().name for other in ("best.dat", "latest.dat")}
-        if old is not None and old.name in self._written - wanted:
-            (self._root / old.name).unlink(missing_ok=True)
+        fresh.replace(self._root / link)
+
+    def _prune(self) -> None:
+        """Drops the checkpoints that no link wants any more.
+
+        What an earlier run left in the folder is not dropped: it may be hours of work.
+        """
+        wanted = {(self._root / link).resolve().name for link in LINKS} | self._kept
+        for name in self._written - wanted:
+            (self._root / name).unlink(missing_ok=True)
+        self._written &= wanted
+
+
+def _criteria(games: Evaluation) -> dict[str, float]:
+    """What the best is chosen by, by the name of its link."""
+    found = {"best.dat": float(games.scores.mean())}
+    if "learned" in games.measures:
+        found["best-learned.dat"] = float(games.measures["learned"].mean())
+    if "preferred" in games.overall:
+        found["best-teacher.dat"] = games.overall["preferred"]
+    return found

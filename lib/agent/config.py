@@ -58,7 +58,7 @@ class TrainConfig:
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment: any Atari id or Gymnasium id")
     save: Path | None = flag(
-        default=None, help="folder for checkpoints: the best by mean score and the latest"
+        default=None, help="folder for checkpoints: the best by each criterion and the latest"
     )
     db_path: Path | None = flag(default=None, help="folder in which 50-step segments are recorded")
     reward: Path | None = flag("-r", default=None, help="reward model that replaces the game's score")
@@ -159,6 +159,17 @@ class TrainConfig:
 
     eval_every: int = flag(default=250_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")
+    teacher: str | None = flag(
+        default=None,
+        help="simulated teacher who compares fresh clips of a finetune with each other and with those of its start",
+    )
+    drift_patience: int = flag(
+        default=3,
+        min=1,
+        metavar="N",
+        help="say so when for N evaluations the learned return is up, score and agreement on fresh clips are down",
+    )
+    stop_on_drift: bool = flag(default=False, help="and stop")
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     env_threads: int = flag(default=0, min=0, help="emulator threads; 0: one per core")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
@@ -183,6 +194,10 @@ class TrainConfig:
             raise UserError("--kl expects a policy to stay near: add -m FILE")
         if self.kl_target and not self.kl:
             raise UserError("--kl-target expects a price to adapt: add --kl 0.02, say")
+        if self.teacher is not None and not self.finetunes:
+            raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
+        if self.stop_on_drift and self.reward is None:
+            raise UserError("--stop-on-drift expects a learned reward that may be exploited: add -r FILE")
         batch = self.rollout * self.num_envs
         if self.kl_target and self.kl_horizon < batch:
             raise UserError(
@@ -205,3 +220,8 @@ class TrainConfig:
     def one_pass(self) -> bool:
         """Whether an update looks at its rollout once, as A2C does."""
         return self.epochs == 1 and self.minibatches == 1
+
+    @property
+    def finetunes(self) -> bool:
+        """Whether what the policy becomes is compared with what it was: on a learned reward, or near a reference."""
+        return self.reward is not None or self.finetune or self.kl > 0

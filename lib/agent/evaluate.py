@@ -1,6 +1,7 @@
 """Full games: every number this project reports about a policy comes from here."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ import torch
 from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
+from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
 from lib.envs.observation import Observer
 from lib.envs.world import World
@@ -23,14 +25,28 @@ class Evaluation:
     steps: np.ndarray
     """int64 `[N]`: its length."""
     measures: dict[str, np.ndarray]
-    """float64 `[N]` by name: what a probe read, averaged over the steps of each game, and what was counted in it."""
+    """float64 `[N]` by name: what a probe read, averaged over the steps of each game, what was counted in it, and what
+    a `Watch` made of it."""
+    overall: dict[str, float] = field(default_factory=dict)
+    """Figures of all games together, by name."""
+
+    @property
+    def figures(self) -> dict[str, np.ndarray]:
+        """All there is by name, `[N]`, or `[1]` for what is of all games together."""
+        together = {name: np.array([value]) for name, value in self.overall.items()}
+        return {"score": self.scores, "steps": self.steps, **self.measures, **together}
 
     def __str__(self) -> str:
-        measures = "".join(f"  {name} {values.mean():.2f}" for name, values in self.measures.items())
+        named = {name: values.mean() for name, values in self.measures.items()} | self.overall
+        measures = "".join(f"  {name} {value:.2f}" for name, value in named.items())
         return (
             f"score {format_mean(self.scores)} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
             f"  steps {self.steps.mean():.0f}{measures}"
         )
+
+
+class CutShort(Exception):
+    """An evaluation was asked to end before its games had; there is nothing to report."""
 
 
 @torch.no_grad()
@@ -42,6 +58,8 @@ def evaluate(
     bf16: bool,
     probes: dict[str, Probe] | None = None,
     counter: Counter | None = None,
+    watch: Watch | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Plays one full game in every environment of a world, with sampled actions.
 
@@ -55,9 +73,14 @@ def evaluate(
       bf16: whether it computes in bf16.
       probes: measures to read off the frames.
       counter: of events in the B games; a new one, as it remembers.
+      watch: what else to measure; a new one, as it remembers.
+      stop: asked at every step whether to give up.
 
     Returns:
       The B games.
+
+    Raises:
+      CutShort: `stop` said so.
     """
     envs = world.num_envs
     probes = probes or {}
@@ -70,6 +93,8 @@ def evaluate(
     readings = {name: np.zeros(envs) for name in probes}
     counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
     while True:
+        if stop is not None and stop():
+            raise CutShort
         for name, probe in probes.items():
             reading = probe(step.frames)
             seen = running & ~np.isnan(reading)
@@ -79,17 +104,25 @@ def evaluate(
             counter.push(step.frames)
             for name, count in counter.counts().items():
                 counts[name][running] = count[running]
-        observation = observer.push(
-            torch.from_numpy(step.frames).to(device), torch.from_numpy(step.reset).to(device)
-        )
+        frames = torch.from_numpy(step.frames).to(device)
+        observation = observer.push(frames, torch.from_numpy(step.reset).to(device))
         with autocast(device, bf16):
             logits, _ = network(observation)
-        world.send(sample_actions(logits, generator).cpu().numpy())
+        actions = sample_actions(logits, generator)
+        chosen = actions.cpu().numpy()
+        world.send(chosen)
+        if watch is not None:  # while the emulator works
+            watch.record(step.frames, chosen)
+            watch.judge(frames, observation, logits, actions)
         step = world.recv()
         running &= ~step.reset
+        if watch is not None:
+            watch.after(step, running)
         if not running.any():
             break
         scores[running] += step.score[running]
         steps[running] += 1
     means = {name: sums[name] / np.maximum(readings[name], 1) for name in probes}
-    return Evaluation(scores, steps, means | counts)
+    if watch is None:
+        return Evaluation(scores, steps, means | counts)
+    return Evaluation(scores, steps, means | counts | watch.measures(steps), watch.overall())

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +16,18 @@ from torch import nn
 from lib.agent.actor_critic import actor_critic_loss, log_prob_of
 from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
 from lib.agent.config import TrainConfig
-from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.evaluate import CutShort, Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
+from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
 from lib.envs.make import counter, make_world, probes
+from lib.envs.world import World
 from lib.preferences.recorder import SegmentRecorder
-from lib.reward.model import load_reward_model
+from lib.preferences.teachers import Teacher, make_teacher
+from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import (
     Charts,
     Interrupt,
@@ -265,6 +268,88 @@ class _Monitor:
         self.resume()
 
 
+class _Examiner:
+    """Evaluates the policy, says and charts what it finds; in a finetune, also what became of it since the start.
+
+    Attributes:
+      readings: of every evaluation so far.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        arena: World,
+        device: torch.device,
+        bf16: bool,
+        reward: RewardModel | None,
+        reference: PolicyNet | None,
+        teacher: Teacher | None,
+        charts: Charts,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.readings: list[Reading] = []
+        self._config, self._arena, self._device, self._bf16 = config, arena, device, bf16
+        self._reward, self._reference, self._teacher = reward, reference, teacher
+        self._charts, self._progress, self._stop = charts, progress, stop
+        self._first: dict[str, np.ndarray] | None = None
+        self._baseline: list[float] | None = None
+
+    def examine(self, network: PolicyNet, steps: int) -> Evaluation:
+        """Evaluates the policy after so many steps of training.
+
+        Raises:
+          CutShort: the end was asked for meanwhile.
+        """
+        config, seed = self._config, _EVAL_SEED + self._config.seed
+        watch = None
+        if config.finetunes:
+            watch = Watch(
+                self._arena,
+                self._device,
+                self._bf16,
+                seed,
+                self._reward,
+                self._reference,
+                self._teacher,
+                self._baseline,
+            )
+        events = counter(config.env, config.eval_games)
+        result = evaluate(
+            network,
+            self._arena,
+            seed,
+            self._device,
+            self._bf16,
+            probes(config.env),
+            events,
+            watch,
+            self._stop,
+        )
+        self.readings.append(_reading(result, steps))
+        self._charts.scalars(_evaluation_scalars(result), steps)
+        if watch is not None:
+            if self._first is None:
+                self._first, self._baseline = result.figures, watch.clip_values()
+                self._charts.layout(
+                    {
+                        "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],
+                        "finetune: as measured": [_tag(name) for name in CHARTED],
+                    }
+                )
+            since = changes(result.figures, self._first)
+            self._charts.scalars({f"finetune/{name}": value for name, value in since.items()}, steps)
+        self._progress.line(f"{format_count(steps)} steps: {result}")
+        return result
+
+
+def _reading(result: Evaluation, steps: int) -> Reading:
+    score, half = mean_interval(result.scores)
+    means = {name: float(values.mean()) for name, values in result.figures.items()}
+    parts = {name: means.get(name) for name in ("learned", "agreement", "disagreement")}
+    return Reading(steps, score, 0.0 if np.isnan(half) else half, **parts)
+
+
 def train(config: TrainConfig) -> Path | None:
     """Trains a policy as the configuration says.
 
@@ -279,6 +364,7 @@ def train(config: TrainConfig) -> Path | None:
     torch.manual_seed(config.seed)
     parents: dict[str, Any] = {}
     # What may be refused comes first: starting the emulators takes longest.
+    teacher = None if config.teacher is None else make_teacher(config.teacher)
     start = None if config.model is None else load_policy(config.model)
     reward = (
         None if config.reward is None else load_reward_model(config.reward, device, bf16, config.pessimism)
@@ -326,9 +412,11 @@ def train(config: TrainConfig) -> Path | None:
         network.conv.requires_grad_(not config.freeze_convs)
         trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
         optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
-        leash = None
-        if config.kl or config.finetune:
-            leash = Leash(copy.deepcopy(network), config.kl, config.kl_target, config.kl_horizon)
+        leash, reference = None, None
+        if config.finetunes and config.model is not None:
+            reference = copy.deepcopy(network).requires_grad_(False)
+        if reference is not None and (config.kl or config.finetune):
+            leash = Leash(reference, config.kl, config.kl_target, config.kl_horizon)
         collector = Collector(
             world, config.rollout, device, config.seed, bf16, reward.pay if reward else None, recorder
         )
@@ -339,8 +427,17 @@ def train(config: TrainConfig) -> Path | None:
         saved, saved_at = None, 0
         steps, updates, next_eval = 0, 0, config.eval_every
         disk_error: OSError | None = None
+        drifted = False
         interrupt = stack.enter_context(Interrupt())
-        while steps < config.steps and not interrupt.asked:
+        examiner = _Examiner(
+            *(config, arena, device, bf16, reward, reference, teacher, charts, progress),
+            stop=lambda: interrupt.asked,
+        )
+        if config.finetunes:  # what the policy was before
+            with contextlib.suppress(CutShort):
+                examiner.examine(network, 0)
+            monitor.resume()
+        while steps < config.steps and not interrupt.asked and not drifted:
             lr = config.lr * max(0.0, 1 - steps / config.lr_decay_steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -360,32 +457,66 @@ def train(config: TrainConfig) -> Path | None:
             monitor.after(rollout, parts, steps, lr)
             if not interrupt.asked and (steps >= next_eval or steps >= config.steps):
                 next_eval = steps + config.eval_every
-                events = counter(config.env, config.eval_games)
-                seed = _EVAL_SEED + config.seed
-                result = evaluate(network, arena, seed, device, bf16, probes(config.env), events)
-                charts.scalars(_evaluation_scalars(result), steps)
-                progress.line(f"{format_count(steps)} steps: {result}")
+                try:
+                    result = examiner.examine(network, steps)
+                except CutShort:
+                    break
                 if folder is not None:
                     saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
+                warning = drifting(examiner.readings, config.drift_patience)
+                if warning is not None:
+                    progress.line(f"{warning}; {_best_before(examiner, config, folder)}")
+                    drifted = config.stop_on_drift
                 monitor.resume()
         if folder is not None and steps > saved_at:
             saved = folder.save(network, steps, monitor.games_seen(), kept_config, parents, evaluated=False)
-        where = f"saved {saved}" if saved else "nothing saved: no --save"
+        where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if folder else '--save'}"
         if disk_error is not None:
             raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")
         if interrupt.asked:
             progress.line(f"stopped by request, {where}")
-        elif saved is not None:
-            progress.line(f"{where}; the best is {saved.parent / 'best.dat'}")
+        else:
+            if drifted:
+                where = f"stopped by --stop-on-drift, {where}"
+            if saved is not None:
+                where += f"; {_best(examiner, config, saved.parent)}"
+            if drifted or saved is not None:
+                progress.line(where)
         return saved
 
 
+def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFolder | None) -> str:
+    """Keeps the best checkpoint before a drift, and says which one that is."""
+    best = best_before(examiner.readings, config.drift_patience)
+    if best is not None and best.steps == 0:
+        return f"the best before it is {_start(config)}"
+    return (
+        "no checkpoint is kept: no --save"
+        if folder is None
+        else f"the best before it is kept: {folder.keep_best()}"
+    )
+
+
+def _best(examiner: _Examiner, config: TrainConfig, save: Path) -> str:
+    """Which policy did best at the score, as the last words of a run."""
+    first, *others = examiner.readings
+    if config.finetunes and others and max(reading.score for reading in others) <= first.score:
+        return f"no checkpoint beat {_start(config)} (score {first.score:.1f})"
+    return f"the best is {save / 'best.dat'}"
+
+
+def _start(config: TrainConfig) -> str:
+    return "the policy it started from" + ("" if config.model is None else f", {config.model}")
+
+
 def _evaluation_scalars(result: Evaluation) -> dict[str, float]:
-    mean, half = mean_interval(result.scores)
     return {
-        "test_reward": mean,
-        "test_reward_interval": half,
+        "test_reward_interval": mean_interval(result.scores)[1],
         "test_reward_best": float(result.scores.max()),
-        "test_steps": float(result.steps.mean()),
-        **{f"test_{name}": float(values.mean()) for name, values in result.measures.items()},
+        **{_tag(name): float(values.mean()) for name, values in result.figures.items()},
     }
+
+
+def _tag(name: str) -> str:
+    """The chart of a figure of an evaluation."""
+    return "test_reward" if name == "score" else f"test_{name}"
