@@ -49,6 +49,7 @@ class FreshClips:
         self._scores = np.empty((games, SEGMENT_LENGTH), np.float32)
         self._terminal = np.empty((games, SEGMENT_LENGTH), bool)
         self._length, self._begun, self._place = (np.zeros(games, int) for _ in range(3))
+        self._running = np.ones(games, bool)
         self._start: list[torch.Tensor | None] = [None] * games
         self._clips: dict[tuple[int, int], tuple[float, torch.Tensor | None]] = {}
 
@@ -60,7 +61,8 @@ class FreshClips:
           actions: int64 `[B]`.
           learned: float64 `[B]`, the learned return of each game so far, where there is one.
         """
-        for game, length in enumerate(self._length):
+        for game in map(int, np.flatnonzero(self._running)):
+            length = self._length[game]
             if length == 0:
                 begun = int(self._begun[game])
                 self._place[game] = begun if begun < _CLIPS else self._rng.integers(begun + 1)
@@ -77,7 +79,8 @@ class FreshClips:
           running: bool `[B]`, games that this step belongs to.
           learned: as in `before`, this step included.
         """
-        for game in map(int, np.flatnonzero(running[: len(self._length)])):
+        self._running &= running[: len(self._running)]
+        for game in map(int, np.flatnonzero(self._running)):
             at = self._length[game]
             self._scores[game, at], self._terminal[game, at] = step.score[game], step.terminal[game]
             self._length[game] = (at + 1) % SEGMENT_LENGTH
