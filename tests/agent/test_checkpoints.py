@@ -53,6 +53,58 @@ def test_keeps_the_best_and_the_latest(tmp_path: Path, network: PolicyNet) -> No
     assert not (root / "best.dat").readlink().is_absolute()  # the folder can be moved
 
 
+def judged(score: float, learned: float, preferred: float | None = None) -> Evaluation:
+    overall = {} if preferred is None else {"preferred": preferred}
+    return Evaluation(np.array([score]), np.array([580]), {"learned": np.array([learned])}, overall)
+
+
+def pointed(root: Path) -> dict[str, int]:
+    """Steps of the checkpoint that each link points to."""
+    return {
+        link.name.removesuffix(".dat"): int(link.resolve().name.split("_")[1].split("-")[0])
+        for link in root.iterdir()
+        if link.is_symlink()
+    }
+
+
+def test_keeps_the_best_by_each_criterion(tmp_path: Path, network: PolicyNet) -> None:
+    folder = CheckpointFolder(tmp_path)
+    seen = []
+    for steps, measured in [
+        (1, judged(50, 1, 0.6)),
+        (2, judged(60, 0, 0.5)),
+        (3, judged(40, 3, 0.7)),
+        (4, judged(40, 3, None)),
+        (5, judged(30, 4, 0.7)),
+        (6, judged(70, 0, 0.8)),
+    ]:
+        folder.save(network, steps, measured, {}, {})
+        seen.append([pointed(tmp_path)[f"best{by}"] for by in ("", "-learned", "-teacher")])
+        assert set(kept(tmp_path)) == {path.resolve().name for path in tmp_path.iterdir()}
+    assert seen == [[1, 1, 1], [2, 1, 1], [2, 3, 3], [2, 3, 3], [2, 5, 3], [6, 5, 6]]
+    content = torch.load(tmp_path / "best-teacher.dat", weights_only=True)
+    assert content["evaluation"] == {"scores": [70], "steps": [580], "learned": [0], "preferred": 0.8}
+    folder.save(network, 7, judged(90, 9, 0.9), {}, {}, evaluated=False)
+    assert pointed(tmp_path) == {"best": 6, "best-learned": 5, "best-teacher": 6, "latest": 7}
+
+
+def test_there_is_no_best_by_what_is_not_measured(tmp_path: Path, network: PolicyNet) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(network, 1, judged(50, -3), {}, {})
+    assert set(pointed(tmp_path)) == {"best", "best-learned", "latest"}
+
+
+def test_what_is_kept_for_good_outlives_a_better_one(tmp_path: Path, network: PolicyNet) -> None:
+    folder = CheckpointFolder(tmp_path)
+    first = folder.save(network, 1, games(50), {}, {})
+    folder.save(network, 2, games(40), {}, {})
+    assert folder.keep_best() == first
+    for steps in (3, 4):
+        last = folder.save(network, steps, games(50 + steps), {}, {})
+    assert kept(tmp_path) == [first.name, last.name]
+    assert pointed(tmp_path) == {"best": 4, "latest": 4}
+
+
 def test_games_that_are_no_evaluation_make_no_best(tmp_path: Path, network: PolicyNet) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.save(network, 50, games(500), {}, {}, evaluated=False)

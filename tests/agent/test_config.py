@@ -54,6 +54,15 @@ def test_a_finetune_is_gentle() -> None:
             {"kl": 0.1, "kl_target": 0.1, "model": MODEL, "kl_horizon": 300},
             r"--kl-horizon 300: expected at least the 320 steps of an update \(--rollout 5 × --num-envs 64\)",
         ),
+        (
+            {"teacher": "score"},
+            "--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune",
+        ),
+        ({"teacher": "score", "model": MODEL}, "--teacher expects a finetune"),
+        (
+            {"stop_on_drift": True},
+            "--stop-on-drift expects a learned reward that may be exploited: add -r FILE",
+        ),
         ({"clip": 0.1}, "--clip expects an algorithm of several passes, a2c makes one: add --algo ppo"),
         ({"epochs": 3}, "--epochs expects"),
         ({"minibatches": 2}, "--minibatches expects"),
@@ -76,6 +85,8 @@ def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) 
         {"epochs": 1, "clip": 0.0},  # says no more than a2c does
         {"kl": 0.1, "kl_target": 0.01, "model": MODEL},
         {"reward": REWARD, "score_weight": 0.1},
+        {"reward": REWARD, "teacher": "score", "stop_on_drift": True},
+        {"model": MODEL, "finetune": True, "teacher": "score"},
         {"algo": "ppo", "rollout": 2, "num_envs": 2},
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ppo")
     train(root, "-n", "v0", "--algo", "ppo", "--steps", 300, "--rollout", 16, "--save", "v0")
     torch.manual_seed(0)
-    model = RewardModel([Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3)], torch.device("cpu"))
+    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
+    model = RewardModel(members, torch.device("cpu"))
     save_reward_model(root / "reward.dat", model, {}, {}, {})
     return root
 
@@ -60,9 +62,18 @@ def test_a_finetune_on_a_leash(trained: Path, algo: str) -> None:
         trained,
         *("-n", f"v1-{algo}", "-m", "v0/best.dat", "-r", "reward.dat", "--finetune", "--algo", algo),
         *("--kl", 0.1, "--kl-target", 0.02, "--score-weight", 0.5, "--critic-warmup", 1),
+        *("--teacher", "score", "--drift-patience", 2, "--stop-on-drift"),
         *("--steps", 300, "--rollout", 16, "--save", f"v1-{algo}"),
     )
     assert done.stderr == ""
+    lines = [line for line in done.stdout.splitlines() if " steps: score" in line]
+    assert [line.split()[0] for line in lines] == ["0", "320"]
+    for line in lines:
+        assert re.search(
+            r"  learned -?[\d.]+  disagreement [\d.]+  kl [\d.]+  agreement [\d.]+  preferred", line
+        )
+    links = {path.name for path in (trained / f"v1-{algo}").iterdir() if path.is_symlink()}
+    assert links == {"best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat"}
     before, after = (
         torch.load(trained / folder, weights_only=True)["state_dict"]
         for folder in ("v0/best.dat", f"v1-{algo}/latest.dat")

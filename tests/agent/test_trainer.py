@@ -1,19 +1,24 @@
 """What training does when the world around it fails, when its critic warms up, and what it charts."""
 
 import errno
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from lib.agent import trainer
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.trainer import train
 from lib.cli import UserError
 from lib.preferences.recorder import SegmentRecorder
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from lib.runs import Charts
 
 
@@ -151,3 +156,164 @@ def test_the_same_seed_gives_the_same_ppo(tmp_path: Path) -> None:
     ]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.fixture(scope="module")
+def reward(start: Path) -> Path:
+    """An ensemble of two that was never fitted."""
+    torch.manual_seed(0)
+    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
+    path = start.parent / "reward.dat"
+    save_reward_model(path, RewardModel(members, torch.device("cpu")), {}, {}, {})
+    return path
+
+
+def finetune(start: Path, reward: Path, root: Path, **flags: Any) -> TrainConfig:
+    """Evaluates before the first update and after each of 10 steps."""
+    small: dict[str, Any] = {"steps": 50, "eval_every": 10, "save": root / "save", "runs": root / "runs"}
+    return dot(root, model=start, reward=reward, finetune=True, **(small | flags))
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float, float]) -> None:
+    """Has successive evaluations find these scores, learned returns and agreements."""
+    evaluations = iter(found)
+
+    def evaluate(*_: object) -> Evaluation:
+        score, learned, agreed = next(evaluations)
+        measures = {"learned": np.full(2, learned)}
+        return Evaluation(np.full(2, score), np.full(2, 100), measures, {"agreement": agreed})
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+
+
+PARTING = [(40.0, 1.0, 0.6), (50.0, 2.0, 0.7), (45.0, 3.0, 0.6), (40.0, 5.0, 0.55), (30.0, 8.0, 0.5)]
+"""The best is at 10 steps, and two evaluations later they have parted."""
+
+
+def test_a_drift_is_said_and_stops_the_run_where_asked(
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scripted(monkeypatch, *PARTING)
+    last = train(finetune(start, reward, tmp_path, drift_patience=2, stop_on_drift=True))
+    save = tmp_path / "save"
+    assert last == save / "model_000030-rw=40-steps=100.dat"
+    best = save / "model_000010-rw=50-steps=100.dat"
+    said = capsys.readouterr().out.splitlines()
+    assert (
+        "drift: since 10 steps the learned return rose from 2.0 to 5.0 while the score fell from 50.0 to 40.0 and "
+        f"agreement with the teacher from 0.70 to 0.55; the best before it is kept: {best}"
+    ) in said
+    assert f"stopped by --stop-on-drift, saved {last}; the best is {save / 'best.dat'}" in said
+    assert (save / "best.dat").resolve() == best
+    assert (save / "best-learned.dat").resolve() == last
+
+
+def test_a_drift_alone_stops_nothing_and_what_was_best_before_it_stays(
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scripted(monkeypatch, *PARTING, (90.0, 9.0, 0.9))
+    last = train(finetune(start, reward, tmp_path, drift_patience=2))
+    assert last is not None
+    names = {path.name for path in (tmp_path / "save").iterdir() if not path.is_symlink()}
+    assert names == {"model_000010-rw=50-steps=100.dat", "model_000050-rw=90-steps=100.dat"}
+    said = capsys.readouterr().out
+    assert said.count("drift: ") == 2
+    assert f"saved {last}; the best is {tmp_path / 'save' / 'best.dat'}\n" in said
+
+
+def test_a_finetune_that_only_lost_says_so(
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scripted(monkeypatch, (60.0, 1.0, 0.8), *PARTING)
+    train(finetune(start, reward, tmp_path, drift_patience=3, stop_on_drift=True))
+    said = capsys.readouterr().out
+    assert f"to 0.55; the best before it is the policy it started from, {start}\n" in said
+    assert f"steps=100.dat; no checkpoint beat the policy it started from, {start} (score 60.0)\n" in said
+
+
+def test_every_evaluation_of_a_finetune_is_on_one_chart(
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    charted: list[dict[str, float]],
+) -> None:
+    layouts: list[Mapping[str, list[str]]] = []
+    monkeypatch.setattr(Charts, "layout", lambda self, charts: layouts.append(charts))
+    train(finetune(start, reward, tmp_path, steps=20, teacher="score", lr=0.02, eval_games=3))
+    changes = [point for point in charted if "finetune/score" in point]
+    measured = [point for point in charted if "test_reward" in point]
+    assert len(changes) == len(measured) == 3
+    (layout,) = layouts
+    together, raw = layout.values()
+    names = ("learned", "score", "steps", "kl", "disagreement", "agreement", "preferred")
+    assert list(changes[0]) == [f"finetune/{name}" for name in names] == together[: len(names)]
+    assert set(changes[0].values()) == {0}
+    assert set(raw) & set(measured[0]) == {
+        *("test_reward", "test_steps", "test_learned", "test_kl", "test_disagreement"),
+        *("test_agreement", "test_preferred"),
+    }
+    assert measured[0]["test_preferred"] == 0.5
+    assert measured[0]["test_kl"] == 0 < measured[2]["test_kl"] == changes[2]["finetune/kl"]
+    assert measured[0]["test_disagreement"] > 0
+    assert changes[2]["finetune/score"] == pytest.approx(
+        (measured[2]["test_reward"] - measured[0]["test_reward"]) / measured[0]["test_reward"]
+    )
+
+
+def test_plain_training_is_not_evaluated_before_it_begins(
+    tmp_path: Path, charted: list[dict[str, float]]
+) -> None:
+    train(dot(tmp_path, steps=20))
+    assert sum("test_reward" in point for point in charted) == 1
+    assert not any("test_learned" in point or "finetune/score" in point for point in charted)
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_an_interrupted_evaluation_is_none(
+    when: int,
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calls = 0
+
+    def interrupted(*arguments: Any) -> Evaluation:
+        nonlocal calls
+        calls += 1
+        if calls == when + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(trainer, "evaluate", interrupted)
+    saved = train(finetune(start, reward, tmp_path))
+    assert calls == when + 1
+    said = capsys.readouterr().out
+    assert said.count("steps: score") == when
+    if when == 0:
+        assert saved is None
+        assert "stopped by request, nothing saved: no step made\n" in said
+    else:
+        assert f"stopped by request, saved {saved}\n" in said
+        content = torch.load(tmp_path / "save" / "latest.dat", weights_only=True)
+        assert (content["steps"], content["evaluation"]) == (10, {})
+        assert not (tmp_path / "save" / "best.dat").exists()
+
+
+def test_an_unknown_teacher_is_refused_at_once(start: Path, reward: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--teacher nobody: expected one of"):
+        train(finetune(start, reward, tmp_path, teacher="nobody"))
