@@ -169,7 +169,7 @@ class TrainConfig:
         metavar="N",
         help="say so when for N evaluations the learned return is up, score and agreement on fresh clips are down",
     )
-    stop_on_drift: bool = flag(default=False, help="and stop")
+    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience is over")
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     env_threads: int = flag(default=0, min=0, help="emulator threads; 0: one per core")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")

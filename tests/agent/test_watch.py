@@ -200,10 +200,11 @@ DRIFT = [
 
 
 def without(readings: list[Reading], *names: str) -> list[Reading]:
-    return [reading._replace(**dict.fromkeys(names, None)) for reading in readings]
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    return [reading._replace(**nothing) for reading in readings]
 
 
-def changed(readings: list[Reading], at: int, **values: float) -> list[Reading]:
+def changed(readings: list[Reading], at: int, **values: Any) -> list[Reading]:
     return [reading._replace(**values) if i == at else reading for i, reading in enumerate(readings)]
 
 
