@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from lib.cli import UserError, one_line
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 FORMAT_VERSION = 1
@@ -464,6 +465,11 @@ class Charts:
         """Adds a text (Markdown)."""
         if self._writer is not None:
             self._writer.add_text(tag, text, step)
+
+    def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
+        """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
+        if self._writer is not None:
+            self._writer.add_image(tag, image, step, dataformats="HWC")
 
     def close(self) -> None:
         """Writes what is buffered; calls after it do nothing."""

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -299,11 +300,13 @@ def test_charts(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
+    picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     with runs.Charts(tmp_path) as charts:
         charts.scalars({"reward": 1.5, "loss": 2.0}, 10)
         charts.scalars({"reward": 2.5}, 20)
         charts.text("config", "lr 7e-4")
         charts.layout({"both": ["reward", "loss"]})
+        charts.image("clip", picture, 20)
     charts.close()
     charts.scalars({"reward": 9.0}, 30)
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -312,11 +315,17 @@ def test_charts(tmp_path: Path) -> None:
     (layout,) = events.Tensors("custom_scalars__config__")
     together = Layout.FromString(layout.tensor_proto.string_val[0]).category[0]
     assert [(chart.title, chart.multiline.tag) for chart in together.chart] == [("both", ["reward", "loss"])]
+    (image,) = events.Images("clip")
+    assert (image.step, image.width, image.height) == (20, 7, 5)
+    shown = cv2.imdecode(np.frombuffer(image.encoded_image_string, np.uint8), cv2.IMREAD_COLOR_RGB)
+    assert shown is not None
+    assert np.array_equal(shown, picture)
 
     with runs.Charts(None) as silent:
         silent.scalars({"reward": 1.0}, 1)
         silent.text("a", "b")
         silent.layout({"both": ["reward"]})
+        silent.image("clip", picture)
 
 
 class Terminal(io.StringIO):

@@ -336,6 +336,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "labels.json, found none",
     ),
     "03 too few labels": (["03_reward_train.py", "-n", "x", "-o", "out", "few"], "at least 10 labels"),
+    "03 no folder for models": (
+        ["03_reward_train.py", "-n", "x", "-o", "FILE", "few"],
+        "-o FILE: expected a folder to write to",
+    ),
     "04 missing model": (["04_play.py", "-m", "none.dat"], "none.dat"),
     "04 wrong flag": (["04_play.py", "-m", "none.dat", "--game", "5"], "--games"),
     "04 policy of another game": (["04_play.py", "-m", "DOT", "-e", "SeaquestNoFrameskip-v4"], "5 actions"),

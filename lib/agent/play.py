@@ -11,11 +11,12 @@ import torch
 
 from lib.agent.checkpoints import check_actions, load_policy
 from lib.agent.play_config import PlayConfig
-from lib.agent.video import FRAMES_PER_SECOND, VideoWriter, with_reward_strip
+from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
 from lib.envs.atari import FRAME_SKIP, TIME_LIMIT, atari_spec
 from lib.envs.make import make_world
 from lib.envs.observation import Observer
+from lib.envs.world import STEPS_PER_SECOND
 from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import format_mean, resolve_device
 
@@ -140,7 +141,7 @@ def _play_one(
     steps: Iterator[PlayedStep], game: int, reward: RewardModel | None, record: Path | None
 ) -> tuple[float, int, float]:
     """Plays a game to its end; its score, length and learned return."""
-    video = None if record is None else VideoWriter(record / f"game-{game + 1:02d}.mp4", FRAMES_PER_SECOND)
+    video = None if record is None else VideoWriter(record / f"game-{game + 1:02d}.mp4", STEPS_PER_SECOND)
     score, count, paid = 0.0, 0, []
     try:
         for step in steps:

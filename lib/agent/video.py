@@ -9,9 +9,6 @@ import numpy as np
 
 from lib.cli import UserError
 
-FRAMES_PER_SECOND = 15
-"""The game's own pace: 60 emulator frames a second, 4 to a step."""
-
 _SCALE = 3
 _STRIP_ROWS = 32
 _WINDOW = 150  # steps that the strip looks back

@@ -4,6 +4,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+STEPS_PER_SECOND = 15
+"""An Atari game's own pace: 60 emulator frames a second, 4 to a step."""
+
 
 class Step(NamedTuple):
     """What a world says after a reset or after a step of its B environments.

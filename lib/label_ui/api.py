@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from lib.cli import UserError
+from lib.envs.world import STEPS_PER_SECOND
 from lib.label_ui.desk import Desk, NotSaved, Order
 from lib.label_ui.messages import (
     BatchReply,
@@ -32,8 +33,6 @@ from lib.label_ui.messages import (
 from lib.preferences.segments import SegmentError
 
 STATIC = Path(__file__).parent / "static"
-STEPS_PER_SECOND = 15.0
-"""The game's own pace: 60 emulator frames a second, 4 a step."""
 
 Found = TypeVar("Found")
 ClipId = Annotated[str, Segment(pattern=r"^[0-9a-f]{16}$")]

@@ -19,7 +19,7 @@ import numpy as np
 
 from lib.label_ui.ahead import Ahead
 from lib.label_ui.clips import Clip, ClipStore
-from lib.label_ui.ledger import RECHECK, Entry, Labeller, Ledger, verdict
+from lib.label_ui.ledger import Entry, Labeller, Ledger, verdict
 from lib.label_ui.messages import (
     BatchReply,
     BatchRequest,
@@ -37,7 +37,7 @@ from lib.label_ui.messages import (
     VoteReply,
 )
 from lib.label_ui.opinion import Opinion
-from lib.preferences.labels import Label, LabelLog
+from lib.preferences.labels import RECHECK, Label, LabelLog
 from lib.preferences.queries import Leases, Pair, Query, RandomPairs, Strategy, pair_of
 from lib.preferences.segments import SegmentDB, SegmentError
 

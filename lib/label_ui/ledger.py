@@ -6,19 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lib.preferences.labels import Label
+from lib.preferences.labels import RECHECK, UNDO, Label
 from lib.preferences.queries import Pair
 
 Labeller = tuple[str | None, str | None]
 """Annotator and teacher, as :attr:`Label.labeller` has them."""
-
-UNDO = "u-"
-"""First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
-says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""
-
-RECHECK = "recheck"
-"""Strategy of an answer to a pair that was asked again because a reward model doubts what was said about it. It counts
-as no further label, and being chosen by the model it may not judge one: only random pairs are ever held out."""
 
 
 @dataclass(frozen=True, slots=True)

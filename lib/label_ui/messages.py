@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{8,64}$")]
-"""Of a page, a pair or a vote. Without hyphens, which set undone and deleted answers apart (see ledger.UNDO)."""
+"""Of a page, a pair or a vote. Without hyphens, which set undone and deleted answers apart (see lib.preferences.labels.UNDO)."""
 Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
 Sample = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 Side = Literal[1, 2]

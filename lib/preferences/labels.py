@@ -17,6 +17,14 @@ from typing import Any
 
 from lib.cli import UserError
 
+UNDO = "u-"
+"""First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
+says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""
+
+RECHECK = "recheck"
+"""Strategy of an answer to a pair that was asked again because a reward model doubts what was said about it. It counts
+as no further label, and being chosen by the model it may not judge one (`lib.reward.data.asked_at_random`)."""
+
 _log = logging.getLogger(__name__)
 _MAX_LINE = 65_536  # bytes; a label takes some 200
 
@@ -69,6 +77,31 @@ def current(labels: Iterable[Label]) -> list[Label]:
         last.pop(key, None)  # so that the later line also takes the later place
         last[key] = label
     return [label for label in last.values() if not label.cancelled]
+
+
+def answers(
+    labels: Iterable[Label],
+) -> dict[tuple[tuple[str, str], tuple[str | None, str | None]], list[Label]]:
+    """What each labeller said about each pair, first to last, without the answers that were taken back.
+
+    Args:
+        labels: Lines in the order of the file.
+
+    Returns:
+        Answers by pair and labeller, one at least; the last one is that which holds (see `current`).
+    """
+    said: dict[tuple[tuple[str, str], tuple[str | None, str | None]], list[Label]] = {}
+    for label in labels:
+        history = said.setdefault((label.pair, label.labeller), [])
+        if label.id is not None and label.id.startswith(UNDO):
+            del history[-1:]
+            if not label.cancelled:
+                history[-1:] = [label]  # the earlier answer, which the line says again
+        elif label.cancelled:
+            history.clear()
+        else:
+            history.append(label)
+    return {key: history for key, history in said.items() if history}
 
 
 class LabelLog:

@@ -14,8 +14,6 @@ from typing import Protocol
 
 import numpy as np
 
-from lib.preferences.segments import SegmentDB
-
 Pair = tuple[str, str]
 """Two segment names in sorted order: (a, b) and (b, a) are one pair."""
 
@@ -104,10 +102,6 @@ class RandomPairs:
             more = rng.permutation(len(left))[: count - len(found)]
             found.update(dict.fromkeys(left[i] for i in more))
         return [Query(*pair, strategy="random", reason="drawn at random") for pair in found]
-
-
-STRATEGIES: dict[str, Callable[[SegmentDB], Strategy]] = {"random": lambda db: RandomPairs()}
-"""Strategies by the name that flags, page and labels use; each is made for one DB."""
 
 
 @dataclass(frozen=True, slots=True)

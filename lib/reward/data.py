@@ -9,7 +9,7 @@ import numpy as np
 
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
-from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
@@ -140,6 +140,8 @@ class PreferenceData:
     """Labels and segments that were left out, one line each."""
     parents: list[dict[str, object]]
     """What each DB contributed, for the checkpoint."""
+    at_random: np.ndarray | None = None
+    """bool `[N]`: the pairs that may be held out (see `asked_at_random`); None for all."""
 
 
 def load_preferences(
@@ -171,12 +173,13 @@ def load_preferences(
     store = SegmentStore(memory_mb, input)
     problems: list[str] = []
     parents: list[dict[str, object]] = []
-    first, second, kept, db_of = [], [], [], []
+    first, second, kept, db_of, at_random = [], [], [], [], []
     known: set[str] = set()
     for number, path in enumerate(dbs):
         db, log = SegmentDB(path), LabelLog(path / "labels.json")
         db.refresh()
-        labels = [label for label in current(log.read()) if label.label is not None]
+        lines = log.read()
+        labels = [label for label in current(lines) if label.label is not None]
         problems += [f"{path}: {problem}" for problem in log.problems]
         if not labels:
             raise UserError(
@@ -191,7 +194,7 @@ def load_preferences(
         index: dict[str, int] = {}
         broken: set[str] = set()
         used = 0
-        for label in labels:
+        for label, random in zip(labels, asked_at_random(labels, lines), strict=True):
             for name in label.pair:
                 if name in index or name in broken:
                     continue
@@ -205,6 +208,7 @@ def load_preferences(
                 second.append(index[label.sample2])
                 kept.append(label)
                 db_of.append(number)
+                at_random.append(random)
                 used += 1
         labellers = sorted(set(map(labeller_of, labels)))
         parents.append({"db": str(path), "labels": used, "labellers": labellers})
@@ -225,7 +229,8 @@ def load_preferences(
         np.array([PREFERENCE1[label.label] for label in kept if label.label is not None], np.float32),
         np.array([weights.get(labeller_of(label), 1) for label in kept], np.float32),
     )
-    return PreferenceData(store, pairs, kept, np.array(db_of, np.int64), problems, parents)
+    numbers = np.array(db_of, np.int64)
+    return PreferenceData(store, pairs, kept, numbers, problems, parents, np.array(at_random, bool))
 
 
 def labeller_of(label: Label) -> str:
@@ -233,17 +238,39 @@ def labeller_of(label: Label) -> str:
     return label.annotator or label.teacher or "unknown"
 
 
-def asked_at_random(labels: Sequence[Label]) -> np.ndarray:
-    """Which pairs nobody chose for what a model thinks of them, bool `[N]`.
+def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:
+    """Which pairs nobody chose for what a model thinks of them.
 
     Only those can be held out: a model's accuracy on pairs that were asked because it was unsure of them says
-    little about its accuracy on others. Labels of the original format say nothing; it drew its pairs at random.
+    little about its accuracy on others. How a pair was chosen is said by the labeller's first answer to it, which a
+    repeat check or a change leaves as it was. A pair that anybody rechecked is out, whoever labelled it: which of
+    its labels stand is then no longer independent of a model. Labels of the original format say nothing; it drew
+    its pairs at random.
+
+    Args:
+      labels: N labels that hold, of one DB.
+      lines: every line of its log in the order of the file; None where no pair was answered twice.
+
+    Returns:
+      bool `[N]`.
     """
-    return np.array([label.strategy in (None, "random") for label in labels], bool)
+    said = answers(labels if lines is None else lines)
+    rechecked = {pair for (pair, _), history in said.items() if any(a.strategy == RECHECK for a in history)}
+    return np.array(
+        [
+            label.pair not in rechecked and said[label.pair, label.labeller][0].strategy in (None, "random")
+            for label in labels
+        ],
+        bool,
+    )
 
 
 def split_by_segment(
-    pairs: Pairs, held_out: float, seed: int, eligible: np.ndarray | None = None
+    pairs: Pairs,
+    held_out: float,
+    seed: int,
+    eligible: np.ndarray | None = None,
+    db_of: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits pairs so that no segment stands on both sides, which would leak what it looks like.
 
@@ -252,9 +279,10 @@ def split_by_segment(
 
     Args:
       pairs: the labelled pairs.
-      held_out: share of the pairs to hold out; fewer where fewer are eligible.
+      held_out: share of the pairs to hold out, of every DB; fewer where fewer are eligible.
       seed: of the walk.
       eligible: bool `[N]`, the pairs that may be held out; None for all.
+      db_of: int64 `[N]`, from 0: the DB of each pair; None for one and the same.
 
     Returns:
       int64 positions of the training pairs and of the held-out pairs, each sorted.
@@ -269,8 +297,26 @@ def split_by_segment(
             f"none of the {len(pairs)} labels is of a pair drawn at random, and only those can judge a fit; "
             f"label some with 02_label_ui.py --strategy random"
         )
-    candidates = pairs.subset(pool)
-    wanted = max(1, min(round(held_out * len(pairs)), len(pool)))
+    dbs = np.zeros(len(pairs), np.int64) if db_of is None else db_of
+    # Rounded as they add up, so that many small DBs do not all round to nothing.
+    shares = np.diff(np.round(held_out * np.cumsum([0, *np.bincount(dbs)]))).astype(int)
+    wanted = np.minimum(shares, np.bincount(dbs[pool], minlength=len(shares)))
+    if not wanted.any():
+        wanted[dbs[pool[0]]] = 1
+    inside: set[int] = set()
+    for db, count in enumerate(wanted.tolist()):
+        inside |= _gather(pairs.subset(pool[dbs[pool] == db]), count, rng)
+    held = np.isin(pairs.first, list(inside)), np.isin(pairs.second, list(inside))
+    test, train = np.intersect1d(pool, np.flatnonzero(held[0] & held[1])), np.flatnonzero(~held[0] & ~held[1])
+    if not len(train) or not len(test):
+        raise UserError(
+            f"{len(pairs)} labels are too few to fit on some and judge by others that share no clip; label more pairs"
+        )
+    return train, test
+
+
+def _gather(candidates: Pairs, wanted: int, rng: np.random.Generator) -> set[int]:
+    """Segments that have `wanted` of the candidates, or a few more, among themselves."""
     neighbours: dict[int, list[int]] = {}
     for position, ends in enumerate(zip(candidates.first, candidates.second, strict=True)):
         for end in map(int, ends):
@@ -288,13 +334,7 @@ def split_by_segment(
                 queue += [int(candidates.first[position]), int(candidates.second[position])]
         if _count_inside(candidates, inside) >= wanted:
             break
-    held = np.isin(pairs.first, list(inside)), np.isin(pairs.second, list(inside))
-    test, train = np.intersect1d(pool, np.flatnonzero(held[0] & held[1])), np.flatnonzero(~held[0] & ~held[1])
-    if not len(train) or not len(test):
-        raise UserError(
-            f"{len(pairs)} labels are too few to fit on some and judge by others that share no clip; label more pairs"
-        )
-    return train, test
+    return inside
 
 
 def _count_inside(pairs: Pairs, inside: set[int]) -> int:

@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import functools
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,6 @@ from lib.reward.data import (
     Pairs,
     PreferenceData,
     SegmentStore,
-    asked_at_random,
     load_preferences,
     split_by_segment,
 )
@@ -197,13 +198,14 @@ def judge(
     loss_of: PairLoss,
     device: torch.device,
     bf16: bool,
+    stride: int = 1,
 ) -> HeldOut:
-    """Loss and accuracy over every step of some pairs; a network is to be in evaluation mode."""
+    """Loss and accuracy over every `stride`-th step of some pairs; a network is to be in evaluation mode."""
     loss, correct, decided = 0.0, 0, 0
     for at in range(0, len(pairs), _PAIRS_AT_ONCE):
         part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
         preference1 = torch.from_numpy(part.preference1).to(device)
-        return1, return2 = _both_returns(rewards, segments, part, device, bf16)
+        return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
         loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())
         hits = preference_accuracy(return1, return2, preference1)
         correct, decided = correct + int(hits.sum()), decided + len(hits)
@@ -305,6 +307,7 @@ def fit(config: FitConfig) -> Fit:
     device = resolve_device(config.dev)
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     path = config.out / f"reward-{check_name(config.name)}.dat"
+    _check_writable(path)  # now, rather than when all the work is done
     with Progress() as progress:
         data = load_preferences(
             config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
@@ -318,7 +321,7 @@ def fit(config: FitConfig) -> Fit:
             )
         assert data.segments.frame_shape is not None
         masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)  # before anything is written
-        train, test = split_by_segment(data.pairs, config.held_out, config.seed, asked_at_random(data.labels))
+        train, test = split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
         run_dir = make_run_dir(config.runs, "reward", config.name)
         write_config(run_dir, dataclasses.asdict(config))
         torn = len(data.pairs) - len(train) - len(test)
@@ -339,6 +342,23 @@ def fit(config: FitConfig) -> Fit:
             f"loss {best.loss:.3f}; saved {path}"
         )
     return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuses a place where no checkpoint can be written, without leaving anything there.
+
+    Raises:
+      UserError: its folder can neither be written to nor be made, or a folder has its name.
+    """
+    folder = path.parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"-o {path.parent}: expected a folder to write to: {error.strerror}") from error
+    if path.is_dir():
+        raise UserError(f"{path}: expected to write the reward model here, found a folder; take another -n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,7 +471,10 @@ def _fit_member(
     for epoch in range(1, config.epochs + 1):
         train_loss = train_epoch(network, optimizer, data.segments, train_pairs, config, rng, bf16)
         network.eval()
-        result = judge(network, data.segments, test_pairs, pair_loss(config), device, bf16)
+        # Of as many steps as it is fitted on: every step would take longer than the epoch.
+        result = judge(
+            network, data.segments, test_pairs, pair_loss(config), device, bf16, config.frame_stride
+        )
         if not np.isfinite(train_loss) or not np.isfinite(result.loss):
             if best is None:
                 raise UserError("the fit broke: its loss is no finite number; try a smaller --lr")
@@ -486,4 +509,6 @@ def _fit_member(
     if interrupt.asked and number == 0:
         progress.line(f"stopped by request; keeping the best so far, epoch {best_epoch}")
     network.load_state_dict(best_state)
+    if config.frame_stride > 1:
+        best = judge(network.eval(), data.segments, test_pairs, pair_loss(config), device, bf16)
     return network, best

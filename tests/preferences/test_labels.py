@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from lib.cli import UserError
-from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.labels import UNDO, Label, LabelLog, answers, current
 
 A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"
 FULL = Label(
@@ -221,6 +222,39 @@ def test_undo() -> None:
     assert current([said, undone, Label(A, B, 2)]) == [Label(A, B, 2)]
     assert current([undone]) == []
     assert current([said, Label(A, C, 1, cancelled=True)]) == [said]
+
+
+def test_answers_are_all_that_was_said_and_not_taken_back() -> None:
+    first, repeat, changed = Label(A, B, 1), Label(B, A, 1, repeat=True), Label(A, B, 0)
+    again = dataclasses.replace(repeat, id=f"{UNDO}1")  # the change undone
+    taken_back = dataclasses.replace(first, id=f"{UNDO}2", cancelled=True)
+    key = ((A, B), (None, None))
+    assert answers([first, repeat, changed]) == {key: [first, repeat, changed]}
+    assert answers([first, repeat, changed, again]) == {key: [first, again]}
+    assert answers([first, taken_back]) == {}
+    assert answers([first, taken_back, changed]) == {key: [changed]}
+    assert answers([first, repeat, dataclasses.replace(repeat, cancelled=True)]) == {}
+    # The line that was undone is torn; what holds is known all the same.
+    assert answers([again]) == {key: [again]}
+    other = Label(A, B, 2, annotator="ann")
+    assert answers([first, other, repeat]) == {key: [first, repeat], ((A, B), ("ann", None)): [other]}
+
+
+def test_the_last_answer_is_the_one_that_holds() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        lines: list[Label] = []
+        for number in range(rng.randrange(12)):
+            pair, who = rng.choice([(A, B), (B, A), (A, C)]), rng.choice(["ann", "bob"])
+            lines.append(Label(*pair, rng.choice([0, 1, 2, None]), annotator=who, id=str(number)))
+            held = answers(lines[:-1]).get((lines[-1].pair, lines[-1].labeller), [])
+            if held and rng.random() < 0.3:  # as the page undoes
+                back = held[-2] if len(held) > 1 else dataclasses.replace(held[-1], cancelled=True)
+                lines[-1] = dataclasses.replace(back, id=f"{UNDO}{number}")
+            elif held and rng.random() < 0.2:  # and deletes
+                lines[-1] = dataclasses.replace(held[-1], cancelled=True, id=f"d-{number}")
+        last = [history[-1] for history in answers(lines).values()]
+        assert sorted(map(repr, last)) == sorted(map(repr, current(lines)))
 
 
 def test_labellers_do_not_touch_each_others_labels() -> None:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lib.preferences.queries import STRATEGIES, Leases, Pair, Query, RandomPairs, pair_of
+from lib.preferences.queries import Leases, Pair, Query, RandomPairs, pair_of
 
 
 class Clock:
@@ -61,14 +61,6 @@ def test_same_seed_same_pairs() -> None:
     first, second = (RandomPairs().propose(names(50), set(), 20, np.random.default_rng(3)) for _ in range(2))
     assert first == second
     assert len({query.pair for query in first}) == 20
-
-
-def test_every_strategy_is_made_for_a_db_and_names_itself() -> None:
-    assert "random" in STRATEGIES
-    assert all(
-        query.strategy == "random"
-        for query in RandomPairs().propose(names(9), set(), 5, np.random.default_rng(0))
-    )
 
 
 QUERY = Query("a", "b", "random")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
-from lib.preferences.labels import Label
+from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segments import Segment
 from lib.reward.data import (
     Pairs,
@@ -283,8 +283,118 @@ def test_without_a_pair_drawn_at_random_there_is_no_judging() -> None:
 
 
 def test_pairs_of_the_original_were_drawn_at_random_too() -> None:
-    labels = [Label("a", "b", 1, strategy=why) for why in (None, "random", "disagreement", "recheck")]
+    reasons = (None, "random", "disagreement", "recheck")
+    labels = [Label("a", str(number), 1, strategy=why) for number, why in enumerate(reasons)]
     assert asked_at_random(labels).tolist() == [True, True, False, False]
+
+
+def test_a_repeat_check_leaves_open_how_the_pair_was_chosen() -> None:
+    """The first answer says it, whatever came after; an answer taken back says nothing."""
+    lines = [
+        Label("a", "b", 1, strategy="random"),
+        Label("a", "c", 1, strategy="entropy"),
+        Label("a", "b", 2, strategy="repeat", repeat=True),
+        Label("c", "a", 1, strategy="repeat", repeat=True),
+        Label("b", "c", 1, strategy="entropy", annotator="ann"),
+        Label("b", "c", 1, strategy="random", annotator="bob"),
+        Label("b", "d", 1, strategy="entropy"),
+        Label("b", "d", 1, strategy="entropy", cancelled=True),
+        Label("b", "d", 1, strategy="random"),
+    ]
+    labels = current(lines)
+    chosen = {(label.pair, label.annotator) for label in labels} - {
+        (label.pair, label.annotator)
+        for label, random in zip(labels, asked_at_random(labels, lines), strict=True)
+        if random
+    }
+    assert chosen == {(("a", "c"), None), (("b", "c"), "ann")}
+    assert asked_at_random(labels[:1], lines).tolist() == [True]
+
+
+def test_a_pair_that_anybody_rechecked_judges_nothing_until_that_is_undone() -> None:
+    lines = [
+        Label("a", other, 1, strategy="random", annotator=who) for other in "bc" for who in ("ann", "bob")
+    ]
+    recheck = Label("b", "a", 1, strategy="recheck", annotator="ann", id="7")
+    undone = dataclasses.replace(lines[0], id="u-8")
+    newcomer = dataclasses.replace(recheck, annotator="eve", id="9")
+    for more, expected in (
+        ([], {"ab": [True, True], "ac": [True, True]}),
+        ([recheck], {"ab": [False, False], "ac": [True, True]}),
+        ([recheck, undone], {"ab": [True, True], "ac": [True, True]}),
+        ([newcomer], {"ab": [False, False, False], "ac": [True, True]}),
+    ):
+        labels = current(lines + more)
+        found = asked_at_random(labels, lines + more)
+        for pair, random in expected.items():
+            assert found[[label.pair == tuple(pair) for label in labels]].tolist() == random
+
+
+def test_what_may_be_held_out_is_told_from_each_log(tmp_path: Path) -> None:
+    """Segments have the same names in both DBs; the recheck is of one, by someone who is left out."""
+    for name in ("one", "two"):
+        a, b = database(tmp_path / name, [50, 100])
+        log = LabelLog(tmp_path / name / "labels.json")
+        log.append(Label(a, b, 2, strategy="random", annotator="ann"))
+        log.append(Label(a, b, 1, strategy="repeat", repeat=True, annotator="ann"))
+    log.append(Label(a, b, 1, strategy="recheck", annotator="bob"))
+    data = load_preferences([tmp_path / "one", tmp_path / "two"], 100, only=["ann"])
+    assert data.db_of.tolist() == [0, 1]
+    assert data.at_random is not None
+    assert data.at_random.tolist() == [True, False]
+
+
+def joined(*databases: Pairs) -> tuple[Pairs, np.ndarray]:
+    """Pairs of several DBs, which share no segment, and the DB of each."""
+    firsts, seconds, begin = [], [], 0
+    for pairs in databases:
+        firsts.append(pairs.first + begin)
+        seconds.append(pairs.second + begin)
+        begin = int(max(firsts[-1].max(), seconds[-1].max())) + 1
+    db_of = np.repeat(np.arange(len(databases)), [len(pairs) for pairs in databases])
+    return Pairs(np.concatenate(firsts), np.concatenate(seconds), ones(len(db_of)), ones(len(db_of))), db_of
+
+
+def test_a_share_of_every_db_is_held_out() -> None:
+    pairs, db_of = joined(sparse(450), sparse(90))
+    for seed in range(10):
+        train, test = split_by_segment(pairs, 0.2, seed, db_of=db_of)
+        check_split(pairs, train, test)
+        one, other = np.bincount(db_of[test])
+        assert one == pytest.approx(90, abs=3)
+        assert other == pytest.approx(18, abs=3)
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip((train, test), split_by_segment(pairs, 0.2, seed, db_of=db_of), strict=True)
+        )
+
+
+def test_a_db_without_pairs_drawn_at_random_is_only_fitted_to() -> None:
+    pairs, db_of = joined(sparse(100), disjoint(50), disjoint(50))
+    eligible = (db_of == 0) | ((db_of == 1) & (np.arange(200) < 104))
+    train, test = split_by_segment(pairs, 0.2, 0, eligible, db_of)
+    check_split(pairs, train, test)
+    assert eligible[test].all()
+    held, fitted = np.bincount(db_of[test], minlength=3), np.bincount(db_of[train], minlength=3)
+    assert held[0] == pytest.approx(20, abs=3)
+    assert (held[1], held[2]) == (4, 0)  # four are eligible of the second
+    assert (fitted[1], fitted[2]) == (46, 50)
+
+
+def test_many_small_dbs_hold_out_their_share_together() -> None:
+    pairs, db_of = joined(*[disjoint(2)] * 10)
+    train, test = split_by_segment(pairs, 0.2, 0, db_of=db_of)
+    assert (len(train), len(test)) == (16, 4)
+    train, test = split_by_segment(
+        *joined(disjoint(2), disjoint(2))[:1], 0.1, 0, db_of=np.array([0, 0, 1, 1])
+    )
+    assert (len(train), len(test)) == (3, 1)
+
+
+def test_one_db_is_split_as_if_nothing_were_said_of_dbs() -> None:
+    pairs = sparse(100)
+    one, other = (split_by_segment(pairs, 0.2, 5, db_of=db_of) for db_of in (None, np.zeros(100, np.int64)))
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def labelled_by_two(tmp_path: Path) -> None:

@@ -208,6 +208,22 @@ def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> N
     assert trained == pytest.approx(750)
 
 
+@pytest.mark.parametrize("out", ["file", "file/below", "/proc", "/proc/below"])
+def test_an_output_folder_that_cannot_be_used_is_said_before_anything_is_read(
+    tmp_path: Path, out: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=f"-o .*{out}: expected a folder to write to: "):
+        fit(config(tmp_path / "no such db", tmp_path, out=tmp_path / out))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_in_the_place_of_the_model_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "rewards" / "reward-grey.dat").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"reward-grey\.dat: .* found a folder"):
+        fit(config(tmp_path / "no such db", tmp_path))
+
+
 def test_what_a_fit_returns(db: Path, tmp_path: Path) -> None:
     made = fit(config(db, tmp_path, epochs=2, ensemble=2, frame_stride=5))
     assert [(epoch.member, epoch.epoch) for epoch in made.history] == [(0, 1), (0, 2), (1, 1), (1, 2)]

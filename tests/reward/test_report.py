@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.reward.report import figures_of, report_path, write_report
-from lib.reward.report.clips import clip, data_uri, sprite_sheet
+from lib.reward.report.clips import clip, data_uri, film_strip, sprite_sheet
 from lib.reward.report.figures import MEASURED, Share
 from lib.reward.report.plot import Plot, gauge, spanned, ticks
 from lib.reward.report.verdict import LABEL_MORE
@@ -188,6 +188,15 @@ def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
     assert events.Scalars("report/held_out_accuracy_high")[0].value == pytest.approx(high)
     assert len(events.Scalars("report/liked_most")) == 5
     assert "report/verdict/text_summary" in events.Tags()["tensors"]
+    for name, liked in zip(("most", "least"), figures_of(fit).liked(), strict=True):
+        (image,) = events.Images(f"report/clips_liked_{name}")
+        shown = cv2.imdecode(np.frombuffer(image.encoded_image_string, np.uint8), cv2.IMREAD_COLOR_RGB)
+        assert shown is not None
+        strips = shown.reshape(4, 48, 10, 48, 3)
+        for strip, index in zip(strips, liked, strict=True):
+            frames = fit.data.segments.get(index)[0]
+            assert np.array_equal(strip[:, 0], frames[0])
+            assert np.array_equal(strip[:, 9], frames[4])
 
 
 def test_the_door_ends_with_the_verdict_and_where_the_report_is(
@@ -228,6 +237,15 @@ def test_sprite_sheets_hold_every_frame(steps: int) -> None:
     for t, frame in enumerate(frames):
         y, x = t // columns * 21, t % columns * 16
         assert (sheet[y : y + 21, x : x + 16] == frame).all()
+
+
+def test_a_film_strip_has_ten_frames_from_the_first_to_the_last_in_small() -> None:
+    frames = np.zeros((46, 240, 160, 3), np.uint8)
+    frames[:] = np.arange(46, dtype=np.uint8)[:, None, None, None]
+    strip = film_strip(frames)
+    assert strip.shape == (120, 10 * 80, 3)
+    assert strip[60, 40::80, 0].tolist() == list(range(0, 46, 5))
+    assert film_strip(frames[:1, :30, :20]).shape == (30, 10 * 20, 3)
 
 
 def decoded(uri: str) -> np.ndarray:

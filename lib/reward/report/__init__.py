@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from lib.cli import UserError
+from lib.envs.world import STEPS_PER_SECOND
 from lib.preferences.labels import LabelLog
 from lib.reward.data import SegmentStore, labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
 from lib.reward.report import page
-from lib.reward.report.clips import clip
+from lib.reward.report.clips import clip, film_strip
 from lib.reward.report.figures import (
-    STEPS_PER_SECOND,
     Agreement,
     Bin,
     Ceiling,
@@ -62,6 +62,12 @@ class Figures:
         """float32 `[T]`: what is paid along a segment."""
         paid: np.ndarray = self.each[segment].mean(0)
         return paid
+
+    def liked(self) -> tuple[list[int], list[int]]:
+        """The segments of the highest and of the lowest learned reward a step, outermost first; no segment is in both."""
+        order = np.argsort([segment.mean() for segment in self.each], kind="stable").tolist()
+        count = min(_CLIPS, len(order) // 2)
+        return order[::-1][:count], order[:count]
 
 
 def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.ndarray]:
@@ -206,9 +212,7 @@ def _page(fit: Fit, figures: Figures) -> str:
             )
         )
         kept.append(_kept(epochs).epoch)
-    order = np.argsort([segment.mean() for segment in figures.each], kind="stable").tolist()
-    count = min(_CLIPS, len(order) // 2)
-    ends = order[::-1][:count], order[:count]
+    ends = figures.liked()
     scale = spanned(
         [float(figures.each[i].min()) for i in (*ends[0], *ends[1])]
         + [float(figures.each[i].max()) for i in (*ends[0], *ends[1])]
@@ -348,10 +352,11 @@ def _chart(fit: Fit, figures: Figures, charts: Charts) -> None:
     charts.scalars({f"report/{name}": value for name, value in numbers.items() if math.isfinite(value)}, 0)
     for bin in figures.bins:  # a curve over the predicted per cent
         charts.scalars({"report/calibration": bin.agreed.value}, round(100 * bin.predicted))
-    order = np.argsort([segment.mean() for segment in figures.each], kind="stable")
-    for name, index in (("most", int(order[-1])), ("least", int(order[0]))):
-        for step, reward in enumerate(figures.paid(index)):
+    for name, liked in zip(("most", "least"), figures.liked(), strict=True):
+        for step, reward in enumerate(figures.paid(liked[0])):
             charts.scalars({f"report/liked_{name}": float(reward)}, step)
+        strips = [film_strip(fit.data.segments.get(index)[0]) for index in liked]
+        charts.image(f"report/clips_liked_{name}", np.concatenate(strips))
     charts.text(
         "report/verdict",
         f"**{figures.verdict.outcome}**\n\n" + "\n".join(f"- {r}" for r in figures.verdict.reasons),

@@ -9,7 +9,7 @@ from html import escape
 import cv2
 import numpy as np
 
-from lib.reward.report.figures import STEPS_PER_SECOND
+from lib.envs.world import STEPS_PER_SECOND
 from lib.reward.report.plot import Plot
 
 _MAX_FRAMES = 200
@@ -17,6 +17,7 @@ _MAX_SIDE = 320
 """Pixels of a frame."""
 _MAX_BYTES = 250_000
 """Of a clip; Seaquest takes some 25 KB, and what takes more than this is no flat game graphics."""
+_STRIP_FRAMES, _STRIP_SIDE = 10, 120
 _LOSSLESS, _LOSSY = 101, 60
 """WebP qualities of OpenCV; above 100 means lossless."""
 
@@ -37,6 +38,22 @@ def sprite_sheet(frames: np.ndarray) -> tuple[np.ndarray, int]:
     sheet[:steps] = frames
     grid = sheet.reshape(rows, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
     return grid.reshape(rows * height, columns * width, 3), columns
+
+
+def film_strip(frames: np.ndarray) -> np.ndarray:
+    """Ten frames of a clip, evenly spaced from the first to the last and side by side, for where nothing can play it.
+
+    Args:
+      frames: uint8 `[T, H, W, 3]`.
+
+    Returns:
+      uint8 `[h, 10·w, 3]` with h, w such that a frame has 120 pixels a side at most.
+    """
+    frames = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
+    scale = min(1.0, _STRIP_SIDE / max(frames.shape[1:3]))
+    height, width = (max(1, round(side * scale)) for side in frames.shape[1:3])
+    shown = [cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA) for frame in frames]
+    return np.concatenate(shown, axis=1)
 
 
 def data_uri(sheet: np.ndarray) -> str:

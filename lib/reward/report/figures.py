@@ -1,16 +1,14 @@
 """The figures of a report: pure functions over arrays, without a network, a file or a picture."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lib.preferences.labels import Label
+from lib.preferences.labels import Label, answers
 from lib.reward.data import labeller_of
-
-STEPS_PER_SECOND = 15
-"""The game's own pace: 60 emulator frames a second, 4 to a step."""
 
 LEAST_CHECKS = 10
 """Comparisons of two answers to one question from which a teacher's ceiling is estimated; fewer say next to nothing."""
@@ -19,8 +17,6 @@ _LEAST_HELD_OUT = 20
 _RESAMPLES = 500
 _Z = 1.959963984540054
 """The 0.975 quantile of the normal distribution."""
-_UNDO = "u-"
-"""First characters of the id of a line that takes back the labeller's last answer on a pair."""
 
 
 @dataclass(frozen=True)
@@ -215,25 +211,17 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
     """
     checks, between = [], []
     for lines in logs:
-        standing: dict[tuple[str, str], dict[tuple[str | None, str | None], Label]] = {}
-        asked: dict[tuple[object, object], list[bool | None]] = {}
-        for line in lines:
-            before = standing.setdefault(line.pair, {}).pop(line.labeller, None)
-            outcomes = asked.setdefault((line.pair, line.labeller), [])
-            if line.id is not None and line.id.startswith(_UNDO):
-                del outcomes[-1:]
-            elif line.cancelled:
-                outcomes.clear()
-            else:
-                both = None if before is None else (_preferred(before), _preferred(line))
-                told = line.repeat and both is not None and None not in both
-                outcomes.append(both[0] == both[1] if told and both else None)
-            if not line.cancelled:
-                standing[line.pair][line.labeller] = line
-        checks += [outcome for outcomes in asked.values() for outcome in outcomes if outcome is not None]
-        for said in standing.values():
-            names = [name for name in map(_preferred, said.values()) if name is not None]
-            between += [one == other for i, one in enumerate(names) for other in names[i + 1 :]]
+        standing: dict[tuple[str, str], list[str]] = {}
+        for (pair, _), history in answers(lines).items():
+            for before, again in itertools.pairwise(history):
+                one, other = _preferred(before), _preferred(again)
+                if again.repeat and one is not None and other is not None:
+                    checks.append(one == other)
+            held = _preferred(history[-1])
+            if held is not None:
+                standing.setdefault(pair, []).append(held)
+        for names in standing.values():
+            between += [one == other for one, other in itertools.combinations(names, 2)]
     return Agreement(Share(sum(checks), len(checks)), Share(sum(between), len(between)))
 
 
