@@ -321,11 +321,12 @@ def test_an_interrupt_keeps_the_best_so_far(
 
     monkeypatch.setattr(fit_module, "judge", spy)
     path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
-    assert len(judged) == 2
+    assert len(judged) == 3  # each epoch, and at the end what is kept, by every step
     kept = weights(path)
+    assert all(torch.equal(a, b) for a, b in zip(judged[2], judged[0], strict=True))
     assert all(torch.equal(a, b) for a, b in zip(kept, judged[0], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(kept, judged[1], strict=True))
-    assert torch.load(path, weights_only=True)["results"]["held_out_loss"] == 1
+    assert torch.load(path, weights_only=True)["results"]["held_out_loss"] == 3
     said = capsys.readouterr().out
     assert "stopped by request; keeping the best so far, epoch 1" in said
     assert str(path) in said
@@ -523,6 +524,24 @@ def test_a_model_of_observations_finds_the_brighter_clips(db: Path, tmp_path: Pa
     assert model.input == "observation"
     dark, bright = (model.rewards_along(c.frames, c.actions).mean() for c in (clip(30), clip(220)))
     assert bright > dark + 1
+
+
+def test_epochs_are_judged_by_the_steps_that_are_fitted_and_the_result_by_all(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strides: list[int] = []
+    judge_by = fit_module.judge
+
+    def spy(*arguments: Any) -> fit_module.HeldOut:
+        strides.append(arguments[6] if len(arguments) > 6 else 1)
+        return judge_by(*arguments)
+
+    monkeypatch.setattr(fit_module, "judge", spy)
+    fit(config(db, tmp_path / "some", epochs=2, frame_stride=5))
+    assert strides == [5, 5, 1]
+    strides.clear()
+    fit(config(db, tmp_path / "all", epochs=2))
+    assert strides == [1, 1]
 
 
 def test_a_pessimistic_ensemble_still_pays_nothing_on_average(db: Path, tmp_path: Path) -> None:
