@@ -60,7 +60,7 @@ class RewardNet(nn.Module):
                 nn.Conv2d(channels, _FILTERS, kernel, stride),
                 nn.BatchNorm2d(_FILTERS),
                 nn.Dropout(dropout),
-                nn.LeakyReLU(),
+                nn.LeakyReLU(inplace=True),
             ]
             channels = _FILTERS
         self.conv = nn.Sequential(*layers, nn.Flatten())
@@ -81,14 +81,18 @@ class RewardNet(nn.Module):
         Returns:
           float32 `[N]`.
         """
-        pictures = _scaled(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
+        pictures = _as_arithmetic(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
         for x, y, width, height in self._blank:
             pictures[:, :, y : y + height, x : x + width] = 0
         if self.training and self._shift:  # after the masks, so that nothing moves out from under one
             pictures = randomly_shifted(pictures, self._shift)
         if self.training and self._noise:
-            pictures = pictures + self._noise * torch.randn_like(pictures)
-        return self._head(self.conv(pictures), actions)
+            pictures = pictures + 255 * self._noise * torch.randn_like(pictures)
+        # Pixels count 0 … 1; dividing the few weights of the first layer spares a pass over all pixels.
+        first = self.conv[0]
+        assert isinstance(first, nn.Conv2d)
+        features = F.conv2d(pictures, first.weight / 255, first.bias, first.stride)
+        return self._head(self.conv[1:](features), actions)
 
     def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         if self.input == "frame":
@@ -134,11 +138,10 @@ def observed_mask(mask: Mask, frame_shape: tuple[int, int, int]) -> Mask:
     return left, top, right - left, bottom - top
 
 
-def _scaled(pictures: torch.Tensor) -> torch.Tensor:
-    """uint8 `[N, C, H, W]` to 0 … 1, in the arithmetic in force."""
+def _as_arithmetic(pictures: torch.Tensor) -> torch.Tensor:
+    """uint8 pixels in the arithmetic in force; bf16 holds 0 … 255 exactly."""
     kind = pictures.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
-    return pictures.to(dtype) / 255
+    return pictures.to(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32)
 
 
 def randomly_shifted(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
