@@ -192,7 +192,7 @@ def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
         (image,) = events.Images(f"report/clips_liked_{name}")
         shown = cv2.imdecode(np.frombuffer(image.encoded_image_string, np.uint8), cv2.IMREAD_COLOR_RGB)
         assert shown is not None
-        strips = shown.reshape(4, 48, 10, 48, 3)
+        strips = shown.reshape(4, 50, 10, 50, 3)[:, :48, :, :48]
         for strip, index in zip(strips, liked, strict=True):
             frames = fit.data.segments.get(index)[0]
             assert np.array_equal(strip[:, 0], frames[0])
@@ -243,9 +243,10 @@ def test_a_film_strip_has_ten_frames_from_the_first_to_the_last_in_small() -> No
     frames = np.zeros((46, 240, 160, 3), np.uint8)
     frames[:] = np.arange(46, dtype=np.uint8)[:, None, None, None]
     strip = film_strip(frames)
-    assert strip.shape == (120, 10 * 80, 3)
-    assert strip[60, 40::80, 0].tolist() == list(range(0, 46, 5))
-    assert film_strip(frames[:1, :30, :20]).shape == (30, 10 * 20, 3)
+    assert strip.shape == (122, 10 * 82, 3)
+    assert strip[60, 40::82, 0].tolist() == list(range(0, 46, 5))
+    assert (strip[60, 81::82] == 128).all()
+    assert film_strip(frames[:1, :30, :20]).shape == (32, 10 * 22, 3)
 
 
 def decoded(uri: str) -> np.ndarray:

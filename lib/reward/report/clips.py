@@ -17,7 +17,7 @@ _MAX_SIDE = 320
 """Pixels of a frame."""
 _MAX_BYTES = 250_000
 """Of a clip; Seaquest takes some 25 KB, and what takes more than this is no flat game graphics."""
-_STRIP_FRAMES, _STRIP_SIDE = 10, 120
+_STRIP_FRAMES, _STRIP_SIDE, _STRIP_GAP = 10, 120, 2
 _LOSSLESS, _LOSSY = 101, 60
 """WebP qualities of OpenCV; above 100 means lossless."""
 
@@ -47,13 +47,15 @@ def film_strip(frames: np.ndarray) -> np.ndarray:
       frames: uint8 `[T, H, W, 3]`.
 
     Returns:
-      uint8 `[h, 10·w, 3]` with h, w such that a frame has 120 pixels a side at most.
+      uint8 `[h + 2, 10·(w + 2), 3]` with h, w such that a frame has 120 pixels a side at most; grey between them.
     """
     frames = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
     scale = min(1.0, _STRIP_SIDE / max(frames.shape[1:3]))
     height, width = (max(1, round(side * scale)) for side in frames.shape[1:3])
     shown = [cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA) for frame in frames]
-    return np.concatenate(shown, axis=1)
+    strip = np.full((height + _STRIP_GAP, _STRIP_FRAMES, width + _STRIP_GAP, 3), 128, np.uint8)
+    strip[:height, :, :width] = np.stack(shown, axis=1)
+    return strip.reshape(height + _STRIP_GAP, -1, 3)
 
 
 def data_uri(sheet: np.ndarray) -> str:
