@@ -1,0 +1,389 @@
+"""What each part of the recipe is worth: finetunes of one v0 on one set of labels, a part more each time, several seeds.
+
+    .venv/bin/python -m experiments.ablation [--preset gpu] [--seeds 3] [--v0 MODEL --db DB] [--max-minutes 9]
+
+Every fit and finetune is a command of its own and is not run again once it has ended. Ends in ablation.md and
+ablation.svg; results.jsonl has a line for each finished run.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from experiments.rounds import answered
+from experiments.stages import TIME_IS_UP, Stages, read_lines, settle
+from lib import cli
+from lib.cli import UserError, flag
+from lib.runs import format_duration, format_mean, write_atomic
+
+if TYPE_CHECKING:
+    from experiments.curves import Curve
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "dev": "cpu",
+        "v0_steps": 500_000,
+        "steps": 200_000,
+        "eval_every": 25_000,
+        "lr": 3e-4,  # the original's 7e-5 does next to nothing in so few steps
+        "leash": "--kl 0.1 --kl-target 0.1 --kl-horizon 20k",
+    },
+    "gpu": {
+        "dev": "cuda",
+        "v0_steps": 12_000_000,
+        "steps": 2_000_000,
+        "eval_every": 200_000,
+        "lr": 7e-5,
+        "leash": "--kl 0.1 --kl-target 0.1 --kl-horizon 50k",
+    },
+}
+"""What the flags that depend on --preset are where they are not given."""
+
+FITS = {
+    "original": "--loss original --lr 1e-4 --batch-size 64 --dropout 0.5",
+    "single": "",
+    "ensemble": "--ensemble 3",
+}
+"""Flags of 03_reward_train.py by the name of the fit."""
+
+WINDOW = 3
+"""Evaluations in a row whose mean is called the score at that place: one alone says as much about luck."""
+
+
+class Arm(NamedTuple):
+    """One recipe."""
+
+    title: str
+    fit: str  # of FITS
+    leash: bool = True
+    ppo: bool = False
+    original_reward: bool = False
+
+
+ARMS = {
+    "original": Arm(
+        "original: sign of a sliding z-score, two-column BCE", "original", leash=False, original_reward=True
+    ),
+    "standardised": Arm("+ preference loss, standardised reward", "single", leash=False),
+    "leash": Arm("+ leash to v0", "single"),
+    "ensemble": Arm("+ ensemble of 3", "ensemble"),
+    "ppo": Arm("PPO in place of A2C", "ensemble", ppo=True),
+}
+"""What is compared; each is the one before and a part more."""
+
+
+def _by_preset(help: str, name: str) -> str:
+    cpu, gpu = (PRESETS[preset][name] for preset in ("cpu", "gpu"))
+    return f"{help} (default: {cpu}, with gpu {gpu})"
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
+
+    preset: str = flag(default="cpu", choices=tuple(PRESETS), help="size of it all")
+    out: Path = flag(default=Path("runs/ablation"), help="folder for everything the experiment makes")
+    arms: list[str] = flag(
+        default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="recipes to compare, some of"
+    )
+    seeds: int = flag(default=3, min=1, help="runs of each recipe: another fit, another finetune")
+    dev: str = flag(default=None, help=_by_preset("device of the networks", "dev"))
+    env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment")
+    v0: Path | None = flag(
+        default=None, help="policy that all start from, with --db; without, one is trained"
+    )
+    db: Path | None = flag(
+        default=None, help="segments to label, with --v0; they are copied, labels in it count for nothing"
+    )
+    v0_steps: int = flag(
+        default=None, min=1, help=_by_preset("steps of v0, where it is trained here", "v0_steps")
+    )
+    segments: int = flag(default=1000, min=4, help="segments recorded of its training, about")
+    labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all")
+    teacher: str = flag(
+        default="seaquest", help="who compares, and judges fresh clips; see 02_label_ui.py --teacher"
+    )
+    error_rate: float = flag(
+        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
+    )
+    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit")
+    steps: int = flag(default=None, min=1, help=_by_preset("steps of each finetune", "steps"))
+    eval_every: int = flag(
+        default=None, min=1, help=_by_preset("steps between its evaluations", "eval_every")
+    )
+    games: int = flag(default=20, min=2, help="full games of an evaluation")
+    lr: float = flag(default=None, min=0, help=_by_preset("learning rate of A2C", "lr"))
+    ppo_lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
+    leash: str = flag(default=None, metavar="FLAGS", help=_by_preset("flags of the leash", "leash"))
+    v0_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for v0")
+    train_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for every finetune")
+    max_minutes: float | None = flag(
+        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if (self.v0 is None) != (self.db is None):
+            raise UserError(
+                "--v0 and --db go together: clips of the policy's own training; give both or none"
+            )
+
+
+class Ablation:
+    """The stages of one ablation."""
+
+    def __init__(self, config: AblationConfig, stages: Stages) -> None:
+        self._config, self._stages, self._out = config, stages, config.out
+        self._v0 = config.v0 or self._out / "v0" / "latest.dat"
+        self._db = self._out / "db"
+
+    def run(self) -> None:
+        """All stages that are not done, seed by seed, so that the first seed of all recipes is there soonest.
+
+        Raises:
+          TimeUp, UserError, KeyboardInterrupt: see `Stages.run`.
+        """
+        config = self._config
+        if config.db is None:
+            self._train_v0()
+        elif not self._db.exists():
+            copy = self._out / ".db"  # under another name until it is whole
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(config.db, copy, ignore=shutil.ignore_patterns("labels.json"))
+            copy.rename(self._db)
+        count = config.labels - answered(self._db)
+        if count > 0 or self._stages.done("labels"):
+            self._stages.run(
+                "labels",
+                f"{config.teacher} compares {config.labels} pairs",
+                (
+                    *("02_label_ui.py", "-d", self._db, "--teacher", config.teacher, "--count", count),
+                    *("--error-rate", config.error_rate, "--seed", 0),
+                ),
+            )
+        for seed in range(config.seeds):
+            for name in config.arms:
+                reward = self._fit(ARMS[name].fit, seed)
+                self._finetune(name, seed, reward)
+                self.collect()
+
+    def curves(self, arm: str, seed: int) -> Path:
+        """TensorBoard curves of a run."""
+        return self._out / "runs" / f"{arm}-{seed}"
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Writes the results of all finished runs to results.jsonl.
+
+        Returns:
+          A row of each, see `summary`, with its `arm` and `seed`.
+        """
+        from experiments.curves import read_curves  # TensorBoard takes long to import
+
+        path = self._out / "results.jsonl"
+        known = {(row["arm"], row["seed"]): row for row in read_lines(path)}
+        rows = []
+        for arm in ARMS:
+            for seed in range(self._config.seeds):
+                if self._stages.done(f"{arm}-{seed}"):
+                    row = known.get((arm, seed)) or summary(read_curves(self.curves(arm, seed)))
+                    rows.append({"arm": arm, "seed": seed, **row})
+        write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows
+
+    def _train_v0(self) -> None:
+        config, save, runs = self._config, self._v0.parent, self._out / "runs" / "v0"
+        record = f"{min(1.0, config.segments / config.v0_steps):.3g}"
+        self._stages.run(
+            "v0",
+            "v0 learns on the score",
+            (
+                *("01_a2c.py", "-n", "v0", "-e", config.env, "--dev", config.dev),
+                *("--steps", config.v0_steps, "--eval-every", config.v0_steps, "--eval-games", config.games),
+                *("--save", save, "--db-path", self._db, "--record-prob", record, "--runs", runs),
+                *shlex.split(config.v0_flags),
+            ),
+            makes=[save, self._db, runs],
+        )
+
+    def _fit(self, name: str, seed: int) -> Path:
+        config = self._config
+        path = self._out / "rewards" / f"reward-{name}-{seed}.dat"
+        runs = self._out / "runs" / f"reward-{name}-{seed}"
+        self._stages.run(
+            f"reward-{name}-{seed}",
+            f"seed {seed}: reward model, {name}",
+            (
+                *("03_reward_train.py", self._db, "-n", f"{name}-{seed}", "-o", path.parent),
+                *("--dev", config.dev, "--seed", seed, "--frame-stride", config.frame_stride),
+                *("--runs", runs, *shlex.split(FITS[name])),
+            ),
+            makes=[path, runs],
+        )
+        return path
+
+    def _finetune(self, name: str, seed: int, reward: Path) -> None:
+        config, arm = self._config, ARMS[name]
+        save, runs = self._out / "policies" / f"{name}-{seed}", self.curves(name, seed)
+        door = ("-m", "experiments.original_reward") if arm.original_reward else ("01_a2c.py",)
+        algorithm = (
+            ("--algo", "ppo", "--lr", config.ppo_lr) if arm.ppo else ("--algo", "a2c", "--lr", config.lr)
+        )
+        self._stages.run(
+            f"{name}-{seed}",
+            f"seed {seed}: {arm.title}",
+            (
+                *(*door, "-n", f"{name}-{seed}", "-e", config.env, "--dev", config.dev, "--seed", seed),
+                *("-m", self._v0, "-r", reward, "--finetune", *algorithm),
+                *(shlex.split(config.leash) if arm.leash else ()),
+                *("--steps", config.steps, "--eval-every", config.eval_every, "--eval-games", config.games),
+                *("--teacher", config.teacher, "--save", save, "--runs", runs),
+                *shlex.split(config.train_flags),
+            ),
+            makes=[save, runs],
+        )
+
+
+def summary(curves: "dict[str, Curve]") -> dict[str, float | None]:
+    """What a finetune came to.
+
+    Args:
+      curves: of its evaluations, the first before any training.
+
+    Returns:
+      `start`: score of the first evaluation. `best`, `end`: the highest and the last mean of three evaluations in a
+      row, the first included, so that who only loses has lost. `kept`: end / best, None where best is not above 0.
+      `highest`, `last`: the best and the last evaluation alone. And the last of every other figure measured.
+    """
+    score = curves["score"].values
+    size = min(WINDOW, len(score))
+    means = np.convolve(score, np.full(size, 1 / size), mode="valid")
+    best, end = float(means.max()), float(means[-1])
+    return {
+        "start": float(score[0]),
+        "best": best,
+        "end": end,
+        "kept": end / best if best > 0 else None,
+        "highest": float(score.max()),
+        "last": float(score[-1]),
+        **{
+            name: float(curves[name].values[-1])
+            for name in ("steps", "preferred", "agreement", "learned", "kl", "refuels", "rescues")
+            if name in curves
+        },
+    }
+
+
+_COLUMNS = {
+    "start": ("score at the start", 0),
+    "best": ("best", 0),
+    "end": ("end", 0),
+    "kept": ("end ÷ best", 2),
+    "preferred": ("preferred to v0", 2),
+    "refuels": ("refuels", 2),
+    "learned": ("learned return", 0),
+    "kl": ("KL to v0", 3),
+}
+
+
+def table(config: AblationConfig, rows: Sequence[dict[str, Any]], seconds: float) -> str:
+    """The page of results: means over the seeds ± 95 %, then every run.
+
+    Args:
+      config: of the ablation.
+      rows: of `Ablation.collect`.
+      seconds: what it took.
+    """
+    columns = {name: shown for name, shown in _COLUMNS.items() if any(name in row for row in rows)}
+    head = f"{' | '.join(title for title, _ in columns.values())} |"
+    rule = "---|" * len(columns)
+    lines = [
+        f"{config.steps:,} steps of finetuning on {config.labels} labels by `{config.teacher}`, {config.error_rate:.0%} of "
+        f"them wrong; the same v0, clips and labels for all, fit and finetune by seed. Evaluations of {config.games} full "
+        f"games every {config.eval_every:,} steps; best and end are means of {WINDOW} evaluations in a row, the one "
+        f"before the finetune included, the rest is of the last one. {format_duration(seconds)} in all.",
+        "",
+        f"| recipe | seeds | {head}",
+        f"|---|---|{rule}",
+    ]
+    for name, arm in ARMS.items():
+        found = [row for row in rows if row["arm"] == name]
+        if found:
+            cells = [_over_seeds(found, column, digits) for column, (_, digits) in columns.items()]
+            lines.append(f"| {arm.title} | {len(found)} | {' | '.join(cells)} |")
+    lines += ["", f"| run | seed | {head}", f"|---|---|{rule}"]
+    for row in rows:
+        cells = [_over_seeds([row], column, digits) for column, (_, digits) in columns.items()]
+        lines.append(f"| {row['arm']} | {row['seed']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _over_seeds(rows: Sequence[dict[str, Any]], column: str, digits: int) -> str:
+    values = [row[column] for row in rows if row.get(column) is not None]
+    return format_mean(values, digits) if values else "–"
+
+
+def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
+    """Writes an SVG of the evaluations, means over the seeds with their 95 % intervals.
+
+    Args:
+      path: the file.
+      curves: of the seeds, by arm.
+    """
+    from experiments.curves import KINDS, Line, write_chart
+    from lib.runs import mean_interval
+
+    titles = {
+        "score": "score",
+        "learned": "learned return, each by its own reward model",
+        "preferred": "clips preferred to those of v0",
+        "kl": "KL to v0",
+    }
+    panels: dict[str, list[Line]] = {title: [] for title in titles.values()}
+    kinds = dict(zip(curves, KINDS, strict=False))
+    for arm, runs in curves.items():
+        for name, title in titles.items():
+            present = [run[name] for run in runs if name in run]
+            if present:
+                steps = present[0].steps[: min(len(curve.steps) for curve in present)]
+                seeds = [curve.values[: len(steps)] for curve in present]
+                means, halves = zip(
+                    *(mean_interval(values) for values in zip(*seeds, strict=True)), strict=True
+                )
+                panels[title].append(Line(steps, means, halves, kinds[arm]))
+    write_chart(path, panels, {kind: arm for arm, kind in kinds.items()})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config = cli.parse(AblationConfig, argv, description=(__doc__ or "").splitlines()[0])
+    # More seeds and more recipes of the same experiment may be asked for later.
+    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    stages = Stages(config.out, config.max_minutes)
+    ablation = Ablation(config, stages)
+    ended = stages.finish(ablation.run)
+    rows = ablation.collect()
+    if rows:
+        from experiments.curves import read_curves
+
+        page = table(config, rows, stages.seconds)
+        (config.out / "ablation.md").write_text(page)
+        chart(
+            config.out / "ablation.svg",
+            {
+                arm: [read_curves(ablation.curves(arm, row["seed"])) for row in rows if row["arm"] == arm]
+                for arm in dict.fromkeys(row["arm"] for row in rows)
+            },
+        )
+        print(f"\n{page}\n{config.out}/ablation.md, ablation.svg, results.jsonl")
+    return 0 if ended else TIME_IS_UP
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,138 @@
+"""What is reported of a policy: full games, as everywhere here, and single lives, as in the original's table.
+
+.venv/bin/python -m experiments.measures -m MODEL -o FILE.json [--games 20] [--lives 10] [--reward R] [--reference M]
+"""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lib import cli
+from lib.agent.actor_critic import sample_actions
+from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.evaluate import evaluate
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import autocast
+from lib.agent.watch import Watch
+from lib.cli import UserError, flag
+from lib.envs.make import counter, make_world, probes
+from lib.envs.observation import Observer
+from lib.envs.world import World
+from lib.reward.model import load_reward_model
+from lib.runs import format_mean, has_fast_bf16, resolve_device, write_atomic
+
+_SEED = 20_000  # other games than training's, and than its evaluations'
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """Which policy, and how many games of it."""
+
+    model: Path = flag("-m", help="policy checkpoint")
+    out: Path = flag("-o", help="JSON file for the figures")
+    games: int = flag(default=20, min=2, help="full games")
+    lives: int = flag(default=10, min=1, help="games that end with their first life")
+    reward: Path | None = flag(
+        "-r", default=None, help="reward model whose return and disagreement are measured"
+    )
+    reference: Path | None = flag(default=None, help="policy that the KL is measured to")
+    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
+    seed: int = flag(default=0, min=0, help="seed of the games and the actions")
+
+
+class Lives(NamedTuple):
+    """B games up to their first lost life."""
+
+    scores: np.ndarray  # float64 [B], unclipped
+    steps: np.ndarray  # int64 [B]
+
+
+@torch.no_grad()
+def first_lives(
+    network: PolicyNet, world: World, seed: int, device: torch.device, bf16: bool = False
+) -> Lives:
+    """Plays one game in every environment until its first life is lost, with sampled actions.
+
+    The original's table is the best of ten of these. Whatever ends a game counts as well: the time limit, or the end of
+    a game that has no lives.
+
+    Args:
+      network: the policy, on `device`.
+      world: B environments; they are reset.
+      seed: of the games and of the actions.
+      device: where the network lies.
+      bf16: whether it computes in bf16.
+    """
+    envs = world.num_envs
+    generator = torch.Generator(device).manual_seed(seed)
+    observer = Observer(envs, world.frame_shape, device)
+    step = world.reset(seed)
+    scores, steps, alive = np.zeros(envs), np.zeros(envs, np.int64), np.ones(envs, bool)
+    while alive.any():
+        frames, reset = torch.from_numpy(step.frames), torch.from_numpy(step.reset)
+        observation = observer.push(frames.to(device), reset.to(device))
+        with autocast(device, bf16):
+            logits, _ = network(observation)
+        world.send(sample_actions(logits, generator).cpu().numpy())
+        step = world.recv()
+        scores[alive] += step.score[alive]
+        steps[alive] += 1
+        alive &= ~(step.terminal | step.truncated)
+    return Lives(scores, steps)
+
+
+def measure(config: MeasureConfig) -> dict[str, Any]:
+    """Plays and writes down `lives` (scores, steps) and `games` (score, steps, measures of each), lists of figures.
+
+    Raises:
+      UserError: something about the files that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    bf16, seed = has_fast_bf16(device), _SEED + config.seed
+    network, origin = load_policy(config.model)
+    if "config" not in origin:
+        raise UserError(f"{config.model}: expected a policy of 01_a2c.py, which knows its environment")
+    env_id = origin["config"]["env"]
+    reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
+    reference = None if config.reference is None else load_policy(config.reference)[0]
+    for policy in filter(None, (network, reference)):
+        policy.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with contextlib.closing(make_world(env_id, config.lives)) as world:
+        check_actions(network, world.num_actions, config.model, env_id)
+        lives = first_lives(network, world, seed, device, bf16)
+    with contextlib.closing(make_world(env_id, config.games)) as world:
+        if reward is not None and config.reward is not None:
+            reward.check(world.frame_shape, world.num_actions, config.reward, env_id)
+        watch = Watch(world, device, bf16, seed, reward, reference)
+        played = evaluate(
+            network, world, seed, device, bf16, probes(env_id), counter(env_id, config.games), watch
+        )
+    found = {
+        "model": str(config.model),
+        "trained_steps": origin["steps"],
+        "seed": config.seed,
+        "lives": {"scores": lives.scores.tolist(), "steps": lives.steps.tolist()},
+        "games": {name: values.tolist() for name, values in played.figures.items()},
+    }
+    try:
+        config.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(config.out, (json.dumps(found, indent=1) + "\n").encode())
+    except OSError as error:
+        raise UserError(f"--out {config.out}: could not be written: {error.strerror}") from error
+    print(f"first lives: best {lives.scores.max():g} of {config.lives}, mean {format_mean(lives.scores)}")
+    print(f"full games: {played}")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    measure(cli.parse(MeasureConfig, argv, description=(__doc__ or "").splitlines()[0]))
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,85 @@
+"""01_a2c.py with the reward as the original experiment paid it: a sliding z-score, of which its wrappers left the sign.
+
+For the ablation alone; lib has neither, on purpose. Takes the flags of 01_a2c.py.
+
+    .venv/bin/python -m experiments.original_reward -n NAME -m MODEL -r REWARD --finetune …
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.reward.model import RewardModel, load_reward_model
+
+WINDOW = 100
+"""Steps of one environment that a reward is compared with, itself among them."""
+
+
+class SlidingSign:
+    """sign(z) of each environment's rewards, z = (r − mean) / deviation over its last 100, which run on across games.
+
+    The deviation is never negative, so the sign is that of r − mean. Where all are equal z is 0 / 0 and broke the
+    original; here it is 0. That a steadily good state is worth nothing is the recipe's own.
+    """
+
+    def __init__(self) -> None:
+        self._window: torch.Tensor | None = None
+        self._seen = 0
+
+    def __call__(self, rewards: torch.Tensor) -> torch.Tensor:
+        """The next step of every environment.
+
+        Args:
+          rewards: float32 `[B]`.
+
+        Returns:
+          float32 `[B]`: −1, 0 or 1.
+        """
+        if self._window is None:
+            # In float64 the mean of equal numbers is that number, and its difference from them exactly 0.
+            self._window = torch.zeros(WINDOW, len(rewards), dtype=torch.float64, device=rewards.device)
+        self._window[self._seen % WINDOW] = rewards.double()
+        self._seen += 1
+        mean = self._window[: self._seen].mean(0)
+        return (rewards.double() - mean).sign().float()
+
+
+class OriginalReward(RewardModel):
+    """A reward model that pays as the original did. What an evaluation calls the learned return stays the model's own."""
+
+    @functools.cached_property
+    def _sliding_sign(self) -> SlidingSign:
+        return SlidingSign()
+
+    def pay(
+        self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The next step of every environment, as `SlidingSign` takes them: to be called once a step, in order."""
+        return self._sliding_sign(super().pay(frames, actions, observations))
+
+
+def load_original_reward(
+    path: Path, device: torch.device | None = None, bf16: bool = False, pessimism: float = 0.0
+) -> RewardModel:
+    """`load_reward_model`, paying as the original did."""
+    model = load_reward_model(path, device, bf16, pessimism)
+    return OriginalReward(
+        model.members, device or torch.device("cpu"), bf16, model.origin, pessimism, model.disagreement
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(TrainConfig, argv, description=(__doc__ or "").splitlines()[0])
+    from lib.agent import trainer
+
+    with patch.object(trainer, "load_reward_model", load_original_reward):
+        trainer.train(config)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,177 @@
+"""Stages of an experiment: commands that run once each, in order, and go on where an earlier run of them stopped."""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.cli import UserError
+from lib.runs import Interrupt, format_duration, write_config
+
+ROOT = Path(__file__).parents[1]
+
+TIME_IS_UP = 75
+"""Exit status of an experiment that --max-minutes ended: EX_TEMPFAIL of sysexits.h, try again."""
+
+_GRACE = 60.0  # seconds in which a stage may save what it has
+
+
+class TimeUp(Exception):
+    """The time that an experiment was given is over; what it lacks is left to the next run."""
+
+
+class Stages:
+    """Runs each stage of an experiment unless it has ended before, and stops in time.
+
+    `<out>/stages.jsonl` has a line for every attempt, with its seconds: that is how a later run knows what is done, and
+    what the experiment took in all.
+    """
+
+    def __init__(self, out: Path, max_minutes: float | None = None) -> None:
+        """Reads what was done before.
+
+        Args:
+          out: folder of the experiment; it exists.
+          max_minutes: time for this run; None: as long as it takes.
+        """
+        self._log = out / "stages.jsonl"
+        self._deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self._attempts: list[dict[str, Any]] = read_lines(self._log)
+
+    @property
+    def seconds(self) -> float:
+        """What all attempts took together, in this run and earlier ones."""
+        return sum(attempt["seconds"] for attempt in self._attempts)
+
+    def done(self, name: str) -> bool:
+        """Whether a stage has come to its end."""
+        return any(attempt["stage"] == name and attempt["how"] == "done" for attempt in self._attempts)
+
+    def run(self, name: str, title: str, command: Sequence[object], makes: Sequence[Path] = ()) -> None:
+        """Runs a stage to its end, or not at all where it is done.
+
+        Args:
+          name: of the stage, no other has it.
+          title: what it does, for the screen.
+          command: a script or `-m` and a module, and their arguments, to be run by this Python.
+          makes: files and folders that only this stage makes. What an attempt left there that did not come to its end
+            is removed first.
+
+        Raises:
+          TimeUp: the time is over; the stage was asked to stop as by Ctrl-C, or not begun.
+          UserError: it failed; its own message is on the screen.
+          KeyboardInterrupt: this process was asked to stop, and the stage has.
+        """
+        words = [str(word) for word in command]
+        if self.done(name):
+            print(f"== {title}: done before", flush=True)
+            return
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise TimeUp
+        print(f"\n== {title}\n$ python {shlex.join(words)}", flush=True)
+        for path in makes:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        began = time.monotonic()
+        how, status = "stopped", None
+        try:
+            how, status = self._wait(words)
+        finally:
+            took = time.monotonic() - began
+            attempt = {"stage": name, "how": how, "seconds": round(took, 1), "command": words}
+            self._attempts.append(attempt)
+            with self._log.open("a") as file:
+                file.write(json.dumps(attempt) + "\n")
+        if how == "time up":
+            raise TimeUp
+        if how == "stopped":
+            raise KeyboardInterrupt
+        if how == "failed":
+            raise UserError(f"{shlex.join(words[:3])} …: ended with status {status}")
+        print(f"({format_duration(took)})", flush=True)
+
+    def finish(self, work: Callable[[], None]) -> bool:
+        """Whether some work of stages came to its end; where the time was up before, says how to go on."""
+        try:
+            work()
+        except TimeUp:
+            print("\ntime is up; the same command goes on from here", flush=True)
+            return False
+        return True
+
+    def _wait(self, words: list[str]) -> tuple[str, int]:
+        """Waits for a command, or ends it: how that came out, and its exit status."""
+        script = words if words[0] == "-m" else [str(ROOT / words[0]), *words[1:]]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        how = None
+        with Interrupt() as interrupt:
+            # In a group of its own, so that Ctrl-C comes to it once, from here: a second one would cost its work.
+            process = subprocess.Popen([sys.executable, *script], env=environment, process_group=0)
+            kill_at = float("inf")
+            try:
+                while True:
+                    try:
+                        status = process.wait(timeout=0.2)
+                        break
+                    except subprocess.TimeoutExpired:
+                        pass
+                    now = time.monotonic()
+                    if how is None and (
+                        interrupt.asked or (self._deadline is not None and now >= self._deadline)
+                    ):
+                        how = "stopped" if interrupt.asked else "time up"
+                        process.send_signal(signal.SIGINT)
+                        kill_at = now + _GRACE
+                    if now >= kill_at:
+                        process.kill()
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        return how or ("failed" if status else "done"), status
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines, none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def settle(config: Any, out: Path, free: Sequence[str]) -> None:
+    """Makes the folder of an experiment, or sees to it that it is this very experiment that goes on there.
+
+    Args:
+      config: its configuration, a dataclass; kept in `<out>/config.json`.
+      out: the folder.
+      free: fields that may change from run to run.
+
+    Raises:
+      UserError: the folder holds an experiment of another configuration, or cannot be written to.
+    """
+    kept = out / "config.json"
+    fields = {key: value for key, value in dataclasses.asdict(config).items() if key not in free}
+    if kept.exists():
+        before = json.loads(kept.read_text())["config"]
+        now = json.loads(json.dumps(fields, default=str))
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"--{name.replace('_', '-')}: the experiment in {out} has {before.get(name)!r}, got "
+                    f"{now.get(name)!r}; repeat its flags, or name another --out"
+                )
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: expected a folder to write to: {error.strerror}") from error
+    write_config(out, fields)
