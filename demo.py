@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     _stage(
         "3. A reward model is fitted to the comparisons",
-        f"./03_reward_train.py -n demo -o {reward.parent} {db} --frame-stride 10 {common}",
+        f"./03_reward_train.py -n demo -o {reward.parent} {db} {common}",
         done=reward,
     )
     _stage(
@@ -103,7 +103,7 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         f"videos {out}/videos   curves: tensorboard --logdir {out}/runs   clips and labels {out}/db\n"
         f"{format_duration(seconds)} in all. Now with your own labels:\n"
         f"  make label DB={out}/db\n"
-        f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db --frame-stride 10\n"
+        f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db\n"
         f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --lr 3e-4 "
         f"--steps {config.v1_steps} --save {out}/mine"
     )

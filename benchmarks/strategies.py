@@ -65,7 +65,7 @@ class BenchmarkConfig:
     )
     test_pairs: int = flag(default=1000, min=10, help="pairs to test on")
     ensemble: int = flag(default=3, min=2, help="members of the reward model")
-    frame_stride: int = flag(default=5, min=1, help="--frame-stride of the fits")
+    frame_stride: int = flag(default=10, min=1, help="--frame-stride of the fits")
     epochs: int = flag(default=100, min=1, help="--epochs of the fits")
     input: str = flag(default="frame", choices=("frame", "observation"), help="--input of the fits")
     dev: str = flag(default="cpu", help="device of the fits")

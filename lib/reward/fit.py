@@ -67,7 +67,7 @@ def segment_returns(
       segments: where the frames lie.
       indices: int64 `[K]`, which segments.
       device: where to compute.
-      stride: 1 sums every step; n sums every n-th and multiplies by the share left out.
+      stride: 1 sums every step; n sums every n-th (at least one) and multiplies by the share left out.
       offset: first step, below stride.
 
     Returns:
@@ -75,11 +75,13 @@ def segment_returns(
     """
     inputs, actions, owners, scales = [], [], [], []
     for owner, index in enumerate(indices):
-        some_inputs, some_actions = segments.inputs(int(index), stride, offset)
+        length = segments.length(int(index))
+        every = min(stride, length)
+        some_inputs, some_actions = segments.inputs(int(index), every, offset % every)
         inputs.append(some_inputs)
         actions.append(some_actions)
         owners.append(np.full(len(some_actions), owner))
-        scales.append(segments.length(int(index)) / max(1, len(some_actions)))
+        scales.append(length / len(some_actions))
     all_rewards = rewards(
         *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (inputs, actions))
     )

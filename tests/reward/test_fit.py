@@ -51,6 +51,7 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
         "runs": tmp_path / "runs",
         "bf16": False,
         "lr": 3e-3,
+        "frame_stride": 1,
     }
     return FitConfig(dbs=[db], **{**given, **flags})
 
@@ -161,6 +162,14 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
     for offset, total, count in ((0, 9000 + 0 + 3 + 2, 3), (1, 5000 + 1, 2), (2, 7000 + 2 + 1, 2)):
         returns = segment_returns(Grey(), store, np.array([0]), device, 3, offset)
         assert returns.item() == pytest.approx(total * 7 / count)
+
+
+def test_a_segment_shorter_than_the_stride_counts_by_one_step() -> None:
+    store = store_of(np.array([4, 4]), np.arange(7))
+    for offset in range(10):
+        returns = segment_returns(Grey(), store, np.array([0, 1]), CPU, 10, offset)
+        action = offset % 2
+        assert returns.tolist() == [2 * (4000 + action), 7 * (1000 * (offset % 7) + offset % 7 % 4)]
 
 
 def test_judging_counts_decided_pairs() -> None:
