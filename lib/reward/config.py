@@ -6,6 +6,9 @@ from pathlib import Path
 from lib.cli import UserError, flag
 from lib.reward.masks import PRESETS, read_mask
 
+MAY_DIFFER = ("checkpoint_minutes", "dev", "memory_mb")
+"""What may be given beside --resume."""
+
 
 @dataclass(frozen=True)
 class FitConfig:
@@ -96,12 +99,23 @@ class FitConfig:
     )
     memory_mb: int = flag(default=4096, min=0, help="memory for decoded segments; the rest is read as needed")
     seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")
+    resume: Path | None = flag(
+        default=None,
+        metavar="RUN",
+        help="go on with the fit of this folder under runs/, on the labels that it began with; beside it only "
+        "--checkpoint-minutes, --dev and --memory-mb may be given",
+    )
+    checkpoint_minutes: float = flag(
+        default=5.0, min=0, help="minutes between states that --resume goes on from, beside those after each epoch"
+    )
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
 
     def __post_init__(self) -> None:
         if not self.dbs:
             raise UserError("expected at least one DB, a folder of segments with a labels.json")
+        if len({db.resolve() for db in self.dbs}) < len(self.dbs):
+            raise UserError(f"expected each DB once, got {' '.join(map(str, self.dbs))}")
         for text in self.mask:
             read_mask(text)
         self.weights()
