@@ -168,7 +168,7 @@ def test_a_db_given_twice_is_refused(tmp_path: Path) -> None:
     """Its clips would stand on both sides of the split."""
     (tmp_path / "db").mkdir()
     with pytest.raises(UserError, match="expected each DB once"):
-        FitConfig([tmp_path / "db", tmp_path / "other" / ".." / "db"], name="x", out=tmp_path)
+        FitConfig(dbs=[tmp_path / "db", tmp_path / "other" / ".." / "db"], name="x", out=tmp_path)
 
 
 def test_a_segment_shorter_than_the_stride_counts_by_one_step() -> None:
