@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step."""
+"""Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step.
+
+With --info: print the family tree of a checkpoint, segment, labels.json, DB or run.
+"""
 
 from collections.abc import Sequence
 
@@ -9,6 +12,11 @@ from lib.agent.play_config import PlayConfig
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(PlayConfig, argv, description=__doc__)
+    if config.info is not None:
+        from lib.agent.info import family_tree
+
+        print(family_tree(config.info))
+        return
     from lib.agent.play import play  # after the flags: --help need not wait for PyTorch
 
     play(config)

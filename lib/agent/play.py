@@ -95,6 +95,7 @@ def play(config: PlayConfig) -> None:
     Raises:
       UserError: something about the flags or the files that the user can mend.
     """
+    assert config.model is not None
     device = resolve_device(config.dev)
     network, origin = load_policy(config.model)
     env_id = config.env or origin.get("config", {}).get("env", _DEFAULT_ENV)
