@@ -4,11 +4,12 @@
 from collections.abc import Sequence
 
 from lib import cli
-from lib.agent.config import TrainConfig
+from lib.agent.config import MAY_DIFFER, TrainConfig
+from lib.runs import parse_resumable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = cli.parse(TrainConfig, argv, description=__doc__)
+    config = parse_resumable(TrainConfig, MAY_DIFFER, argv, description=__doc__)
     from lib.agent.trainer import train  # after the flags: --help need not wait for PyTorch
 
     train(config)

@@ -4,11 +4,12 @@
 from collections.abc import Sequence
 
 from lib import cli
-from lib.reward.config import FitConfig
+from lib.reward.config import MAY_DIFFER, FitConfig
+from lib.runs import parse_resumable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = cli.parse(FitConfig, argv, description=__doc__)
+    config = parse_resumable(FitConfig, MAY_DIFFER, argv, description=__doc__)
     from lib.agent.audit import audit, check_audit  # after the flags: --help need not wait for PyTorch
     from lib.reward.fit import fit
     from lib.reward.report import report_path, write_report

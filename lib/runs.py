@@ -6,7 +6,9 @@ Imports nothing of this project but :mod:`lib.cli`; torch and TensorBoard are im
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import importlib.metadata
 import io
@@ -22,13 +24,14 @@ import statistics
 import subprocess
 import sys
 import time
+import typing
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
-from lib.cli import UserError, one_line
+from lib.cli import UserError, one_line, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +39,16 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 KINDS = ("policy", "reward", "trainer")
+STATE = "state.dat"
+"""Name of the file in a run's folder that the run can be gone on from."""
 _PACKAGES = ("torch", "numpy", "gymnasium", "ale-py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
+_STALE_MINUTES = 10
 # Two-sided 95 % quantiles of Student's t for 1..5 degrees of freedom, where the expansion below is too coarse.
 _T_SMALL = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058)
+
+Config = TypeVar("Config")
 
 
 # --- files -----------------------------------------------------------------------------------------------------
@@ -76,6 +85,25 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove_stale(folder: Path, name: re.Pattern[str] = _TEMPORARY) -> None:
+    """Removes the temporary files that killed processes left in a folder.
+
+    Args:
+        folder: Where to look; it need not exist. Its subfolders are left alone.
+        name: Names of such files, in full; those of `write_atomic` when not given. Younger ones than ten minutes
+            stay, as they may be in the making.
+    """
+    with contextlib.suppress(OSError):  # tidying up is worth no failure
+        for entry in list(os.scandir(folder)):
+            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if (
+                name.fullmatch(entry.name)
+                and entry.is_file(follow_symlinks=False)
+                and age > 60 * _STALE_MINUTES
+            ):
+                os.unlink(entry)
 
 
 # --- provenance ------------------------------------------------------------------------------------------------
@@ -336,6 +364,10 @@ def has_fast_bf16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+class Stopped(Exception):
+    """Work was asked to end before it was done; what there is of it is nothing to go by."""
+
+
 class Interrupt:
     """Turns Ctrl-C and SIGTERM into a flag, so that work in progress ends between two of its steps.
 
@@ -410,23 +442,27 @@ def check_name(name: str) -> str:
     return name
 
 
-def write_config(run_dir: Path, config: Any) -> None:
+def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
     """Writes ``config.json``: the configuration, the command line, and what the code was.
 
     Args:
         run_dir: The run's folder.
         config: A dataclass or a dict; paths become text.
+        resumed: The run goes on: what the file says of its beginning stays, and ``resumed`` lists what it went on with.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file cannot be written, or read where the run goes on.
     """
-    content = {
-        "config": _storable(config, ""),
+    made_by = {
         "command": sys.argv,
         "versions": versions(),
         "git_commit": git_commit(),
         "created": now(),
     }
+    content = {"config": _storable(config, ""), **made_by}
+    if resumed:
+        before = _read_config(run_dir)
+        content = {**before, "config": content["config"], "resumed": [*before.get("resumed", []), made_by]}
     path = Path(run_dir) / "config.json"
     try:
         write_atomic(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
@@ -434,19 +470,226 @@ def write_config(run_dir: Path, config: Any) -> None:
         raise UserError(f"{path}: could not be written: {error.strerror}") from error
 
 
+# --- going on with a run ---------------------------------------------------------------------------------------
+
+
+def parse_resumable(
+    config_class: type[Config],
+    may_differ: Collection[str],
+    argv: Sequence[str] | None = None,
+    description: str | None = None,
+) -> Config:
+    """`lib.cli.parse` for a stage with ``--resume RUN``: the run's own flags then stand for all that are not given.
+
+    Args:
+        config_class: As in `parse`; has a field ``resume``.
+        may_differ: Fields that may have another value than the run began with.
+        argv: As in `parse`.
+        description: As in `parse`.
+
+    Returns:
+        An instance of config_class.
+
+    Raises:
+        UserError: There is no such run, it is of another stage, or a flag differs that may not; the line names it.
+        SystemExit: As in `parse`.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    run_dir = _resumed(args)
+    if run_dir is None:
+        return parse(config_class, args, description)
+    hints = typing.get_type_hints(config_class)
+    began_with = _read_config(run_dir)["config"]
+    unknown = began_with.keys() - hints.keys()
+    if unknown:
+        raise UserError(
+            f"--resume {run_dir}: expected a run of this script and version, but it has "
+            f"{_as_flag(min(unknown))}, which is no flag here"
+        )
+    fields = dataclasses.fields(config_class)  # type: ignore[arg-type]  # any dataclass
+    made: list[tuple[str, Any, Any]] = []
+    for field in fields:
+        defaults: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+        if field.name in began_with:
+            value = began_with[field.name] = _with_paths(began_with[field.name], hints[field.name])
+            defaults = {"default_factory": value.copy} if isinstance(value, list) else {"default": value}
+        made.append(
+            (
+                field.name,
+                hints[field.name],
+                dataclasses.field(kw_only=True, metadata=field.metadata, **defaults),
+            )
+        )
+    began = dataclasses.make_dataclass(config_class.__name__, made, bases=(config_class,), frozen=True)
+    given: Any = parse(began, args, description)
+    for name, value in began_with.items():
+        if name not in (*may_differ, "resume") and getattr(given, name) != value:
+            shown = " ".join(map(str, value)) if isinstance(value, list) else value
+            raise UserError(
+                f"--resume {run_dir}: {_as_flag(name)} cannot change, the run began with {shown}; "
+                f"only {', '.join(map(_as_flag, may_differ))} may differ"
+            )
+    return config_class(**{field.name: getattr(given, field.name) for field in fields})
+
+
+def _as_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _resumed(args: Sequence[str]) -> Path | None:
+    """The value of --resume in a command line."""
+    found = None
+    for at, arg in enumerate(args):
+        if arg == "--":
+            break
+        if arg.startswith("--resume="):
+            found = Path(arg.removeprefix("--resume="))
+        elif arg == "--resume" and at + 1 < len(args) and not args[at + 1].startswith("-"):
+            found = Path(args[at + 1])
+    return found
+
+
+def _read_config(run_dir: Path) -> dict[str, Any]:
+    """The content of a run's config.json.
+
+    Raises:
+        UserError: There is none that can be read.
+    """
+    path = Path(run_dir) / "config.json"
+    expected = f"--resume {run_dir}: expected a run's folder with a config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{expected}: {error.strerror}; name a folder under runs/") from error
+    except ValueError as error:
+        raise UserError(f"{expected}, and that file is damaged: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
+        raise UserError(f"{expected}, and that file is of another program")
+    return content
+
+
+def _with_paths(value: Any, hint: Any) -> Any:
+    """A value as the field had it before JSON made text of its paths."""
+    if value is None or (hint is not Path and Path not in typing.get_args(hint)):
+        return value
+    return [Path(item) for item in value] if isinstance(value, list) else Path(value)
+
+
+@contextlib.contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Keeps a run to one process at a time; the system lets go of it with the process, however that ends.
+
+    Raises:
+        UserError: Another process has it.
+    """
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"--resume {run_dir}: this run is still going on in another process; stop that first"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        remove_stale(run_dir)
+        yield
+    finally:
+        os.close(folder)
+
+
+def save_state(
+    run_dir: Path, stage: str, payload: Mapping[str, Any], config: Any, parents: Mapping[str, Any]
+) -> None:
+    """Writes all that a run needs to go on, over what it wrote before; that stays until the new file is whole.
+
+    Args:
+        run_dir: The run's folder.
+        stage: The script whose run it is.
+        payload: As in `save_checkpoint`.
+        config: The stage's configuration.
+        parents: As in `save_checkpoint`.
+
+    Raises:
+        UserError: The file cannot be written; the state before is still there.
+    """
+    save_checkpoint(Path(run_dir) / STATE, "trainer", {"stage": stage, **payload}, config, parents)
+
+
+def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
+    """What `save_state` wrote last, tensors on the CPU; None where the run ended before it first did.
+
+    Raises:
+        UserError: The file cannot be read, or is of another stage.
+    """
+    path = Path(run_dir) / STATE
+    if not path.exists():
+        return None
+    state = load_checkpoint(path, "trainer")
+    if state.get("stage") != stage:
+        raise UserError(
+            f"--resume {run_dir}: expected a run of {stage}, got one of {state.get('stage')}; take that script"
+        )
+    return state
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Where PyTorch's own random generators are, that of a GPU included."""
+    import torch
+
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Puts PyTorch's generators where they were; that of a GPU only if the run was on one."""
+    import torch
+
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class Every:
+    """Says when so many minutes have passed.
+
+    Args:
+        minutes: How many.
+        clock: Seconds from any origin.
+    """
+
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = 60 * minutes, clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Counts from now on."""
+        self._since = self._clock()
+
+    def due(self) -> bool:
+        """Whether they have passed."""
+        return self._clock() - self._since >= self._seconds
+
+
 # --- charts and progress ---------------------------------------------------------------------------------------
 
 
 class Charts:
-    """TensorBoard curves of a run; without a folder it swallows everything."""
+    """TensorBoard curves of a run; without a folder it swallows everything.
 
-    def __init__(self, run_dir: Path | None) -> None:
+    Args:
+        run_dir: The run's folder.
+        purge_step: Points of this step and later ones that are there already count no more: the run goes on from
+            before them and draws them again.
+    """
+
+    def __init__(self, run_dir: Path | None, purge_step: int | None = None) -> None:
         self._writer: Any = None
         if run_dir is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             # Half a minute of curves is what a killed process loses; the default is two.
-            self._writer = SummaryWriter(str(run_dir), flush_secs=30)
+            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Adds a point to each named curve at a training step."""
@@ -470,6 +713,11 @@ class Charts:
         """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
         if self._writer is not None:
             self._writer.add_image(tag, image, step, dataformats="HWC")
+
+    def flush(self) -> None:
+        """Writes what is buffered."""
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Writes what is buffered; calls after it do nothing."""

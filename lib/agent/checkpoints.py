@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.cli import UserError
-from lib.runs import load_checkpoint, save_checkpoint
+from lib.runs import load_checkpoint, remove_stale, save_checkpoint
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""
@@ -52,6 +54,7 @@ class CheckpointFolder:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"--save {root}: expected a folder to write to: {error.strerror}") from error
+        remove_stale(root)
         self._root = root
         self._best: dict[str, float] = {}
         self._written: set[str] = set()
@@ -112,6 +115,30 @@ class CheckpointFolder:
             raise UserError(f"--save {self._root}: could not write {name}: {error.strerror}") from error
         return self._root / name
 
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs to know of the folder, for `restore`."""
+        return {"best": self._best, "written": sorted(self._written), "kept": sorted(self._kept)}
+
+    def restore(self, state: dict[str, Any], steps: int, name: str) -> None:
+        """Goes on where a run was, and takes in what that run wrote after its state.
+
+        Args:
+          state: what `state` said.
+          steps: how long the policy had been trained by then.
+          name: of the run; policies that it wrote later count as bests of their criterion.
+        """
+        self._best = dict(state["best"])
+        self._written, self._kept = set(state["written"]), set(state["kept"])
+        for link in LINKS:
+            try:
+                _, content = load_policy(self._root / link)
+            except UserError:  # not there
+                continue
+            if content.get("steps", 0) > steps and content["config"].get("name") == name:
+                self._written.add((self._root / link).resolve().name)
+                if link in (found := _criteria_of(content["evaluation"])):
+                    self._best[link] = found[link]
+
     def keep_best(self) -> Path:
         """Keeps the best by mean score for good, whatever is better later on.
 
@@ -148,3 +175,10 @@ def _criteria(games: Evaluation) -> dict[str, float]:
     if "preferred" in games.overall:
         found["best-teacher.dat"] = games.overall["preferred"]
     return found
+
+
+def _criteria_of(evaluation: dict[str, Any]) -> dict[str, float]:
+    """`_criteria` of the evaluation that a checkpoint keeps; nothing where it keeps none."""
+    columns = {"best.dat": "scores", "best-learned.dat": "learned"}
+    found = {link: float(np.mean(evaluation[key])) for link, key in columns.items() if key in evaluation}
+    return found | ({"best-teacher.dat": evaluation["preferred"]} if "preferred" in evaluation else {})

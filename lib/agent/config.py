@@ -41,6 +41,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """What the flags that depend on --algo are where they are not given."""
 
+MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads")
+"""What may be given beside --resume."""
+
 _PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean nothing with a single pass
 
 
@@ -170,6 +173,15 @@ class TrainConfig:
         help="say so when for N evaluations the learned return is up, score and agreement on fresh clips are down",
     )
     stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience is over")
+    resume: Path | None = flag(
+        default=None,
+        metavar="RUN",
+        help="go on with the run of this folder under runs/; beside it only --steps, --checkpoint-minutes, --dev and "
+        "--env-threads may be given",
+    )
+    checkpoint_minutes: float = flag(
+        default=5.0, min=0, help="minutes between states that --resume goes on from"
+    )
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     env_threads: int = flag(default=0, min=0, help="emulator threads; 0: one per core")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")

@@ -12,6 +12,7 @@ from lib.agent.network import PolicyNet
 from lib.envs.observation import SIZE, STACK, Observer
 from lib.envs.world import World
 from lib.preferences.recorder import SegmentRecorder
+from lib.runs import Stopped
 
 RewardFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Frames uint8 `[B, H, W, 3]`, actions int64 `[B]` and observations uint8 `[B, 4, 84, 84]` to float32 `[B]`, all on one
@@ -70,26 +71,39 @@ class Collector:
         self._step = world.reset(seed)
         self._observe()
 
+    @property
+    def generator(self) -> torch.Generator:
+        """What the actions are drawn with."""
+        return self._generator
+
     def _observe(self) -> None:
         self._frames = torch.from_numpy(self._step.frames).to(self._device, non_blocking=True)
         reset = torch.from_numpy(self._step.reset).to(self._device, non_blocking=True)
         self._observation = self._observer.push(self._frames, reset)
 
-    def collect(self, network: PolicyNet, keep_graph: bool = False) -> Rollout:
+    def collect(
+        self, network: PolicyNet, keep_graph: bool = False, stop: Callable[[], bool] | None = None
+    ) -> Rollout:
         """T steps further.
 
         Args:
           network: the policy to act by.
           keep_graph: keep what the logits and the values but the last were computed from. An update that looks at
             its rollout once can then begin with the way back.
+          stop: asked at every step whether to give up.
 
         Returns:
           Views of the collector's own buffers, valid until the next call.
+
+        Raises:
+          Stopped: `stop` said so; the steps so far are lost.
         """
         all_logits, all_values = [], []
         # One context for all steps: the weights are cast to bf16 once.
         with torch.no_grad(), autocast(self._device, self._bf16):
             for t in range(len(self._actions)):
+                if stop is not None and stop():
+                    raise Stopped
                 self._observations[t] = self._observation
                 with torch.set_grad_enabled(keep_graph):
                     logits, values = network(self._observation)

@@ -29,20 +29,30 @@ from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import (
+    STATE,
     Charts,
+    Every,
     Interrupt,
     Progress,
+    Stopped,
     format_count,
     format_duration,
     has_fast_bf16,
+    held,
+    load_state,
     make_run_dir,
     mean_interval,
+    random_state,
     resolve_device,
+    save_state,
+    set_random_state,
     write_config,
 )
 
+_STAGE = "01_a2c.py"
 _LOG_SECONDS = 2.0
 _RECENT_GAMES = 100
+_EXPLODED = 1e6  # times what is usual; no loss grows so fast by learning
 _EVAL_SEED = 10_000  # evaluations play other games than training does
 
 
@@ -117,6 +127,7 @@ def update(
     config: TrainConfig,
     bf16: bool,
     leash: Leash | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> dict[str, torch.Tensor]:
     """The passes over one rollout: one for A2C, several over minibatches for PPO.
 
@@ -127,6 +138,7 @@ def update(
       config: what is paid, passes, clips and weights of the loss.
       bf16: whether networks compute in bf16.
       leash: to the reference policy, where there is one.
+      stop: asked before every minibatch but the first whether to leave it at that.
 
     Returns:
       Scalars on the device by chart name, averaged over the passes. Only `--target-kl` waits for the device, once
@@ -137,6 +149,8 @@ def update(
     passes: list[dict[str, torch.Tensor]] = []
     for epoch in range(config.epochs):
         for rows in _minibatches(count, config.minibatches, device):
+            if passes and stop is not None and stop():
+                break
             part = Batch(*(column[rows] for column in batch))
             if config.one_pass and rollout.logits.requires_grad:
                 logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
@@ -190,7 +204,11 @@ def _gradient_scalars(gradients: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 class _Monitor:
-    """Turns rollouts and losses into curves and a progress line, touching the device once every few seconds."""
+    """Turns rollouts and losses into curves and a progress line, touching the device once every few seconds.
+
+    Attributes:
+      last_good: the newest checkpoint.
+    """
 
     def __init__(
         self, config: TrainConfig, charts: Charts, progress: Progress, recorder: SegmentRecorder | None
@@ -202,12 +220,23 @@ class _Monitor:
         self._sums: dict[str, torch.Tensor] = {}
         self._updates = 0
         self._learns = config.reward is not None
+        self._usual: deque[float] = deque(maxlen=1000)  # total losses
+        self.last_good: Path | None = None
         self.resume()
 
     def resume(self) -> None:
         """Starts the clock of the speed, which leaves evaluations out."""
         self._clock = time.perf_counter()
         self._since = 0
+
+    def state(self) -> dict[str, Any]:
+        """The games so far, for `restore`; those in progress are lost with the emulator's state."""
+        return {"games": self._games, "recent": list(self._recent)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Counts on from these games."""
+        self._games = state["games"]
+        self._recent.extend(Game(*game) for game in state["recent"])
 
     def games_seen(self) -> Evaluation:
         """The last games of training, as a stand-in where there is no time to evaluate."""
@@ -220,7 +249,7 @@ class _Monitor:
         """Takes note of one update.
 
         Raises:
-          UserError: the loss is no longer a number.
+          UserError: something is no longer a number, or the loss has exploded.
         """
         learned = np.zeros_like(rollout.score) if rollout.learned is None else rollout.learned.cpu().numpy()
         for score, valid, paid in zip(rollout.score, rollout.valid, learned, strict=True):
@@ -235,16 +264,54 @@ class _Monitor:
         if elapsed >= _LOG_SECONDS:
             self._write(steps, lr, self._since / elapsed)
 
-    def _write(self, steps: int, lr: float, speed: float) -> None:
+    def check(self, network: PolicyNet, steps: int) -> None:
+        """To be called before anything is kept.
+
+        Raises:
+          UserError: a weight or a quantity since the last curves is no longer a number, or the loss has exploded.
+        """
+        self._means(steps)
+        weights = dict(network.named_parameters())
+        finite = torch.stack(torch._foreach_norm(list(weights.values()))).isfinite().tolist()
+        self._refuse(
+            [f"the weight {name}" for name, good in zip(weights, finite, strict=True) if not good], steps
+        )
+
+    def _means(self, steps: int) -> dict[str, float]:
+        """What the updates since the last curves were like on average, by chart name; {} where there were none."""
+        if not self._updates:
+            return {}
         values = (torch.stack(list(self._sums.values())) / self._updates).tolist()
         scalars = dict(zip(self._sums, values, strict=True))
-        self._sums, self._updates = {}, 0
-        broken = [name for name, value in scalars.items() if not np.isfinite(value)]
+        self._refuse([name for name, value in scalars.items() if not np.isfinite(value)], steps)
+        loss = abs(scalars["loss_total"])
+        usual = max(1.0, float(np.median(self._usual))) if self._usual else np.inf
+        if loss > _EXPLODED * usual:
+            raise UserError(
+                f"training broke after {steps} steps: loss_total exploded to {loss:.3g}, where {usual:.3g} was usual; "
+                f"{self._advice()}"
+            )
+        return scalars
+
+    def _refuse(self, broken: list[str], steps: int) -> None:
         if broken:
             raise UserError(
                 f"training broke after {steps} steps: {', '.join(broken)} is no longer a finite number; "
-                f"the checkpoints before it are intact, try a smaller --lr"
+                f"{self._advice()}"
             )
+
+    def _advice(self) -> str:
+        good = (
+            f"the last good checkpoint is {self.last_good}"
+            if self.last_good
+            else "no checkpoint was made yet"
+        )
+        return f"{good}, try a smaller --lr"
+
+    def _write(self, steps: int, lr: float, speed: float) -> None:
+        scalars = self._means(steps)
+        self._usual.append(abs(scalars["loss_total"]))
+        self._sums, self._updates = {}, 0
         scalars |= {"lr": lr, "speed": speed}
         line = f"{format_count(steps)}/{format_count(self._config.steps)} steps  {speed:.0f} steps/s"
         line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
@@ -294,6 +361,21 @@ class _Examiner:
         self._charts, self._progress, self._stop = charts, progress, stop
         self._first: dict[str, np.ndarray] | None = None
         self._baseline: list[float] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """The evaluations so far and what the policy was at the start, for `restore`."""
+        return {
+            "readings": [tuple(reading) for reading in self.readings],
+            "first": self._first,
+            "baseline": self._baseline,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from these evaluations."""
+        self.readings = [Reading(*reading) for reading in state["readings"]]
+        self._baseline = state["baseline"]
+        if state["first"] is not None:
+            self._first = {name: values.numpy() for name, values in state["first"].items()}
 
     def examine(self, network: PolicyNet, steps: int) -> Evaluation:
         """Evaluates the policy after so many steps of training.
@@ -351,7 +433,11 @@ def _reading(result: Evaluation, steps: int) -> Reading:
 
 
 def train(config: TrainConfig) -> Path | None:
-    """Trains a policy as the configuration says.
+    """Trains a policy as the configuration says, or goes on with a run.
+
+    A run goes on with its weights, optimiser, schedule, counters, evaluations, bests and random generators as they
+    were. What is not the same: the emulators begin new games, from another seed than the run began with; games and
+    segments in the making are lost, and so are the steps since the last state.
 
     Returns:
       The last checkpoint written, or None without `--save`.
@@ -363,13 +449,24 @@ def train(config: TrainConfig) -> Path | None:
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     torch.manual_seed(config.seed)
     parents: dict[str, Any] = {}
-    # What may be refused comes first: starting the emulators takes longest.
-    teacher = None if config.teacher is None else make_teacher(config.teacher)
-    start = None if config.model is None else load_policy(config.model)
-    reward = (
-        None if config.reward is None else load_reward_model(config.reward, device, bf16, config.pessimism)
-    )
     with contextlib.ExitStack() as stack:
+        # What may be refused comes first: starting the emulators takes longest.
+        state = None
+        if config.resume is not None:
+            stack.enter_context(held(config.resume))
+            state = load_state(config.resume, _STAGE)
+            if state is not None and config.steps <= min(state["steps"], state["examined"]):
+                raise UserError(
+                    f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: "
+                    f"add --steps N"
+                )
+        teacher = None if config.teacher is None else make_teacher(config.teacher)
+        start = None if config.model is None or state is not None else load_policy(config.model)
+        reward = (
+            None
+            if config.reward is None
+            else load_reward_model(config.reward, device, bf16, config.pessimism)
+        )
         world = make_world(config.env, config.num_envs, config.env_threads)
         stack.callback(world.close)
         if start is not None and config.model is not None:
@@ -381,6 +478,10 @@ def train(config: TrainConfig) -> Path | None:
         if reward is not None and config.reward is not None:
             reward.check(world.frame_shape, world.num_actions, config.reward, config.env)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
+        if state is not None:
+            _check_same_reward(config, parents, state["parents"])
+            parents = state["parents"]
+            network.load_state_dict(state["network"])
         folder = None if config.save is None else CheckpointFolder(config.save)
         recorder = None
         if config.db_path is not None:
@@ -400,13 +501,28 @@ def train(config: TrainConfig) -> Path | None:
                     f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
                 ) from error
             stack.callback(recorder.close)
-        run_dir = make_run_dir(config.runs, config.algo, config.name)
-        kept_config = dataclasses.asdict(config)
-        write_config(run_dir, kept_config)
-        charts = stack.enter_context(Charts(run_dir))
+        if config.resume is None:
+            run_dir = make_run_dir(config.runs, config.algo, config.name)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir = config.resume
+        kept_config = dataclasses.asdict(config) | {"resume": None}
+        write_config(run_dir, kept_config, resumed=config.resume is not None)
+        steps, updates, examined, next_eval = 0, 0, 0, config.eval_every
+        if state is not None:
+            steps, updates, examined = state["steps"], state["updates"], state["examined"]
+            next_eval = state["next_eval"]
+        purge_step = None if config.resume is None else 0 if state is None else steps + 1
+        charts = stack.enter_context(Charts(run_dir, purge_step))
         progress = Progress()
         stack.callback(progress.close)
         progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
+        if config.resume is not None:
+            progress.line(
+                "it ended before its first state: all begins anew"
+                if state is None
+                else f"going on after {format_count(steps)} steps; the games begin anew"
+            )
 
         network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         network.conv.requires_grad_(not config.freeze_convs)
@@ -415,34 +531,109 @@ def train(config: TrainConfig) -> Path | None:
         leash, reference = None, None
         if config.finetunes and config.model is not None:
             reference = copy.deepcopy(network).requires_grad_(False)
+            if state is not None:
+                reference.load_state_dict(state["reference"])
         if reference is not None and (config.kl or config.finetune):
             leash = Leash(reference, config.kl, config.kl_target, config.kl_horizon)
+        # Other games than those that the run has begun with already.
+        seed = (
+            int(np.random.SeedSequence([config.seed, steps]).generate_state(1)[0] >> 2)
+            if steps
+            else config.seed
+        )
         collector = Collector(
-            world, config.rollout, device, config.seed, bf16, reward.pay if reward else None, recorder
+            world, config.rollout, device, seed, bf16, reward.pay if reward else None, recorder
         )
         monitor = _Monitor(config, charts, progress, recorder)
         arena = make_world(config.env, config.eval_games, config.env_threads)
         stack.callback(arena.close)
 
         saved, saved_at = None, 0
-        steps, updates, next_eval = 0, 0, config.eval_every
         disk_error: OSError | None = None
         drifted = False
         interrupt = stack.enter_context(Interrupt())
+
+        def stop() -> bool:
+            return interrupt.asked
+
         examiner = _Examiner(
-            *(config, arena, device, bf16, reward, reference, teacher, charts, progress),
-            stop=lambda: interrupt.asked,
+            *(config, arena, device, bf16, reward, reference, teacher, charts, progress), stop=stop
         )
-        if config.finetunes:  # what the policy was before
+        if state is not None:
+            optimizer.load_state_dict(state["optimizer"])
+            if leash is not None:
+                leash.coef = state["kl_coef"].to(device)
+            monitor.restore(state["monitor"])
+            monitor.last_good = run_dir / STATE
+            examiner.restore(state["examiner"])
+            if recorder is not None:
+                recorder.restore(state["recorder"])
+            if folder is not None:
+                saved_at = state["saved_at"]
+                folder.restore(state["folder"], steps, config.name)
+            if state["device"] == device.type:
+                collector.generator.set_state(state["actions"])
+            set_random_state(state["random"], device)
+        checkpoints = Every(config.checkpoint_minutes)
+
+        def keep() -> None:
+            """Writes the state that the run can be gone on from."""
+            monitor.check(network, steps)
+            charts.flush()  # or a killed process would lose points that are not drawn again
+            kept = {
+                "steps": steps,
+                "updates": updates,
+                "examined": examined,
+                "next_eval": next_eval,
+                "saved_at": saved_at,
+                "network": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "reference": None if reference is None else reference.state_dict(),
+                "kl_coef": None if leash is None else leash.coef,
+                "monitor": monitor.state(),
+                "examiner": examiner.state(),
+                "recorder": None if recorder is None else recorder.state(),
+                "folder": None if folder is None else folder.state(),
+                "device": device.type,
+                "actions": collector.generator.get_state(),
+                "random": random_state(device),
+            }
+            save_state(run_dir, _STAGE, kept, kept_config, parents)
+            monitor.last_good = saved if saved_at == steps and saved else run_dir / STATE
+            checkpoints.restart()
+
+        if config.finetunes and not examiner.readings:  # what the policy was before
             with contextlib.suppress(CutShort):
                 examiner.examine(network, 0)
             monitor.resume()
-        while steps < config.steps and not interrupt.asked and not drifted:
+        while not interrupt.asked:
+            if steps > examined and (steps >= next_eval or steps >= config.steps):
+                monitor.check(network, steps)
+                try:
+                    result = examiner.examine(network, steps)
+                except CutShort:
+                    break
+                examined, next_eval = steps, steps + config.eval_every
+                if folder is not None:
+                    saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
+                warning = drifting(examiner.readings, config.drift_patience)
+                if warning is not None:
+                    progress.line(f"{warning}; {_best_before(examiner, config, folder)}")
+                    drifted = config.stop_on_drift
+                if folder is not None:
+                    keep()  # so that what is kept there and what is known of it go together
+                monitor.resume()
+            if steps >= config.steps or drifted:
+                break
+            if checkpoints.due():
+                keep()
             lr = config.lr * max(0.0, 1 - steps / config.lr_decay_steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             try:
-                rollout = collector.collect(network, keep_graph=config.one_pass)
+                rollout = collector.collect(network, config.one_pass, stop)
+            except Stopped:
+                break
             except OSError as error:  # the recorder's disk is full, or its folder is gone
                 disk_error = error
                 break
@@ -450,31 +641,23 @@ def train(config: TrainConfig) -> Path | None:
             policy_moves = updates >= config.critic_warmup
             network.conv.requires_grad_(policy_moves and not config.freeze_convs)
             network.policy.requires_grad_(policy_moves)
-            parts = update(network, optimizer, rollout, config, bf16, leash)
+            parts = update(network, optimizer, rollout, config, bf16, leash, stop)
             if leash is not None and policy_moves:
                 leash.adapt(parts["kl_ref"], rollout.score.size)
             steps, updates = steps + rollout.score.size, updates + 1
             monitor.after(rollout, parts, steps, lr)
-            if not interrupt.asked and (steps >= next_eval or steps >= config.steps):
-                next_eval = steps + config.eval_every
-                try:
-                    result = examiner.examine(network, steps)
-                except CutShort:
-                    break
-                if folder is not None:
-                    saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
-                warning = drifting(examiner.readings, config.drift_patience)
-                if warning is not None:
-                    progress.line(f"{warning}; {_best_before(examiner, config, folder)}")
-                    drifted = config.stop_on_drift
-                monitor.resume()
+        monitor.check(network, steps)
         if folder is not None and steps > saved_at:
             saved = folder.save(network, steps, monitor.games_seen(), kept_config, parents, evaluated=False)
+            saved_at = steps
+        with contextlib.suppress(UserError) if disk_error else contextlib.nullcontext():
+            keep()
         where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if folder else '--save'}"
         if disk_error is not None:
             raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")
         if interrupt.asked:
             progress.line(f"stopped by request, {where}")
+            progress.line(f"go on with --resume {run_dir}")
         else:
             if drifted:
                 where = f"stopped by --stop-on-drift, {where}"
@@ -483,6 +666,16 @@ def train(config: TrainConfig) -> Path | None:
             if drifted or saved is not None:
                 progress.line(where)
         return saved
+
+
+def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
+    """Refuses another reward model than the run began with, whatever its name."""
+    made = [parents.get("reward", {}).get("created") for parents in (began, now)]
+    if made[0] != made[1]:
+        raise UserError(
+            f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
+            f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
+        )
 
 
 def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFolder | None) -> str:

@@ -1,12 +1,17 @@
 """Cutting segments out of a batch of running games, at hardly any cost to them."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lib.envs.world import Step
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segment
+from lib.runs import remove_stale
+
+_TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
 
 
 @dataclass(slots=True)
@@ -89,6 +94,8 @@ class SegmentRecorder:
         self._awaiting_outcome: dict[int, _Recording] = {}
         self._spare_frames: list[np.ndarray] = []
 
+        for folder in self._db_path.glob("[0-9][0-9]*/"):
+            remove_stale(folder, _TEMPORARY)
         present = [path for path in self._db_path.glob("*/*.dat") if path.stem.isdecimal()]
         self._first_number = 1 + max((int(path.stem) for path in present), default=-1)
         self._max_bytes = np.inf if max_mb is None else max_mb * 1e6
@@ -155,6 +162,22 @@ class SegmentRecorder:
         # Last, so that one that cannot be written leaves the segments in the making as they should be.
         for env, recording, game_over in finished:
             self._save(env, recording, game_over)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, for `restore`; segments in the making are not part of it."""
+        return {
+            "steps": self.steps,
+            "stored": self.stored,
+            "first_number": self._first_number,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where a recorder of the same DB was: its numbers are counted on, and none that is there is taken."""
+        self.steps, self.stored, self._first_number = state["steps"], state["stored"], state["first_number"]
+        self._rng.bit_generator.state = state["rng"]
+        self.recording[:] = False
+        self._begin()
 
     def close(self) -> None:
         """End the recording. Unfinished segments are dropped, also those whose last outcome is not known yet."""

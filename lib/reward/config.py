@@ -106,7 +106,9 @@ class FitConfig:
         "--checkpoint-minutes, --dev and --memory-mb may be given",
     )
     checkpoint_minutes: float = flag(
-        default=5.0, min=0, help="minutes between states that --resume goes on from, beside those after each epoch"
+        default=5.0,
+        min=0,
+        help="minutes between states that --resume goes on from",
     )
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")

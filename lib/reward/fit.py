@@ -1,5 +1,6 @@
 """Fitting a reward model to labels."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -8,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,18 +28,28 @@ from lib.reward.masks import Mask, masks_for
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from lib.runs import (
     Charts,
+    Every,
     Interrupt,
     Progress,
+    Stopped,
     check_name,
     format_duration,
     has_fast_bf16,
+    held,
+    load_state,
     make_run_dir,
+    random_state,
+    remove_stale,
     resolve_device,
+    save_state,
+    set_random_state,
     write_config,
 )
 
+_STAGE = "03_reward_train.py"
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
 _LEAST_LABELS = 10
+_EXPLODED = 1e6  # a guess costs 0.69; no loss of pairs gets here but by weights without bounds
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
@@ -124,6 +136,18 @@ def adapted_l2(l2: float, train_loss: float, held_out_loss: float, step: float =
     return l2
 
 
+@dataclasses.dataclass
+class Pass:
+    """An epoch under way."""
+
+    order: np.ndarray | None = None
+    """int64 `[N]`: the training pairs in the order they are taken; None before the first."""
+    at: int = 0
+    """How many of them were taken."""
+    total: torch.Tensor | None = None
+    """float32 `[]`: the sum of their losses."""
+
+
 def train_epoch(
     network: RewardNet,
     optimizer: torch.optim.Optimizer,
@@ -132,8 +156,20 @@ def train_epoch(
     config: FitConfig,
     rng: np.random.Generator,
     bf16: bool,
+    passed: Pass | None = None,
+    tick: Callable[[], None] | None = None,
 ) -> float:
     """One pass over the training pairs in random order.
+
+    Args:
+      network, optimizer: what is fitted.
+      segments: where the frames lie.
+      pairs: the training pairs.
+      config: how.
+      rng: of the order and of the steps that are taken.
+      bf16: whether the network computes in bf16.
+      passed: how far an earlier call got; it is moved along.
+      tick: called after every update. What it raises ends the pass, and `passed` says where.
 
     Returns:
       The mean loss.
@@ -141,8 +177,11 @@ def train_epoch(
     network.train()
     device = next(network.parameters()).device
     loss_of = pair_loss(config)
-    order, total = rng.permutation(len(pairs)), torch.zeros((), device=device)
-    for start in range(0, len(order), config.batch_size):
+    passed = passed or Pass()
+    if passed.order is None or passed.total is None:
+        passed.order, passed.total = rng.permutation(len(pairs)), torch.zeros((), device=device)
+    order, total = passed.order, passed.total
+    for start in range(passed.at, len(order), config.batch_size):
         batch = order[start : start + config.batch_size]
         optimizer.zero_grad(set_to_none=True)
         for at in range(0, len(batch), _PAIRS_AT_ONCE):
@@ -156,6 +195,9 @@ def train_epoch(
             (loss / float(pairs.weight[batch].sum())).backward()
             total += loss.detach()
         optimizer.step()
+        passed.at = start + len(batch)
+        if tick is not None:
+            tick()
     return float(total) / float(pairs.weight.sum())
 
 
@@ -168,6 +210,8 @@ class Epoch:
     train_loss: float
     held_out_loss: float
     held_out_accuracy: float
+    l2: float = 0.0
+    """Weight of the ℓ2 regularisation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +345,10 @@ class Fit:
 
 
 def fit(config: FitConfig) -> Fit:
-    """Fits a reward model as the configuration says and writes its checkpoint.
+    """Fits a reward model as the configuration says and writes its checkpoint, or goes on with a fit.
+
+    A fit goes on as if it had never ended: with the labels and the split that it began with, at the pair of pairs it
+    had reached, its random generators where they were. On the CPU what comes of it is the same, bit for bit.
 
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
@@ -310,22 +357,46 @@ def fit(config: FitConfig) -> Fit:
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     path = config.out / f"reward-{check_name(config.name)}.dat"
     _check_writable(path)  # now, rather than when all the work is done
-    with Progress() as progress:
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(Progress())
+        state = None
+        if config.resume is not None:
+            stack.enter_context(held(config.resume))
+            state = load_state(config.resume, _STAGE)
         data = load_preferences(
             config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
         )
         for problem in data.problems:
             progress.line(f"left out: {problem}")
-        if len(data.pairs) < _LEAST_LABELS:
-            raise UserError(
-                f"expected at least {_LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
-                f"label more with 02_label_ui.py"
+        if config.resume is not None and state is None:
+            progress.line("it ended before its first state: all begins anew")
+        if state is not None:
+            found = len(data.pairs)
+            data = _began_with(config, data, state)
+            train, test = state["train"].numpy(), state["test"].numpy()
+            if found > len(data.pairs):
+                progress.line(
+                    f"{found - len(data.pairs)} labels came since the fit began and are not taken in"
+                )
+        else:
+            if len(data.pairs) < _LEAST_LABELS:
+                raise UserError(
+                    f"expected at least {_LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
+                    f"label more with 02_label_ui.py"
+                )
+            train, test = split_by_segment(
+                data.pairs, config.held_out, config.seed, data.at_random, data.db_of
             )
         assert data.segments.frame_shape is not None
         masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)  # before anything is written
-        train, test = split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
-        run_dir = make_run_dir(config.runs, "reward", config.name)
-        write_config(run_dir, dataclasses.asdict(config))
+        if config.resume is None:
+            run_dir = make_run_dir(config.runs, "reward", config.name)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir = config.resume
+        kept_config = dataclasses.asdict(config) | {"resume": None}
+        write_config(run_dir, kept_config, resumed=config.resume is not None)
+        remove_stale(path.parent)
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
             f"{len(data.pairs)} labels on {len(data.segments)} segments of {data.segments.env_id or 'an unnamed game'}: "
@@ -333,17 +404,130 @@ def fit(config: FitConfig) -> Fit:
             + (f", {torn} left aside because they share clips with both" if torn else "")
             + f"; curves in {run_dir}"
         )
-        with Charts(run_dir) as charts, Interrupt() as interrupt:
-            fitted = fit_model(config, data, train, test, device, bf16, charts, progress, interrupt)
+        # All points of a resumed fit are drawn again: those of its members share one axis, so that none can be taken
+        # for the first that is lost.
+        charts = stack.enter_context(Charts(run_dir, None if config.resume is None else 0))
+        with Interrupt() as interrupt:
+            keeper = _Keeper(run_dir, config, kept_config, data, train, test, interrupt)
+            fitted = fit_model(
+                config, data, train, test, device, bf16, charts, progress, interrupt, keeper, state
+            )
+            if interrupt.asked:
+                progress.line(f"go on with --resume {run_dir}")
         best = fitted.best
         parents = {"dbs": data.parents, "labels": len(data.pairs)}
         results = {**best.figures(), "members": [member.figures() for member in fitted.judged]}
-        save_reward_model(path, fitted.model, dataclasses.asdict(config), parents, results)
+        save_reward_model(path, fitted.model, kept_config, parents, results)
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
     return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best)
+
+
+_LabelKey = tuple[int, str, str, str | None, str | None, int | None]
+
+
+def _label_keys(data: PreferenceData) -> list[_LabelKey]:
+    """What tells each label of a fit from all others: its DB, samples and labeller, and what it says."""
+    return [
+        (int(db), label.sample1, label.sample2, label.annotator, label.teacher, label.label)
+        for db, label in zip(data.db_of, data.labels, strict=True)
+    ]
+
+
+def _began_with(config: FitConfig, data: PreferenceData, state: dict[str, Any]) -> PreferenceData:
+    """The labels that a fit began with, in their order then, out of those that there are now.
+
+    Raises:
+      UserError: one of them is gone, or says something else.
+    """
+    at = {key: position for position, key in enumerate(_label_keys(data))}
+    positions = [at.get(tuple(key)) for key in state["labels"]]
+    gone = positions.count(None)
+    if gone:
+        db, *samples = next(
+            key[:3] for key, position in zip(state["labels"], positions, strict=True) if position is None
+        )
+        raise UserError(
+            f"--resume {config.resume}: {gone} of the {len(positions)} labels that the fit began with are gone or "
+            f"changed, such as {config.dbs[db]}'s on {' and '.join(samples)}; begin a new fit"
+        )
+    if positions == list(range(len(data.pairs))):
+        return data
+    # Segments in the order in which they came then: what a fit comes to depends on it.
+    rows = np.array(positions, np.int64)
+    segments = SegmentStore(config.memory_mb, config.input)
+    index: dict[tuple[int, str], int] = {}
+    ends: tuple[list[int], list[int]] = ([], [])
+    for row in map(int, rows):
+        label = data.labels[row]
+        ends_now = int(data.pairs.first[row]), int(data.pairs.second[row])
+        held_at = dict(zip((label.sample1, label.sample2), ends_now, strict=True))
+        for name in label.pair:
+            key = (int(data.db_of[row]), name)
+            if key not in index:
+                db = data.segments.source(held_at[name])[0]
+                index[key] = segments.add(db, name, db.load(name))
+        for column, name in zip(ends, (label.sample1, label.sample2), strict=True):
+            column.append(index[int(data.db_of[row]), name])
+    segments.num_actions = config.num_actions or segments.num_actions
+    first, second = (np.array(column, np.int64) for column in ends)
+    pairs = data.pairs.subset(rows)
+    return PreferenceData(
+        segments,
+        Pairs(first, second, pairs.preference1, pairs.weight),
+        [data.labels[row] for row in rows],
+        data.db_of[rows],
+        data.problems,
+        state["parents"]["dbs"],
+        None if data.at_random is None else data.at_random[rows],
+    )
+
+
+class _Keeper:
+    """Writes the state of a fit: when it is time, when a member is done, and when the end is asked for."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: FitConfig,
+        kept_config: dict[str, Any],
+        data: PreferenceData,
+        train: np.ndarray,
+        test: np.ndarray,
+        interrupt: Interrupt,
+    ) -> None:
+        self._run_dir, self._config, self._interrupt = run_dir, kept_config, interrupt
+        self._parents = {"dbs": data.parents, "labels": len(data.pairs)}
+        self._split = {
+            "labels": _label_keys(data),
+            "train": train,
+            "test": test,
+        }
+        self._clock = Every(config.checkpoint_minutes)
+        self._asked = False
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Writes a state, unless its weights are beyond use: the one before is better then."""
+        network = state["member"]["network"]
+        if not all(bool(weight.isfinite().all()) for weight in network.values()):
+            return
+        save_state(self._run_dir, _STAGE, {**self._split, **state}, self._config, self._parents)
+        self._clock.restart()
+
+    def tick(self, state: Callable[[], dict[str, Any]], may_stop: bool) -> None:
+        """Writes the state where that is due.
+
+        Raises:
+          Stopped: the end was asked for, and there is something to end with.
+        """
+        asked = self._interrupt.asked and not self._asked
+        if asked or self._clock.due():
+            self.keep(state())
+        self._asked |= asked
+        if self._interrupt.asked and may_stop:
+            raise Stopped
 
 
 def _check_writable(path: Path) -> None:
@@ -385,6 +569,8 @@ def fit_model(
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
+    keeper: _Keeper | None = None,
+    state: dict[str, Any] | None = None,
 ) -> Fitted:
     """Fits the members of a reward model, one after the other.
 
@@ -398,6 +584,8 @@ def fit_model(
       charts: gets the curves.
       progress: gets a line each epoch.
       interrupt: once asked, the member at hand ends with its best epoch so far.
+      keeper: writes the states that the fit can be gone on from, where there shall be any.
+      state: one of these, to go on from.
 
     Raises:
       UserError: the fit cannot come to anything; says why.
@@ -407,10 +595,50 @@ def fit_model(
     members: list[Member] = []
     judged: list[HeldOut] = []
     history: list[Epoch] = []
-    for number in range(config.ensemble):
-        network, best = _fit_member(
-            number, config, data, masks, train, test, device, bf16, charts, progress, interrupt, history
-        )
+    if state is not None:
+        judged = [HeldOut(**figures) for figures in state["judged"]]
+        history = [Epoch(**figures) for figures in state["history"]]
+        for kept in state["members"]:
+            network = _new_network(config, data, masks, device)
+            network.load_state_dict(kept["state_dict"])
+            members.append(Member(network.eval(), kept["mean"], kept["std"]))
+        for epoch in history:
+            _chart(charts, config, epoch)
+        done = f"epoch {history[-1].epoch} of member {history[-1].member + 1}" if history else "nothing yet"
+        progress.line(f"going on after {done}")
+
+    def so_far() -> dict[str, Any]:
+        return {
+            "members": [
+                {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
+                for member in members
+            ],
+            "judged": judged,
+            "history": history,
+        }
+
+    for number in range(len(members), config.ensemble):
+        begun = state["member"] if state is not None and number == len(state["members"]) else None
+        try:
+            network, best = _fit_member(
+                number,
+                config,
+                data,
+                masks,
+                train,
+                test,
+                device,
+                bf16,
+                charts,
+                progress,
+                interrupt,
+                history,
+                keeper,
+                so_far,
+                begun,
+            )
+        except Stopped:  # before its first epoch was over
+            assert members
         if interrupt.asked and members:  # one half fitted would have as large a say as the others
             progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
             break
@@ -429,6 +657,43 @@ def fit_model(
     return Fitted(model, best, judged, history)
 
 
+def _new_network(
+    config: FitConfig, data: PreferenceData, masks: tuple[Mask, ...], device: torch.device
+) -> RewardNet:
+    assert data.segments.frame_shape is not None
+    network = RewardNet(
+        data.segments.frame_shape,
+        data.segments.num_actions,
+        config.dropout,
+        masks,
+        config.shift,
+        config.noise,
+        config.input,
+    )
+    return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:
+    """Draws one epoch of one member."""
+    member = f"_{epoch.member + 1}" if config.ensemble > 1 else ""
+    points = {
+        f"loss/train{member}": epoch.train_loss,
+        f"loss/held_out{member}": epoch.held_out_loss,
+        f"accuracy/held_out{member}": epoch.held_out_accuracy,
+    }
+    charts.scalars(points | ({f"l2{member}": epoch.l2} if config.l2 else {}), epoch.epoch)
+
+
+def _broken(train_loss: float, held_out_loss: float) -> str | None:
+    """Which loss is beyond use, and how."""
+    for name, loss in (("loss", train_loss), ("held-out loss", held_out_loss)):
+        if not np.isfinite(loss):
+            return f"the {name} is no finite number"
+        if loss > _EXPLODED:
+            return f"the {name} exploded to {loss:.3g}"
+    return None
+
+
 def _fit_member(
     number: int,
     config: FitConfig,
@@ -442,75 +707,114 @@ def _fit_member(
     progress: Progress,
     interrupt: Interrupt,
     history: list[Epoch],
+    keeper: _Keeper | None,
+    so_far: Callable[[], dict[str, Any]],
+    begun: dict[str, Any] | None,
 ) -> tuple[RewardNet, HeldOut]:
     """Epochs until the held-out loss stops falling; the network of the best one and how it did.
 
     Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
     replacement (Christiano et al., section 2.2.3). All are judged by the same held-out pairs.
+
+    Raises:
+      Stopped: the end was asked for before the first epoch of a member other than the first was over.
     """
     seed = config.seed + 1000 * number  # a thousand apart, so that fits with seeds 0, 1, 2, … share no member
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    who, chart = "", ""
+    who = ""
     if config.ensemble > 1:
         train = rng.choice(train, len(train))
-        who, chart = f"member {number + 1} of {config.ensemble}, ", f"_{number + 1}"
-    assert data.segments.frame_shape is not None
-    network = RewardNet(
-        data.segments.frame_shape,
-        data.segments.num_actions,
-        config.dropout,
-        masks,
-        config.shift,
-        config.noise,
-        config.input,
-    ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        who = f"member {number + 1} of {config.ensemble}, "
+    network = _new_network(config, data, masks, device)
     l2 = config.l2
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=l2)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
-    best, best_state, best_epoch = None, copy.deepcopy(network.state_dict()), 0
-    began = time.perf_counter()
-    for epoch in range(1, config.epochs + 1):
-        train_loss = train_epoch(network, optimizer, data.segments, train_pairs, config, rng, bf16)
-        network.eval()
-        # Of as many steps as it is fitted on: every step would take longer than the epoch.
-        result = judge(
-            network, data.segments, test_pairs, pair_loss(config), device, bf16, config.frame_stride
+    best: HeldOut | None = None
+    best_state, best_epoch, epoch = copy.deepcopy(network.state_dict()), 0, 0
+    passed = Pass()
+    if begun is not None:
+        network.load_state_dict(begun["network"])
+        optimizer.load_state_dict(begun["optimizer"])
+        l2, epoch, best_epoch, best_state = (
+            begun[key] for key in ("l2", "epoch", "best_epoch", "best_state")
         )
-        if not np.isfinite(train_loss) or not np.isfinite(result.loss):
-            if best is None:
-                raise UserError("the fit broke: its loss is no finite number; try a smaller --lr")
-            progress.line(
-                f"{who}epoch {epoch}: the loss is no finite number any more; keeping epoch {best_epoch}"
+        best = None if begun["best"] is None else HeldOut(**begun["best"])
+        if begun["passed"]["order"] is not None:
+            order, at, total = (begun["passed"][key] for key in ("order", "at", "total"))
+            passed = Pass(order.numpy(), at, total.to(device))
+        rng.bit_generator.state = begun["rng"]
+        set_random_state(begun["random"], device)
+
+    def state() -> dict[str, Any]:
+        member = {
+            "network": network.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "l2": l2,
+            "epoch": epoch,
+            "best": best,
+            "best_epoch": best_epoch,
+            "best_state": best_state,
+            "passed": passed,
+            "rng": rng.bit_generator.state,
+            "random": random_state(device),
+        }
+        return {**so_far(), "member": member}
+
+    def tick() -> None:
+        if keeper is not None:
+            keeper.tick(state, may_stop=best is not None or number > 0)
+
+    loss_of = pair_loss(config)
+
+    def watched_loss(return1: torch.Tensor, return2: torch.Tensor, preference1: torch.Tensor) -> torch.Tensor:
+        """The loss; judging asks for it every few pairs, and may be stopped there."""
+        tick()
+        return loss_of(return1, return2, preference1)
+
+    began, first = time.perf_counter(), epoch
+    while epoch < config.epochs and epoch - best_epoch < config.patience and not (interrupt.asked and best):
+        try:
+            train_loss = train_epoch(
+                network, optimizer, data.segments, train_pairs, config, rng, bf16, passed, tick
             )
+            network.eval()
+            # Of as many steps as it is fitted on: every step would take longer than the epoch.
+            result = judge(
+                network, data.segments, test_pairs, watched_loss, device, bf16, config.frame_stride
+            )
+        except Stopped:
+            if best is None:
+                raise
             break
+        broken = _broken(train_loss, result.loss)
+        if broken is not None:
+            if best is None:
+                raise UserError(f"the fit broke: {broken}; try a smaller --lr")
+            progress.line(f"{who}epoch {epoch + 1}: {broken}; keeping epoch {best_epoch}")
+            break
+        epoch, passed = epoch + 1, Pass()
+        history.append(Epoch(number, epoch, train_loss, result.loss, result.accuracy, l2))
+        _chart(charts, config, history[-1])
         if config.l2:
-            charts.scalars({f"l2{chart}": l2}, epoch)
             optimizer.param_groups[0]["weight_decay"] = l2 = adapted_l2(l2, train_loss, result.loss)
-        charts.scalars(
-            {
-                f"loss/train{chart}": train_loss,
-                f"loss/held_out{chart}": result.loss,
-                f"accuracy/held_out{chart}": result.accuracy,
-            },
-            epoch,
-        )
-        history.append(Epoch(number, epoch, train_loss, result.loss, result.accuracy))
         if best is None or result.loss < best.loss:
             best, best_state, best_epoch = result, copy.deepcopy(network.state_dict()), epoch
-        seconds = (time.perf_counter() - began) / epoch
+        seconds = (time.perf_counter() - began) / (epoch - first)
         left = min(config.epochs - epoch, config.patience - (epoch - best_epoch))
         progress.line(
             f"{who}epoch {epoch}: loss {train_loss:.3f}, held out {result.loss:.3f}, accuracy {result.accuracy:.1%}"
             f"{' *' if best_epoch == epoch else ''}  ({format_duration(seconds)} each, "
             f"at least {format_duration(left * seconds)} to go)"
         )
-        if epoch - best_epoch >= config.patience or interrupt.asked:
-            break
+    else:
+        if keeper is not None:
+            keeper.keep(state())
     assert best is not None
     if interrupt.asked and number == 0:
         progress.line(f"stopped by request; keeping the best so far, epoch {best_epoch}")
     network.load_state_dict(best_state)
+    network.eval()
     if config.frame_stride > 1:
-        best = judge(network.eval(), data.segments, test_pairs, pair_loss(config), device, bf16)
+        best = judge(network, data.segments, test_pairs, pair_loss(config), device, bf16)
     return network, best
