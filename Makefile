@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo bench bench-quick label label-db clean
+.PHONY: help install doctor test demo bench bench-quick label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ $(STAMP): $(REQUIREMENTS)
 	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements.txt -r requirements-dev.txt
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements-nodeps.txt
 	@touch $@
+
+doctor: ## check versions, ROMs, CUDA, Chromium, the port and the disk, and say what to do
+	@if test -x $(PY); then $(PY) -m lib.doctor; else $(PYTHON) -m lib.doctor; fi
 
 test: install ## format, lint, types and tests
 	$(PY) -m ruff format --check .

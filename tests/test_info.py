@@ -153,9 +153,8 @@ def test_a_parent_that_cannot_be_read_is_told_of_as_recorded(tmp_path: Path) -> 
 def test_cycles_end(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a"), ("self", "self")):
         checkpoint(tmp_path / f"{name}.dat", parents={"policy": str(tmp_path / f"{other}.dat")})
-    assert family_tree(tmp_path / "a.dat").splitlines()[
-        -1
-    ] == f"     finetuned from: {tmp_path}/a.dat: told of above".replace("     ", "   └─ ")
+    last = f"   └─ finetuned from: {tmp_path}/a.dat: told of above"
+    assert family_tree(tmp_path / "a.dat").splitlines()[-1] == last
     assert "told of above" in family_tree(tmp_path / "self.dat")
 
 
