@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.rounds import answered
-from experiments.stages import TIME_IS_UP, Stages, read_lines, settle
+from experiments.stages import TIME_IS_UP, Resumable, Stages, read_lines, settle
 from lib import cli
 from lib.cli import UserError, flag
 from lib.runs import format_duration, format_mean, write_atomic
@@ -211,6 +211,7 @@ class Ablation:
                 *shlex.split(config.v0_flags),
             ),
             makes=[save, self._db, runs],
+            again=Resumable(("01_a2c.py", "--dev", config.dev), runs),
         )
 
     def _fit(self, name: str, seed: int) -> Path:
@@ -226,6 +227,7 @@ class Ablation:
                 *("--runs", runs, *shlex.split(FITS[name])),
             ),
             makes=[path, runs],
+            again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
         )
         return path
 
@@ -248,6 +250,7 @@ class Ablation:
                 *shlex.split(config.train_flags),
             ),
             makes=[save, runs],
+            again=Resumable((*door, "--dev", config.dev), runs),
         )
 
 

@@ -1,6 +1,7 @@
 """The evaluations that a run wrote down, and charts of them that need nothing but a browser."""
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def write_chart(path: Path, panels: Mapping[str, Sequence[Line]], legend: Mappin
         width = (_WIDTH - 60) / len(legend)
         parts += [
             f'<circle class="dot {kind}" cx="{60 + at * width:.0f}" cy="14" r="5"/>'
-            f'<text x="{70 + at * width:.0f}" y="18">{name}</text>'
+            f'<text x="{70 + at * width:.0f}" y="18">{escape(name)}</text>'
             for at, (kind, name) in entries
         ]
         top += 24
@@ -100,7 +101,7 @@ def write_chart(path: Path, panels: Mapping[str, Sequence[Line]], legend: Mappin
             for sign in (-1, 1)
             for end in np.asarray(line.values) + sign * np.nan_to_num(np.asarray(half))
         ]
-        plot = Plot(title, x, spanned(ends), "steps", title, _WIDTH, _HEIGHT, x_text=format_count)
+        plot = Plot(title, x, spanned(ends), "steps", "", _WIDTH, _HEIGHT, x_text=format_count)
         for line in lines:
             plot.line(list(line.steps), list(line.values), line.kind)
             plot.dots(list(line.steps), list(line.values), line.kind)
@@ -109,7 +110,7 @@ def write_chart(path: Path, panels: Mapping[str, Sequence[Line]], legend: Mappin
             ):
                 plot.whisker(step, value - np.nan_to_num(half), value + np.nan_to_num(half), line.kind)
         placed = f'<svg x="0" y="{top + _HEAD}" width="{_WIDTH}" height="{_HEIGHT}" '
-        parts.append(f'<text class="title" x="52" y="{top + 20}">{title}</text>')
+        parts.append(f'<text class="title" x="52" y="{top + 20}">{escape(title)}</text>')
         parts.append(plot.svg().replace("<svg ", placed, 1))
         top += _HEAD + _HEIGHT
     path.write_text(

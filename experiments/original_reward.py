@@ -13,8 +13,9 @@ from unittest.mock import patch
 import torch
 
 from lib import cli
-from lib.agent.config import TrainConfig
+from lib.agent.config import MAY_DIFFER, TrainConfig
 from lib.reward.model import RewardModel, load_reward_model
+from lib.runs import parse_resumable
 
 WINDOW = 100
 """Steps of one environment that a reward is compared with, itself among them."""
@@ -74,7 +75,7 @@ def load_original_reward(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = cli.parse(TrainConfig, argv, description=(__doc__ or "").splitlines()[0])
+    config = parse_resumable(TrainConfig, MAY_DIFFER, argv, description=(__doc__ or "").splitlines()[0])
     from lib.agent import trainer
 
     with patch.object(trainer, "load_reward_model", load_original_reward):

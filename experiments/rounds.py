@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.stages import TIME_IS_UP, Stages, settle
+from experiments.stages import TIME_IS_UP, Resumable, Stages, settle
 from lib import cli
 from lib.cli import flag
 from lib.preferences.labels import LabelLog, current
@@ -191,6 +191,7 @@ class Experiment:
                 *flags,
             ),
             makes=[save, self.db(version), self.curves(version)],
+            again=Resumable(("01_a2c.py", "--dev", config.dev), self.curves(version)),
         )
 
     def _label(self, round: int) -> None:
@@ -222,6 +223,7 @@ class Experiment:
                 *shlex.split(config.fit_flags),
             ),
             makes=[path, runs],
+            again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
         )
 
     def _watch(self, version: int) -> None:

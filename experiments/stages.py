@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.cli import UserError
-from lib.runs import Interrupt, format_duration, write_config
+from lib.runs import STATE, Interrupt, format_duration, load_checkpoint, write_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,6 +26,13 @@ _GRACE = 60.0  # seconds in which a stage may save what it has
 
 class TimeUp(Exception):
     """The time that an experiment was given is over; what it lacks is left to the next run."""
+
+
+class Resumable(NamedTuple):
+    """A command that `--resume RUN` goes on with."""
+
+    door: Sequence[object]  # the command without what --resume knows by itself
+    runs: Path  # where it makes the folder of its run, and no other does
 
 
 class Stages:
@@ -55,7 +62,14 @@ class Stages:
         """Whether a stage has come to its end."""
         return any(attempt["stage"] == name and attempt["how"] == "done" for attempt in self._attempts)
 
-    def run(self, name: str, title: str, command: Sequence[object], makes: Sequence[Path] = ()) -> None:
+    def run(
+        self,
+        name: str,
+        title: str,
+        command: Sequence[object],
+        makes: Sequence[Path] = (),
+        again: Resumable | None = None,
+    ) -> None:
         """Runs a stage to its end, or not at all where it is done.
 
         Args:
@@ -63,19 +77,27 @@ class Stages:
           title: what it does, for the screen.
           command: a script or `-m` and a module, and their arguments, to be run by this Python.
           makes: files and folders that only this stage makes. What an attempt left there that did not come to its end
-            is removed first.
+            is removed first, unless it can be gone on from.
+          again: how a command that was stopped goes on, where it can.
 
         Raises:
           TimeUp: the time is over; the stage was asked to stop as by Ctrl-C, or not begun.
           UserError: it failed; its own message is on the screen.
           KeyboardInterrupt: this process was asked to stop, and the stage has.
         """
-        words = [str(word) for word in command]
         if self.done(name):
             print(f"== {title}: done before", flush=True)
             return
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUp
+        run = None if again is None else self._unfinished(name, again.runs)
+        if again is not None and run is not None:
+            if _trained(run):
+                self._note(name, "done", 0.0, ["(it was over when it was asked to stop)"])
+                print(f"== {title}: done before", flush=True)
+                return
+            command, makes = [*again.door, "--resume", run], []
+        words = [str(word) for word in command]
         print(f"\n== {title}\n$ python {shlex.join(words)}", flush=True)
         for path in makes:
             if path.is_dir():
@@ -88,10 +110,7 @@ class Stages:
             how, status = self._wait(words)
         finally:
             took = time.monotonic() - began
-            attempt = {"stage": name, "how": how, "seconds": round(took, 1), "command": words}
-            self._attempts.append(attempt)
-            with self._log.open("a") as file:
-                file.write(json.dumps(attempt) + "\n")
+            self._note(name, how, took, words)
         if how == "time up":
             raise TimeUp
         if how == "stopped":
@@ -99,6 +118,21 @@ class Stages:
         if how == "failed":
             raise UserError(f"{shlex.join(words[:3])} …: ended with status {status}")
         print(f"({format_duration(took)})", flush=True)
+
+    def _note(self, name: str, how: str, seconds: float, words: list[str]) -> None:
+        attempt = {"stage": name, "how": how, "seconds": round(seconds, 1), "command": words}
+        self._attempts.append(attempt)
+        with self._log.open("a") as file:
+            file.write(json.dumps(attempt) + "\n")
+
+    def _unfinished(self, name: str, runs: Path) -> Path | None:
+        """The folder of a stage's run that has a state to go on from, unless going on has failed before."""
+        if any(
+            attempt["stage"] == name and attempt["how"] == "failed" and "--resume" in attempt["command"]
+            for attempt in self._attempts
+        ):
+            return None
+        return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
 
     def finish(self, work: Callable[[], None]) -> bool:
         """Whether some work of stages came to its end; where the time was up before, says how to go on."""
@@ -140,6 +174,12 @@ class Stages:
                     process.kill()
                     process.wait()
         return how or ("failed" if status else "done"), status
+
+
+def _trained(run: Path) -> bool:
+    """Whether a training has made and evaluated all its steps; --resume would find nothing to do and say so."""
+    config = json.loads((run / "config.json").read_text())["config"]
+    return "steps" in config and load_checkpoint(run / STATE, "trainer").get("examined", 0) >= config["steps"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,116 @@
+"""The ablation: every command as its script reads it, what a run came to by hand, and the table."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import ablation
+from experiments.ablation import ARMS, Ablation, AblationConfig, summary, table
+from experiments.curves import Curve
+from experiments.stages import Stages
+from lib.cli import UserError
+from lib.preferences.labels import Label, LabelLog
+from lib.runs import Charts
+from tests.experiments.test_rounds import CONFIGS, Paper
+
+
+def curve(*values: float) -> Curve:
+    return Curve(np.arange(len(values)) * 100, np.array(values, float))
+
+
+def test_best_and_end_are_means_of_three_evaluations() -> None:
+    found = summary({"score": curve(300, 300, 600, 0, 90, 30), "kl": curve(0, 0.1, 0.4), "lr": curve(1)})
+    assert found == {
+        **{"start": 300, "highest": 600, "last": 30},
+        **{"best": 400, "end": 40, "kept": 0.1},  # of 300, 300, 600 and of 0, 90, 30
+        "kl": 0.4,
+    }
+
+
+def test_who_only_loses_has_lost() -> None:
+    found = summary({"score": curve(90, 60, 30, 0, 0, 0)})
+    assert (found["best"], found["end"], found["kept"]) == (60, 0, 0)
+    assert summary({"score": curve(8, 4)})["kept"] == 1  # fewer than three: all there are
+    assert summary({"score": curve(0, 0, 0)})["kept"] is None
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AblationConfig:
+    db = tmp_path / "given" / "db"
+    (db / "00").mkdir(parents=True)
+    (db / "00" / "00000001.dat").write_text("a segment")
+    LabelLog(db / "labels.json").append(Label("00/00000001.dat", "00/00000002.dat", 1))
+    (tmp_path / "out").mkdir()
+    return AblationConfig(
+        out=tmp_path / "out", v0=tmp_path / "given" / "v0.dat", db=db, seeds=2, labels=20, steps=1000
+    )
+
+
+def test_every_stage_of_every_recipe(config: AblationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONFIGS, "experiments.original_reward", CONFIGS["01_a2c.py"])
+    stages = Paper(config.out)
+    Ablation(config, stages).run()
+    assert [name for name in stages.read if name.endswith("-0")] == [
+        *("reward-original-0", "original-0", "reward-single-0", "standardised-0", "leash-0"),
+        *("reward-ensemble-0", "ensemble-0", "ppo-0"),
+    ]
+    assert (config.out / "db" / "00" / "00000001.dat").read_text() == "a segment"
+    assert stages.read["labels"].count == 20  # the labels that the DB came with count for nothing
+    read = stages.read
+    assert (read["reward-original-0"].loss, read["reward-single-0"].loss) == ("original", "bradley-terry")
+    assert [read[f"reward-{name}-1"].ensemble for name in ("original", "single", "ensemble")] == [1, 1, 3]
+    runs = {arm: read[f"{arm}-1"] for arm in ARMS}
+    assert {run.model for run in runs.values()} == {config.v0}
+    assert {(run.steps, run.seed, run.finetune) for run in runs.values()} == {(1000, 1, True)}
+    assert {arm: run.kl > 0 for arm, run in runs.items()} == {
+        **{"original": False, "standardised": False, "leash": True, "ensemble": True, "ppo": True}
+    }
+    assert {arm: (run.algo, run.lr) for arm, run in runs.items() if arm in ("ensemble", "ppo")} == {
+        "ensemble": ("a2c", 3e-4),
+        "ppo": ("ppo", 1e-4),
+    }
+    assert runs["standardised"].reward == runs["leash"].reward
+    assert runs["ensemble"].reward == runs["ppo"].reward
+
+
+def test_the_policy_and_its_clips_go_together() -> None:
+    with pytest.raises(UserError, match="--v0 and --db go together"):
+        AblationConfig(v0=Path("v0.dat"))
+
+
+def test_results_of_finished_runs_are_collected(config: AblationConfig) -> None:
+    for stage, how in (("original-0", "done"), ("leash-0", "time up"), ("leash-1", "done")):
+        with (config.out / "stages.jsonl").open("a") as file:
+            file.write(json.dumps({"stage": stage, "how": how, "seconds": 5, "command": []}) + "\n")
+    for name, score in (("original-0", 10.0), ("leash-0", 20.0), ("leash-1", 30.0)):
+        with Charts(config.out / "runs" / name) as charts:
+            charts.scalars({"test_reward": score, "test_kl": 0.5}, 0)
+    experiment = Ablation(config, Stages(config.out))
+    rows = experiment.collect()
+    assert [(row["arm"], row["seed"], row["best"]) for row in rows] == [("original", 0, 10), ("leash", 1, 30)]
+    assert [json.loads(line) for line in (config.out / "results.jsonl").open()] == rows
+    assert experiment.collect() == rows
+
+
+def test_the_table_and_the_chart(config: AblationConfig) -> None:
+    rows = [
+        {"arm": "original", "seed": 0, "start": 100.0, "best": 200.0, "end": 50.0, "kept": 0.25, "kl": 1.0},
+        {"arm": "leash", "seed": 0, "start": 100.0, "best": 100.0, "end": 100.0, "kept": 1.0, "kl": 0.1},
+        {"arm": "leash", "seed": 1, "start": 100.0, "best": 100.0, "end": 80.0, "kept": 0.8, "kl": 0.1},
+    ]
+    page = table(config, rows, 60)
+    # Student's t for one degree of freedom is 12.7; the standard error of 1 and 0.8 is 0.1.
+    assert (
+        f"| {ARMS['leash'].title} | 2 | 100 ± 0 | 100 ± 0 | 90 ± 127 | 0.90 ± 1.27 | 0.100 ± 0.000 |" in page
+    )
+    assert f"| {ARMS['original'].title} | 1 | 100 | 200 | 50 | 0.25 | 1.000 |" in page
+    assert "| leash | 1 | 100 | 100 | 80 | 0.80 | 0.100 |" in page
+    assert "preferred" not in page  # never measured
+    path = config.out / "ablation.svg"
+    ablation.chart(
+        path,
+        {"original": [{"score": curve(1, 2)}], "leash": [{"score": curve(1, 2, 3)}, {"score": curve(3, 4)}]},
+    )
+    assert path.read_text().count("<polyline") == 2

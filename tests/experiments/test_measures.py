@@ -1,0 +1,78 @@
+"""Single lives on a world that plays back a script, and the figures of a real policy as a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.measures import first_lives, main
+from lib.agent.checkpoints import CheckpointFolder
+from lib.agent.evaluate import evaluate
+from lib.agent.network import PolicyNet
+from lib.cli import UserError
+from lib.envs.gym_world import GymWorld
+from tests.agent.worlds import GreyReader, Row, ScriptedWorld
+
+CPU = torch.device("cpu")
+
+LIFE = [
+    Row(10),
+    Row(20, score=60),
+    Row(30, score=20, terminal=True),  # what the life ends with is its own
+    Row(40, score=1e6, terminal=True),
+    Row(50, reset=True),
+]
+CUT = [Row(11), Row(21, score=-3, truncated=True), Row(31, reset=True), Row(41, score=1e6), Row(51)]
+LONG = [Row(12), Row(22, score=1), Row(32), Row(42, score=2), Row(52, score=4, terminal=True)]
+
+
+def test_a_game_counts_up_to_its_first_lost_life() -> None:
+    world = ScriptedWorld([LIFE, CUT, LONG])
+    lives = first_lives(GreyReader(), world, seed=9, device=CPU)
+    assert world.seeds == [9]
+    assert lives.scores.tolist() == [80, -3, 7]
+    assert lives.steps.tolist() == [2, 1, 4]
+    # Actions follow the newest observation, and nothing is played beyond the longest life.
+    assert [sent.tolist() for sent in world.sent] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+def test_seeds_decide_lives() -> None:
+    torch.manual_seed(0)
+    network, world = PolicyNet(5), GymWorld("MovingDot-v0", 3, limit=20)
+    one, same, other = (first_lives(network, world, seed, CPU) for seed in (0, 0, 1))
+    assert one.scores.tolist() == same.scores.tolist() != other.scores.tolist()
+    # A game without lives is one life, cut at its time limit.
+    assert one.steps.tolist() == [20, 20, 20]
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """A policy that has learned nothing, as 01_a2c.py leaves one."""
+    torch.manual_seed(0)
+    network, world = PolicyNet(5), GymWorld("MovingDot-v0", 1, limit=5)
+    played = evaluate(network, world, 0, CPU, bf16=False)
+    folder = CheckpointFolder(tmp_path / "v0")
+    return folder.save(network, 700, played, {"env": "MovingDot-v0"}, {})
+
+
+def test_the_figures_of_a_policy(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "v0.json"
+    main(["-m", str(policy), "-o", str(out), "--games", "2", "--lives", "3", "--reference", str(policy)])
+    found = json.loads(out.read_text())
+    assert (found["trained_steps"], found["seed"]) == (700, 0)
+    assert found["lives"]["steps"] == [100, 100, 100]
+    assert len(found["games"]["score"]) == 2
+    # Bounds of the world: 1 at best, 1 − 72/72 at worst about, a step.
+    assert all(-100 < score < 100 for score in found["games"]["score"] + found["lives"]["scores"])
+    assert found["games"]["kl"] == [0, 0]
+    assert "distance" in found["games"]
+    best = max(found["lives"]["scores"])
+    assert f"first lives: best {best:g} of 3" in capsys.readouterr().out
+
+
+def test_a_policy_that_does_not_know_its_environment_is_refused(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.dat"
+    torch.save(PolicyNet(5).state_dict(), bare)
+    with pytest.raises(UserError, match="which knows its environment"):
+        main(["-m", str(bare), "-o", str(tmp_path / "v0.json")])

@@ -1,0 +1,201 @@
+"""The rounds: who is asked about what, every command as its script reads it, and the table by hand."""
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import rounds
+from experiments.measures import MeasureConfig
+from experiments.rounds import Experiment, RoundsConfig, shares, table
+from experiments.stages import Resumable, Stages
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.agent.play_config import PlayConfig
+from lib.label_ui.config import LabelConfig
+from lib.preferences.labels import Label, LabelLog
+from lib.reward.config import FitConfig
+
+CONFIGS = {
+    "01_a2c.py": TrainConfig,
+    "02_label_ui.py": LabelConfig,
+    "03_reward_train.py": FitConfig,
+    "04_play.py": PlayConfig,
+    "experiments.measures": MeasureConfig,
+}
+
+
+class Paper(Stages):
+    """Stages that are read as their scripts would read them, and noted."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        self.read: dict[str, Any] = {}
+        self.made: dict[str, Sequence[Path]] = {}
+
+    def run(
+        self,
+        name: str,
+        title: str,
+        command: Sequence[object],
+        makes: Sequence[Path] = (),
+        again: Resumable | None = None,
+    ) -> None:
+        words = [str(word) for word in command]
+        door, *flags = words[1:] if words[0] == "-m" else words
+        config: Any = cli.parse(CONFIGS[door], flags)
+        if name in self.read:  # done before, and asked for by somebody else
+            assert config == self.read[name]
+            return
+        self.read[name], self.made[name] = config, makes
+        if isinstance(config, TrainConfig) and config.db_path is not None:
+            config.db_path.mkdir(parents=True)
+        elif isinstance(config, LabelConfig):
+            assert config.count is not None
+            log = LabelLog(config.db_path / "labels.json")
+            have = len(log.read())
+            for pair in range(have, have + config.count):
+                log.append(Label(f"{pair}/a.dat", f"{pair}/b.dat", 1))
+
+
+def test_old_and_new_clips_are_asked_about() -> None:
+    assert shares(100, 1) == [100]
+    assert shares(100, 2) == [50, 50]
+    assert shares(100, 3) == [25, 25, 50]
+    assert shares(7, 3) == [1, 2, 4]
+    assert all(sum(shares(labels, round)) == labels for labels in (2, 13, 100) for round in range(1, 6))
+
+
+def test_every_stage_in_its_order(tmp_path: Path) -> None:
+    out = tmp_path / "with space"
+    out.mkdir()
+    config = RoundsConfig(out=out, seed=7, rounds=2, labels=10, dev="cuda:1")
+    stages = Paper(out)
+    Experiment(config, stages).run()
+    assert list(stages.read) == [
+        *("v0", "measures-v0", "videos-v0"),
+        *("labels-1-v0", "r1", "v1", "measures-v1", "videos-v1"),
+        *("labels-2-v0", "labels-2-v1", "r2", "v2", "measures-v2", "videos-v2"),
+    ]
+    v0, v2, r2 = stages.read["v0"], stages.read["v2"], stages.read["r2"]
+    assert (v0.reward, v0.model, v0.steps, v0.seed, v0.dev) == (None, None, 800_000, 7, "cuda:1")
+    assert v0.record_prob == 1000 / 800_000
+    assert (v2.model, v2.reward) == (out / "v1" / "latest.dat", r2.out / "reward-r2.dat")
+    assert (v2.finetune, v2.algo, v2.teacher, v2.steps) == (True, "ppo", "seaquest", 250_000)
+    assert v2.kl > 0
+    assert r2.dbs == [out / "db" / "v0", out / "db" / "v1"] == [v0.db_path, stages.read["v1"].db_path]
+    assert r2.ensemble == 3
+    labels = stages.read["labels-2-v1"]
+    assert (labels.teacher, labels.count, labels.error_rate) == ("seaquest", 5, 0.1)
+    assert stages.read["labels-2-v0"].count == 5
+    judged = stages.read["measures-v2"]
+    assert (judged.model, judged.reward) == (out / "v2" / "latest.dat", v2.reward)
+    assert judged.reference == out / "v0" / "latest.dat"
+    # What a stage removes before it begins anew is nobody else's.
+    removed = [path for paths in stages.made.values() for path in paths]
+    assert len(set(removed)) == len(removed)
+    assert out / "db" / "v1" in removed
+
+
+def test_labels_are_given_once(tmp_path: Path) -> None:
+    """An attempt that was stopped has given three of ten."""
+    db = tmp_path / "db" / "v0"
+    db.mkdir(parents=True)
+    log = LabelLog(db / "labels.json")
+    for pair, said in enumerate((1, 0, 2, None)):  # None, cannot tell, is no answer
+        log.append(Label(f"{pair}/a.dat", f"{pair}/b.dat", said))
+    stages = Paper(tmp_path)
+    Experiment(RoundsConfig(out=tmp_path, labels=10, rounds=1), stages)._label(1)
+    assert stages.read["labels-1-v0"].count == 7
+
+
+def test_the_gpu_preset_is_the_originals_budget() -> None:
+    config = RoundsConfig(preset="gpu")
+    assert (config.v0_steps, config.steps, config.rounds, config.labels) == (12_000_000, 2_000_000, 3, 100)
+    assert RoundsConfig(preset="gpu", steps=5).steps == 5
+    assert config.games >= 20
+    assert config.lives == 10
+
+
+def test_the_cpu_preset_fits_into_an_hour() -> None:
+    """At the speeds of two quiet cores: steps a second of training, finetuning and evaluating; seconds of the rest."""
+    config = RoundsConfig()
+    longest, start = 3_000, 10  # steps of the longest game, which the others wait for; seconds of a script
+    evaluation = config.eval_games * longest / 1300
+    training = config.v0_steps / 1500 + rounds._V0_EVALUATIONS * evaluation
+    finetune = config.steps / 1200 + (1 + config.steps // config.eval_every) * evaluation
+    fits = 4 * 60 * sum(range(1, config.rounds + 1)) / 3
+    watching = (config.games + config.lives) * longest / 1300 + 20
+    seconds = training + fits + config.rounds * (finetune + 20) + (1 + config.rounds) * watching + 24 * start
+    assert seconds < 3600
+
+
+def measured(scores: list[float], lives: list[float], **measures: list[float]) -> dict[str, Any]:
+    return {
+        "lives": {"scores": lives, "steps": [10 * int(score) for score in lives]},
+        "games": {"score": scores, "steps": [2000, 2000], **measures},
+    }
+
+
+def test_the_table() -> None:
+    config = RoundsConfig(v0_steps=1000, steps=500, rounds=1, games=2, lives=3)
+    page = table(
+        config,
+        [
+            measured([100, 300], [40, 460, 20], refuels=[0, 1], rescues=[0, 0], kl=[0, 0]),
+            measured(
+                [1000, 1000], [80, 1840, 20], refuels=[3, 3], rescues=[0, 0], kl=[0.1, 0.1], learned=[7, 7]
+            ),
+        ],
+        125,
+    )
+    lines = page.splitlines()
+    assert "1,000 steps on the score, then 1 × 500" in lines[0]
+    assert "10% errors" in lines[0]
+    assert "2m05s in all" in lines[0]
+    header, rule, v0, v1 = lines[2:6]
+    assert header.count("|") == rule.count("|") == v0.count("|") == v1.count("|")
+    # Student's t for one degree of freedom is 12.7; the standard error of 100 and 300 is 100.
+    assert v0.startswith(
+        "| v0 | 0 | 460 in 4,600 steps | 460 in 580 steps | 200 ± 1271 | 2000 ± 0 | 0.50 ± 6.35 |"
+    )
+    assert v0.endswith("| – | – |")
+    assert v1.startswith("| v1 | 100 | 1,840 in 18,400 steps | 900 in 1,120 steps | 1000 ± 0 |")
+    assert v1.endswith("| 7.0 ± 0.0 | 0.100 ± 0.000 |")
+    assert "1,840 and 1,820" in page
+    assert "1,000 and 1,721" in page
+    assert "0.50 and 3.00" in page
+
+
+def test_another_game_is_not_held_against_the_original() -> None:
+    config = RoundsConfig(env="MovingDot-v0", rounds=1)
+    page = table(config, [measured([50], [1], kl=[0]), measured([60], [1], kl=[0])], 1)
+    assert "original" not in page
+    assert "1,721" not in page
+
+
+@pytest.mark.slow
+def test_a_small_experiment_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out = tmp_path / "rounds"
+    flags = ["--out", str(out), "-e", "MovingDot-v0", "--teacher", "score", "--rounds", "1", "--labels", "20"]
+    flags += ["--v0-steps", "1000", "--steps", "600", "--segments", "60", "--v0-flags=--num-envs 8"]
+    flags += ["--eval-every", "300", "--eval-games", "2", "--games", "2", "--lives", "2"]
+    flags += ["--fit-flags=--epochs 1", "--finetune-flags=--num-envs 8 --kl 0.1"]
+    assert rounds.main(flags) == 0
+    first = capsys.readouterr().out
+    assert (out / "rounds.md").read_text() in first
+    assert "| v1 | 20 |" in first
+    ET.parse(out / "rounds.svg")
+    assert {path.name for path in (out / "videos").rglob("*.mp4")} == {"game-01.mp4"}
+    attempts = (out / "stages.jsonl").read_text()
+    assert len(attempts.splitlines()) == 8
+    assert {json.loads(line)["how"] for line in attempts.splitlines()} == {"done"}
+    # Once more, and nothing is left to do.
+    assert rounds.main([*flags, "--max-minutes", "1"]) == 0
+    assert (out / "stages.jsonl").read_text() == attempts
