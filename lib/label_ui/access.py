@@ -33,6 +33,8 @@ MAX_BODY = 1 << 20
 
 _TRIES = 10
 _TRIES_SECONDS = 60.0
+_TRIES_KEPT = 1000
+"""Wrong tokens that are remembered, of all addresses together."""
 
 _STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -76,7 +78,7 @@ class Keys:
         self._db = db
         self._now = now
         self._links: dict[str, Role] = {}
-        self._wrong: deque[float] = deque()
+        self._wrong: deque[tuple[float, str]] = deque(maxlen=_TRIES_KEPT)
         self._lock = threading.Lock()
         self.cookie = f"label-{db[:8]}"
 
@@ -87,24 +89,36 @@ class Keys:
             self._links[_digest(token)] = role
         return token
 
-    def redeem(self, token: str) -> str | None:
+    def redeem(self, token: str, source: str = "") -> str | None:
         """Exchanges a link's token for a cookie's value.
 
+        Args:
+            token: What came with the request.
+            source: Where that came from. Wrong tokens are counted by source, so that nobody shuts others out.
+
         Returns:
-            None when the token is unknown or used, or after too many wrong ones within a minute.
+            None when the token is unknown or used, or after too many wrong ones of this source within a minute.
         """
         now = self._now()
         with self._lock:
-            while self._wrong and abs(now - self._wrong[0]) > _TRIES_SECONDS:
-                self._wrong.popleft()
-            if len(self._wrong) >= _TRIES:
+            if self._must_wait(source, now):
                 return None
             role = self._links.pop(_digest(token), None)
             if role is None:
-                self._wrong.append(now)
+                self._wrong.append((now, source))
                 return None
         payload = f"{role}.{int(now) + COOKIE_SECONDS}.{secrets.token_hex(8)}"
         return f"{payload}.{self._sign(payload)}"
+
+    def must_wait(self, source: str) -> bool:
+        """Whether too many wrong tokens came from there within a minute."""
+        with self._lock:
+            return self._must_wait(source, self._now())
+
+    def _must_wait(self, source: str, now: float) -> bool:
+        while self._wrong and abs(now - self._wrong[0][0]) > _TRIES_SECONDS:
+            self._wrong.popleft()
+        return sum(other == source for _, other in self._wrong) >= _TRIES
 
     def role(self, value: str) -> Role | None:
         """Whose cookie it is, or None for one that is forged, expired or of another DB."""
@@ -197,7 +211,7 @@ class Guard:
         role = self._role(headers)
         token = self._token(scope)
         if token is not None:
-            await self._enter(token, role)(scope, receive, self._with_headers(scope, send))
+            await self._enter(token, role, _source(scope))(scope, receive, self._with_headers(scope, send))
         elif role is None:
             await self._refuse(
                 scope, receive, send, 401, "This page opens with a link: take the one in the terminal."
@@ -208,7 +222,8 @@ class Guard:
             )
         else:
             scope.setdefault("state", {})["role"] = role
-            await self.app(scope, _limited(receive), self._with_headers(scope, send))
+            body = _Body(receive)
+            await self.app(scope, body, self._with_headers(scope, send, body))
 
     def _foreign(self, scope: Scope, headers: Headers) -> str | None:
         """What is wrong with where a request comes from, or None."""
@@ -233,9 +248,14 @@ class Guard:
             return None
         return parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
 
-    def _enter(self, token: str, role: Role | None) -> Response:
+    def _enter(self, token: str, role: Role | None, source: str) -> Response:
         if role is None:
-            value = self._keys.redeem(token)
+            if self._keys.must_wait(source):
+                return _sorry(
+                    429,
+                    "Too many links that are not valid came from this address. Wait a minute and open yours again.",
+                )
+            value = self._keys.redeem(token, source)
             if value is None:
                 return _sorry(
                     401,
@@ -261,9 +281,10 @@ class Guard:
             return
         wants_page = "text/html" in Headers(scope=scope).get("accept", "")
         response = _sorry(status, reason) if wants_page else JSONResponse({"error": reason}, status)
+        response.headers["Connection"] = "close"  # what else this request brings is not waited for
         await response(scope, receive, self._with_headers(scope, send))
 
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
+    def _with_headers(self, scope: Scope, send: Send, body: _Body | None = None) -> Send:
         """Adds the headers that keep browsers strict."""
         strict = scope["path"] in ("/label", "/model")
         ours = not scope["path"].startswith("/_nicegui")
@@ -281,25 +302,33 @@ class Guard:
                 headers["Cross-Origin-Opener-Policy"] = "same-origin"
                 if ours and "cache-control" not in headers:
                     headers["Cache-Control"] = "no-store"
+                if body is not None and body.too_large:
+                    headers["Connection"] = "close"
             await send(message)
 
         return wrapped
 
 
-def _limited(receive: Receive) -> Receive:
-    """Stops reading a body that says nothing about its length and does not end."""
-    seen = 0
+class _Body:
+    """Stops reading a body that says nothing about its length and does not end.
 
-    async def wrapped() -> Message:
-        nonlocal seen
-        message = await receive()
+    Attributes:
+        too_large: Whether it did.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self.too_large = False
+        self._receive = receive
+        self._seen = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
         if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            if seen > MAX_BODY:
+            self._seen += len(message.get("body", b""))
+            if self._seen > MAX_BODY:
+                self.too_large = True
                 return {"type": "http.disconnect"}
         return message
-
-    return wrapped
 
 
 def _sorry(status: int, reason: str) -> Response:
@@ -315,6 +344,16 @@ def _sorry(status: int, reason: str) -> Response:
 def _digest(token: str) -> str:
     """Tokens are looked up by digest, so that the time a look-up takes says nothing about them."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _source(scope: Scope) -> str:
+    """Where a request came from: an IPv4 address, or the half of an IPv6 address that its owner cannot choose."""
+    address = (scope.get("client") or ("",))[0]
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if ip.version == 4 else str(ipaddress.ip_network((int(ip), 64), strict=False))
 
 
 def _host_name(host: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import getpass
 import os
@@ -11,9 +12,10 @@ import sys
 import warnings
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lib.cli import UserError
-from lib.label_ui.access import Guard, Keys, is_loopback, load_secret, own_names, state_folder
+from lib.label_ui.access import MAX_BODY, Guard, Keys, is_loopback, load_secret, own_names, state_folder
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
@@ -22,6 +24,58 @@ from lib.label_ui.pages import add_pages
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
+
+_REQUEST_SECONDS = 20.0
+"""Within which a request has to be here, body included; a page sends some 500 bytes."""
+_UNFINISHED = 200
+"""Connections without a whole request that are kept; browsers need a few milliseconds for one."""
+
+
+class _Impatient(HttpToolsProtocol):
+    """A connection that is closed when its request does not come to an end.
+
+    uvicorn waits for ever, so that a client which dribbles a byte now and then could use up all connections.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        waiting = [
+            one for one in self.connections if isinstance(one, _Impatient) and one._deadline is not None
+        ]
+        if len(waiting) >= _UNFINISHED:
+            min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0)._give_up()
+        self._wait()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait()
+
+    def on_message_complete(self) -> None:
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._deadline is None:  # what a dribbler sends next gains it nothing
+            self._deadline = self.loop.call_later(_REQUEST_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        self.transport.abort()
 
 
 def serve(config: LabelConfig) -> int:
@@ -66,6 +120,8 @@ def serve(config: LabelConfig) -> int:
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
+            http=_Impatient,
+            ws_max_size=MAX_BODY,
             log_level="warning",
             access_log=False,  # it would show tokens
             proxy_headers=False,

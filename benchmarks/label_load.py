@@ -1,0 +1,241 @@
+"""The labelling page under load: several labellers over real sockets, with clients beside them that mean no good.
+
+Each labeller answers at a steady rate as the page does: vote, ask for more pairs, fetch the clips of the next one.
+Every tenth vote is sent twice, as after a receipt that was lost. Meanwhile slow-loris connections dribble bytes, and
+requests of 100 MB come with and without a cookie. Afterwards every acknowledged vote has to be on disk exactly once.
+
+    .venv/bin/python -m benchmarks.label_load --minutes 5
+
+prints votes, the time from vote to next pair, and the server's memory; its status is 1 where a vote was lost or doubled.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import math
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.label_page import record, resident
+from tests.browser.site import Site
+
+_BATCH = 6
+"""Pairs that a page holds."""
+_HUGE = 100_000_000  # bytes
+_DRIBBLERS = 50
+
+
+def segments_for(votes: int) -> int:
+    """How many segments have enough pairs for so many votes."""
+    return math.ceil(math.sqrt(2 * votes)) + 10
+
+
+class Client:
+    """One browser's connection: keep-alive, a cookie, the page's own Origin."""
+
+    def __init__(self, port: int, cookie: str) -> None:
+        self._connection = http.client.HTTPConnection("localhost", port, timeout=30)
+        self._headers = {
+            "Cookie": cookie,
+            "Origin": f"http://localhost:{port}",
+            "Content-Type": "application/json",
+        }
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Posts a body, or gets where there is none; the JSON or the bytes that come back.
+
+        Raises:
+          RuntimeError: the server did not answer with 200.
+        """
+        data = None if body is None else json.dumps(body)
+        self._connection.request("GET" if body is None else "POST", path, data, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{path}: {response.status} {answer[:200]!r}")
+        return json.loads(answer) if response.headers["Content-Type"] == "application/json" else answer
+
+
+def enter(site: Site) -> str:
+    """Takes the site's link; the cookie that it leaves."""
+    connection = http.client.HTTPConnection("localhost", site.port, timeout=30)
+    connection.request("GET", site.link.removeprefix(site.base))
+    return connection.getresponse().headers["Set-Cookie"].split(";")[0]
+
+
+@dataclass
+class Outcome:
+    """What came of a load."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    """Ids of the votes that the server said were saved."""
+    waits: list[float] = field(default_factory=list)
+    """Milliseconds from each vote to the next pair's clips."""
+    memory: list[float] = field(default_factory=list)
+    """MB of the server, every quarter of a second."""
+    refused: int = 0
+    """Huge requests that were cut off before their end."""
+    errors: list[str] = field(default_factory=list)
+
+    def grown(self) -> float:
+        """MB by which the server's memory was larger at its largest than after the first third of the time."""
+        third = len(self.memory) // 3
+        return max(self.memory[third:]) - self.memory[third]
+
+
+def lost_or_doubled(site: Site, outcome: Outcome) -> list[str]:
+    """Acknowledged votes that are not on disk exactly once."""
+    lines = Counter(line["id"] for line in site.labels())
+    return [id for id in outcome.acknowledged if lines[id] != 1]
+
+
+def label(port: int, cookie: str, name: str, rate: float, until: float, outcome: Outcome) -> None:
+    """One labeller, answering `rate` pairs a second until a time of the monotonic clock."""
+    client = Client(port, cookie)
+    db = client.ask("/api/session")["db"]
+    page = secrets.token_hex(8)
+
+    def batch(keep: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        body = {"page": page, "labeller": name, "keep": keep, "want": _BATCH}
+        return list(client.ask("/api/batch", body)["pairs"])
+
+    offers, due = batch([]), time.monotonic()
+    for number in itertools.count():
+        due += 1 / rate
+        if due > until:
+            return
+        time.sleep(max(0.0, due - time.monotonic()))
+        begin = time.perf_counter()
+        vote = {
+            "db": db,
+            "page": page,
+            "labeller": name,
+            "offer": offers[0],
+            "label": number % 3,
+            "response_ms": 500,
+        }
+        outcomes = [client.ask("/api/vote", vote)["outcome"] for _ in range(2 if number % 10 == 9 else 1)]
+        if outcomes[0] != "saved" or outcomes[1:] not in ([], ["duplicate"]):
+            raise RuntimeError(f"a vote was {' and '.join(outcomes)}")
+        outcome.acknowledged.append(offers[0]["id"])
+        offers = batch(offers[1:])
+        for clip in (offers[0]["clip1"], offers[0]["clip2"]):
+            client.ask(f"/clip/{clip}.png")
+        outcome.waits.append(1000 * (time.perf_counter() - begin))
+
+
+def dribble(port: int, until: float) -> None:
+    """Slow loris: requests that never end. A connection that the server closes is opened anew."""
+    sockets: list[socket.socket] = []
+    while time.monotonic() < until:
+        while len(sockets) < _DRIBBLERS:
+            sockets.append(socket.create_connection(("localhost", port)))
+            sockets[-1].sendall(b"POST /api/vote HTTP/1.1\r\nHost: localhost\r\n")
+        for one in list(sockets):
+            try:
+                one.sendall(b"X-A: b\r\n")
+            except OSError:
+                sockets.remove(one)
+        time.sleep(0.5)
+    for one in sockets:
+        one.close()
+
+
+def flood(port: int, cookie: str, until: float, outcome: Outcome) -> None:
+    """One request of 100 MB after the other: with a cookie, without one, and in chunks of unknown number."""
+    block = b"x" * (1 << 20)
+    for number in itertools.count():
+        if time.monotonic() > until:
+            return
+        kind = number % 3
+        head = f"POST /api/vote HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n"
+        head += f"Cookie: {cookie}\r\n" if kind else ""
+        head += "Transfer-Encoding: chunked\r\n\r\n" if kind == 2 else f"Content-Length: {_HUGE}\r\n\r\n"
+        with socket.create_connection(("localhost", port)) as connection:
+            connection.settimeout(5)
+            try:
+                connection.sendall(head.encode())
+                for _ in range(_HUGE >> 20):
+                    connection.sendall(b"%x\r\n%b\r\n" % (len(block), block) if kind == 2 else block)
+            except OSError:
+                outcome.refused += 1
+        time.sleep(0.5)
+
+
+def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
+    """Labels over real sockets for a while, beside slow-loris connections and huge requests.
+
+    Args:
+      site: a page that was started, whose link has not been used.
+      labellers: how many at once.
+      rate: votes a second of each.
+      seconds: for how long.
+    """
+    assert site.process is not None
+    outcome, cookie, until = Outcome(), enter(site), time.monotonic() + seconds
+
+    def guarded(work: Any, *args: Any) -> None:
+        try:
+            work(site.port, *args)
+        except Exception as error:  # of a thread, which would die unheard
+            outcome.errors.append(f"{type(error).__name__}: {error}")
+
+    jobs = [(label, cookie, f"labeller {number}", rate, until, outcome) for number in range(labellers)]
+    jobs += [(dribble, until), (flood, cookie, until, outcome)]  # type: ignore[list-item]
+    threads = [threading.Thread(target=guarded, args=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        outcome.memory.append(resident(site.process.pid))
+        time.sleep(0.25)
+    return outcome
+
+
+def report(site: Site, outcome: Outcome) -> Iterator[str]:
+    """What came of a load, in lines."""
+    median, late, worst = np.percentile(outcome.waits, [50, 95, 100])
+    third = outcome.memory[len(outcome.memory) // 3]
+    yield f"{len(outcome.acknowledged)} votes acknowledged, {len(lost_or_doubled(site, outcome))} lost or doubled"
+    yield f"vote to next pair: median {median:.0f} ms, 95th percentile {late:.0f} ms, worst {worst:.0f} ms"
+    yield f"server: {third:.0f} MB after a third of the time, {max(outcome.memory):.0f} MB at most"
+    yield f"{outcome.refused} requests of 100 MB cut off"
+    yield from outcome.errors
+
+
+def main() -> int:
+    """The status: 1 where a vote was lost or doubled, or somebody was turned away."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--labellers", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=2.0, help="votes a second of each")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        db = Path(folder) / "db"
+        db.mkdir()
+        record(db, segments_for(round(args.labellers * args.rate * args.minutes * 60)))
+        site = Site(db, Path(folder) / "state").start()
+        try:
+            outcome = load(site, args.labellers, args.rate, args.minutes * 60)
+            print("\n".join(report(site, outcome)))
+            return 1 if outcome.errors or lost_or_doubled(site, outcome) else 0
+        finally:
+            site.stop(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
