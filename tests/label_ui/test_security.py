@@ -1,0 +1,326 @@
+"""What docs/security.md promises of the page, over real sockets where these matter. Doors and cookies: test_access.py."""
+
+import asyncio
+import http.client
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from lib.label_ui import serve
+from lib.label_ui.access import Guard, Keys, own_names
+from lib.label_ui.api import PageSettings, build_api
+from lib.label_ui.desk import Desk
+from lib.preferences.labels import Label, LabelLog
+from tests.browser.site import Site
+from tests.label_ui.dbs import make_db
+
+ORIGIN = {"Origin": "http://localhost:8080"}
+EVIL = "</script><img src=x onerror=alert(1)>{{7*7}}"
+
+
+def guard(root: Path, secure: bool = False) -> tuple[Guard, Keys]:
+    keys = Keys(b"k" * 32, "db")
+    api = build_api(Desk(root, repeat_rate=0), PageSettings())
+    return Guard(api, keys, own_names("127.0.0.1"), secure=secure), keys
+
+
+def client_of(app: Guard, address: str = "127.0.0.1", scheme: str = "http") -> TestClient:
+    return TestClient(
+        app, base_url=f"{scheme}://localhost:8080", follow_redirects=False, client=(address, 5000)
+    )
+
+
+# --- links and cookies ------------------------------------------------------------------------------------------
+
+
+def test_guessing_shuts_out_the_guesser_and_nobody_else(tmp_path: Path) -> None:
+    app, keys = guard(make_db(tmp_path / "db", 2))
+    guesser, other = client_of(app, "192.0.2.1"), client_of(app, "192.0.2.2")
+    assert [guesser.get(f"/?token=guess{i}").status_code for i in range(12)] == [401] * 10 + [429] * 2
+    link = f"/?token={keys.new_link('host')}"
+    assert guesser.get(link).status_code == 429, "a right one is not looked at either"
+    assert other.get(link).status_code == 303
+
+
+def test_addresses_of_one_network_count_as_one_guesser(tmp_path: Path) -> None:
+    app, keys = guard(make_db(tmp_path / "db", 2))
+    for i in range(10):
+        client_of(app, f"2001:db8::{i + 1}").get("/?token=guess")
+    link = f"/?token={keys.new_link('host')}"
+    assert client_of(app, "2001:db8::ffff").get(link).status_code == 429
+    assert client_of(app, "2001:db8:0:1::1").get(link).status_code == 303
+
+
+def test_wrong_tokens_take_bounded_memory() -> None:
+    keys = Keys(b"k" * 32, "db", now=lambda: 0.0)
+    for i in range(3000):
+        keys.redeem("wrong", str(i))
+    assert len(keys._wrong) == 1000
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_cookie_is_for_this_server_only(tmp_path: Path, secure: bool) -> None:
+    app, keys = guard(make_db(tmp_path / "db", 2), secure)
+    response = client_of(app, scheme="https" if secure else "http").get(f"/?token={keys.new_link('guest')}")
+    parts = {part.strip().lower() for part in response.headers["set-cookie"].split(";")[1:]}
+    assert parts - {"secure"} == {"httponly", "samesite=lax", "path=/", "max-age=2592000"}
+    assert ("secure" in parts) == secure
+    assert "domain" not in response.headers["set-cookie"].lower()
+
+
+def test_a_head_request_uses_up_no_link(tmp_path: Path) -> None:
+    app, keys = guard(make_db(tmp_path / "db", 2))
+    link = f"/?token={keys.new_link('guest')}"
+    assert client_of(app).head(link).status_code == 401
+    assert client_of(app).get(link).status_code == 303
+
+
+# --- headers, files, and what is written ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> tuple[TestClient, Path]:
+    """Somebody who was let in, and the DB."""
+    root = make_db(tmp_path / "db", 4)
+    app, keys = guard(root)
+    client = client_of(app)
+    assert client.get(f"/?token={keys.new_link('host')}").status_code == 303
+    return client, root
+
+
+def test_refusals_and_mistakes_carry_the_strict_headers_too(inside: tuple[TestClient, Path]) -> None:
+    client, _ = inside
+    answers = {
+        404: client.get("/nowhere"),
+        405: client.delete("/api/vote", headers=ORIGIN),
+        413: client.post("/api/vote", content=b"x" * (2 << 20), headers=ORIGIN),
+        422: client.post("/api/vote", json={}, headers=ORIGIN),
+        403: client.post("/api/vote", json={}, headers={"Origin": "http://evil.example"}),
+        200: client.get(f"/thumb/{offers(client)[0]['clip1']}.png"),
+    }
+    for status, answer in answers.items():
+        assert answer.status_code == status
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], status
+        assert "unsafe" not in answer.headers["content-security-policy"], status
+        assert answer.headers["x-content-type-options"] == "nosniff", status
+        assert answer.headers["x-frame-options"] == "DENY", status
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin", status
+
+
+def offers(client: TestClient) -> list[dict[str, Any]]:
+    ask = {"page": "page00000001", "labeller": "ada", "want": 3}
+    return list(client.post("/api/batch", json=ask, headers=ORIGIN).json()["pairs"])
+
+
+def vote(client: TestClient, **changes: Any) -> Any:
+    """Answers a pair, with changes to the offer."""
+    body = {
+        "db": client.get("/api/session").json()["db"],
+        "page": "page00000001",
+        "labeller": "ada",
+        "label": 1,
+    }
+    offer = {**offers(client)[0], **changes.pop("offer", {})}
+    return client.post("/api/vote", json={**body, "offer": offer, **changes}, headers=ORIGIN)
+
+
+def test_links_out_of_the_db_are_neither_shown_nor_labelled(inside: tuple[TestClient, Path]) -> None:
+    client, root = inside
+    outside = make_db(root.parent / "outside", 1)
+    (root / "00" / "00000099.dat").symlink_to(outside / "00" / "00000000.dat")
+    (root / "09").symlink_to(outside / "00")
+    desk = Desk(root)
+    for name in ("00/00000099.dat", "09/00000000.dat", "../outside/00/00000000.dat"):
+        for kind in ("clip", "thumb"):
+            assert client.get(f"/{kind}/{desk.clip_id(name)}.png").status_code == 404
+        reply = vote(client, offer={"id": "another00001", "sample1": name})
+        assert reply.json()["outcome"] == "dropped"
+    assert not (root / "labels.json").exists()
+
+
+def test_labels_are_not_written_through_a_link(inside: tuple[TestClient, Path]) -> None:
+    client, root = inside
+    target = root.parent / "target"
+    target.write_text("mine\n")
+    (root / "labels.json").symlink_to(target)
+    asked = client.post("/api/batch", json={"page": "p0000001", "labeller": "a", "want": 1}, headers=ORIGIN)
+    assert asked.status_code == 503
+    assert "found a link" in asked.json()["error"]
+    assert target.read_text() == "mine\n"
+
+
+def test_notes_and_names_come_back_as_json_and_stay_on_one_line(inside: tuple[TestClient, Path]) -> None:
+    client, root = inside
+    evil = EVIL + "\n\u2028\x00"
+    assert vote(client, labeller=evil, flag=evil).json()["outcome"] == "saved"
+    (line,) = (root / "labels.json").read_bytes().splitlines()
+    assert json.loads(line)["flag"] == evil.strip()
+    said = client.get("/api/history", params={"labeller": evil.strip()})
+    assert said.headers["content-type"] == "application/json"
+    assert said.json()[0]["flag"] == evil.strip()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labeller": "x" * 61},
+        {"labeller": " "},
+        {"flag": "x" * 501},
+        {"label": 3},
+        {"label": "1"},
+        {"offer": {"id": "../../x"}},
+        {"offer": {"id": "u-00000001"}},
+        {"offer": {"strategy": "x" * 61}},
+        {"offer": {"sample1": "x" * 301}},
+    ],
+)
+def test_answers_of_another_form_are_refused(
+    inside: tuple[TestClient, Path], changes: dict[str, Any]
+) -> None:
+    client, root = inside
+    assert vote(client, **changes).status_code == 422
+    assert not (root / "labels.json").exists()
+
+
+# --- the script itself --------------------------------------------------------------------------------------------
+
+
+def ask(
+    site: Site, path: str, cookie: str = "", method: str = "GET", body: str | None = None
+) -> tuple[int, str, Any]:
+    connection = http.client.HTTPConnection("localhost", site.port, timeout=20)
+    connection.request(method, path, body, {"Cookie": cookie, "Origin": site.base, "Accept": "text/html"})
+    response = connection.getresponse()
+    return response.status, response.read().decode("utf-8", "replace"), response.headers
+
+
+def test_the_log_holds_no_secret_and_pages_no_markup_of_strangers(tmp_path: Path) -> None:
+    root = make_db(tmp_path / "db", 3)
+    LabelLog(root / "labels.json").append(
+        Label(
+            "00/00000000.dat", "01/00000001.dat", 1, annotator=EVIL[:60], flag=EVIL, strategy=EVIL, time=1.0
+        )
+    )
+    site = Site(root, tmp_path / "state").start()
+    try:
+        assert site.process is not None
+        path = site.link.removeprefix(site.base)
+        token = path.removeprefix("/?token=")
+        assert ask(site, "/?token=a-wrong-one")[0] == 401
+        status, _, headers = ask(site, path)
+        cookie = headers["Set-Cookie"].split(";")[0]
+        assert status == 303
+        for page in ("/", "/labels", "/label"):
+            status, text, headers = ask(site, page, cookie)
+            assert status == 200
+            assert "<img src=x" not in text
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            assert headers["X-Content-Type-Options"] == "nosniff"
+        assert ask(site, "/api/vote", cookie, "POST", "no json")[0] == 422
+        with socket.create_connection(("localhost", site.port)) as rude:
+            rude.sendall(b"GET /?token=" + token.encode() + b" HTTP/9.9\r\nbroken\r\n\r\n")
+            rude.recv(100)
+        process = site.process
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=20)
+        site.process = None
+        assert token not in said, "printed once, in the line that the test has read"
+        assert "a-wrong-one" not in said
+        assert cookie.split("=", 1)[1] not in said
+        assert not re.search(r"Traceback|token", said), said
+        key = (tmp_path / "state" / "clip-preferences" / "label-page.key").read_bytes()
+        assert key.hex() not in said
+        assert not any(key in file.read_bytes() for file in root.rglob("*") if file.is_file())
+    finally:
+        site.stop(signal.SIGKILL)
+
+
+# --- connections that do not end ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server that waits half a second for a request and for five at a time."""
+    monkeypatch.setattr(serve, "_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(serve, "_UNFINISHED", 5)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(PlainTextResponse("here"), http=serve._Impatient, log_level="error")
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def answer(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+def closed(connection: socket.socket) -> bool:
+    """Waits for the other side to close a connection."""
+    try:
+        return connection.recv(4096) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"GET /",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ",
+        b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+)
+def test_a_request_that_does_not_end_is_cut_off_however_it_dribbles(port: int, start: bytes) -> None:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(start)
+    begin = time.monotonic()
+    if start.startswith(b"GET"):  # bytes now and then buy no time
+        for _ in range(3):
+            time.sleep(0.1)
+            connection.sendall(b"a")
+    received = b""
+    with connection:
+        try:
+            while chunk := connection.recv(4096):
+                received += chunk
+        except ConnectionResetError:
+            pass
+    assert time.monotonic() - begin < 9, "it was not the test that gave up"
+    assert answer(port).endswith(b"here")
+
+
+def test_a_crowd_of_unfinished_requests_keeps_nobody_out(port: int) -> None:
+    crowd = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(20)]
+    for one in crowd:
+        one.sendall(b"GET / HTTP/1.1\r\n")
+    assert answer(port).endswith(b"here")
+    assert closed(crowd[0]), "the oldest goes first"
+    for one in crowd:
+        one.close()
+
+
+def test_a_kept_connection_may_ask_again(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    for _ in range(3):
+        connection.request("GET", "/")
+        assert connection.getresponse().read() == b"here"
+        time.sleep(0.4)  # longer in all than a request may take
+    connection.close()
