@@ -7,7 +7,6 @@ goes on where the last one stopped. Ends in rounds.md, rounds.svg and videos.
 """
 
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -291,15 +290,13 @@ def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: flo
         lines.append(f"| {' | '.join(cells)} |")
     if original:
         first, last = measured[0], measured[-1]
-        mean = math.fsum(last["games"]["score"]) / len(last["games"]["score"])
-        refuels = [
-            math.fsum(found["games"]["refuels"]) / len(found["games"]["refuels"]) for found in (first, last)
-        ]
         lines += [
             "",
-            f"v{len(measured) - 1} against the original's v3, best of ten single lives: {max(last['lives']['scores']):,.0f} "
-            f"and {ORIGINAL[3][0]:,}. Its mean over full games against Stable-Baselines3's A2C after 10 M steps on the "
-            f"true score: {mean:,.0f} and {SB3_SCORE:,}. Refuels a game, v0 and last: {refuels[0]:.2f} and {refuels[1]:.2f}.",
+            f"v{len(measured) - 1} against the original's v3, best of {config.lives} and of ten single lives: "
+            f"{max(last['lives']['scores']):,.0f} and {ORIGINAL[3][0]:,}. Its mean over full games against "
+            f"Stable-Baselines3's A2C after 10 M steps on the true score: {format_mean(last['games']['score'], 0)} and "
+            f"{SB3_SCORE:,}. Refuels a game, v0 and v{len(measured) - 1}: {format_mean(first['games']['refuels'], 2)} and "
+            f"{format_mean(last['games']['refuels'], 2)}.",
         ]
     lines += [
         "",

@@ -166,8 +166,8 @@ def test_the_table() -> None:
     assert v1.startswith("| v1 | 100 | 1,840 in 18,400 steps | 900 in 1,120 steps | 1000 ± 0 |")
     assert v1.endswith("| 7.0 ± 0.0 | 0.100 ± 0.000 |")
     assert "1,840 and 1,820" in page
-    assert "1,000 and 1,721" in page
-    assert "0.50 and 3.00" in page
+    assert "1000 ± 0 and 1,721" in page
+    assert "v0 and v1: 0.50 ± 6.35 and 3.00 ± 0.00" in page
 
 
 def test_another_game_is_not_held_against_the_original() -> None:
