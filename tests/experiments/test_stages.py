@@ -43,7 +43,17 @@ def test_a_stage_that_is_done_is_not_run_again(scripts: Path, capfd: pytest.Capt
     said = capfd.readouterr().out
     assert f"$ python append.py {made}\n" in said
     assert said.endswith("== Makes it: done before\n")
-    assert Stages(scripts).seconds > 0
+
+
+def test_all_attempts_are_counted(tmp_path: Path) -> None:
+    log = [
+        {"stage": "one", "how": how, "seconds": 2.5, "command": []} for how in ("time up", "failed", "done")
+    ]
+    (tmp_path / "stages.jsonl").write_text("".join(json.dumps(attempt) + "\n" for attempt in log))
+    stages = Stages(tmp_path)
+    assert stages.seconds == 7.5
+    assert stages.done("one")
+    assert not stages.done("two")
 
 
 def test_what_an_unfinished_attempt_left_is_removed(scripts: Path) -> None:
