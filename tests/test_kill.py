@@ -85,7 +85,7 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
             save_state(*arguments)
             os.write(told, b"state\n")
 
-        trainer.save_state = fit.save_state = keep_and_tell  # type: ignore[attr-defined]
+        trainer.save_state = fit.save_state = keep_and_tell  # type: ignore[assignment]
         LabelLog.append = append_and_tell  # type: ignore[method-assign]
         recorder.save_segment = save_and_tell  # type: ignore[attr-defined]
         cli.run(lambda argv: main(list(argv or [])), job["argv"])

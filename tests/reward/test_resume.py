@@ -1,0 +1,229 @@
+"""Fits that were stopped or killed go on as if they had not been."""
+
+import dataclasses
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog
+from lib.reward import fit as fit_module
+from lib.reward.config import FitConfig
+from lib.reward.fit import Fit, fit
+from tests.reward.clips import add_labels, clip, grey_db, save
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return grey_db(tmp_path / "db", segments=30, labels=50)
+
+
+def config(db: Path, out: Path, **flags: Any) -> FitConfig:
+    given: dict[str, Any] = {
+        **{"name": "grey", "out": out, "runs": out / "runs", "bf16": False, "ensemble": 2, "epochs": 2},
+        **{"frame_stride": 2, "l2": 0.01, "dropout": 0.2, "batch_size": 8, "checkpoint_minutes": 0.0},
+    }
+    return FitConfig(dbs=[db], **(given | flags))
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing of ours catches it."""
+
+
+def at_call(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> None:
+    """Has something happen when a loss is asked for the number-th time."""
+    pair_loss, calls = fit_module.pair_loss, 0
+
+    def spied(config: FitConfig) -> Any:
+        loss_of = pair_loss(config)
+
+        def loss(*arguments: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                do()
+            return loss_of(*arguments)
+
+        return loss
+
+    monkeypatch.setattr(fit_module, "pair_loss", spied)
+
+
+def kill() -> None:
+    raise Killed
+
+
+def run_in(out: Path) -> Path:
+    (run,) = (out / "runs").iterdir()
+    return run
+
+
+def end_of(fitted: Fit) -> list[torch.Tensor]:
+    """All numbers that a fit comes to."""
+    content = torch.load(fitted.path, weights_only=True)
+    numbers = [*(torch.tensor(value) for value in fitted.best.figures().values())]
+    for member in content["members"]:
+        numbers += [*member["state_dict"].values(), torch.tensor([member["mean"], member["std"]])]
+    return numbers
+
+
+def same(one: Fit, other: Fit) -> bool:
+    pairs = list(zip(end_of(one), end_of(other), strict=True))
+    return one.history == other.history and all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def whole(db: Path, tmp_path: Path) -> Fit:
+    return fit(config(db, tmp_path / "whole"))
+
+
+# An epoch asks for 5 losses or so to fit and for 2 to judge: these are in the midst of fitting and of judging, in the
+# first epoch and later ones, of either member.
+@pytest.mark.parametrize("number", [2, 7, 10, 17, 24])
+def test_a_killed_fit_comes_to_the_same(
+    number: int, db: Path, tmp_path: Path, whole: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "killed"
+    with monkeypatch.context() as patched:
+        at_call(patched, number, kill)
+        with pytest.raises(Killed):
+            fit(config(db, out))
+    assert not (out / "reward-grey.dat").exists()
+    assert same(fit(config(db, out, resume=run_in(out))), whole)
+
+
+@pytest.mark.parametrize("number", [3, 10, 18])
+def test_an_interrupted_fit_comes_to_the_same(
+    number: int,
+    db: Path,
+    tmp_path: Path,
+    whole: Fit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        at_call(patched, number, lambda: signal.raise_signal(signal.SIGTERM))
+        stopped = fit(config(db, out, checkpoint_minutes=60))
+    assert len(stopped.model.members) == 1
+    assert len(stopped.history) < len(whole.history)
+    assert f"go on with --resume {run_in(out)}\n" in capsys.readouterr().out
+    assert same(fit(config(db, out, resume=run_in(out))), whole)
+
+
+def test_labels_that_came_since_are_not_taken_in(
+    db: Path,
+    tmp_path: Path,
+    whole: Fit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "killed"
+    with monkeypatch.context() as patched:
+        at_call(patched, 10, kill)
+        with pytest.raises(Killed):
+            fit(config(db, out))
+    first = LabelLog(db / "labels.json").read()[0]
+    name = save(db, 100, clip(90, seed=100))
+    add_labels(db, [(name, first.sample1, 1), (first.sample2, name, 2)])
+    add_labels(db, [(first.sample1, first.sample2, first.label)])  # said again, and so last in the file
+    gone_on = fit(config(db, out, resume=run_in(out)))
+    assert "2 labels came since the fit began and are not taken in" in capsys.readouterr().out
+    assert same(gone_on, whole)
+    assert torch.load(gone_on.path, weights_only=True)["parents"] == {
+        "dbs": whole.data.parents,
+        "labels": len(whole.data.pairs),
+    }
+
+
+@pytest.mark.parametrize("change", ["label", "segment"])
+def test_labels_that_are_gone_are_said(change: str, db: Path, tmp_path: Path, whole: Fit) -> None:
+    first = whole.data.labels[0]
+    if change == "label":
+        add_labels(db, [(first.sample1, first.sample2, {1: 2, 2: 1, 0: 1}[first.label or 0])])
+    else:
+        (db / first.sample1).unlink()
+    again = dataclasses.replace(whole.config, resume=whole.run_dir)
+    with pytest.raises(
+        UserError, match=r"of the \d+ labels that the fit began with are gone or changed, such as"
+    ):
+        fit(again)
+
+
+def test_curves_are_not_doubled(
+    db: Path, tmp_path: Path, whole: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "killed"
+    with monkeypatch.context() as patched:
+        at_call(patched, 24, kill)
+        with pytest.raises(Killed):
+            fit(config(db, out))
+    gone_on = fit(config(db, out, resume=run_in(out)))
+    ours, theirs = (EventAccumulator(str(each.run_dir)).Reload() for each in (gone_on, whole))
+    assert ours.Tags()["scalars"] == theirs.Tags()["scalars"]
+    for tag in theirs.Tags()["scalars"]:
+        points = [(event.step, event.value) for event in ours.Scalars(tag)]
+        assert points == [(event.step, event.value) for event in theirs.Scalars(tag)]
+        assert [step for step, _ in points] == [1, 2]
+
+
+def test_a_fit_that_is_done_says_so_again(whole: Fit) -> None:
+    shutil.copy(whole.path, whole.path.with_name("first.dat"))
+    again = fit(dataclasses.replace(whole.config, resume=whole.run_dir))
+    assert same(again, whole)
+
+
+@pytest.mark.parametrize(
+    ("losses", "says"),
+    [
+        ([0.5, float("nan")], "epoch 2: the loss is no finite number; keeping epoch 1"),
+        ([0.5, 1e7], r"epoch 2: the loss exploded to 1e\+07; keeping epoch 1"),
+    ],
+)
+def test_a_broken_loss_is_named_and_the_state_before_it_kept(
+    losses: list[float],
+    says: str,
+    db: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained, left = fit_module.train_epoch, list(losses)
+
+    def broken(network: torch.nn.Module, *rest: Any) -> float:
+        trained(network, *rest)  # type: ignore[arg-type]
+        loss = left.pop(0)
+        if loss != 0.5:
+            with torch.no_grad():
+                next(network.parameters()).fill_(float("nan"))
+        return loss
+
+    monkeypatch.setattr(fit_module, "train_epoch", broken)
+    out = tmp_path / "broken"
+    fit(config(db, out, ensemble=1, epochs=5, dropout=0.0))
+    said = capsys.readouterr().out
+    assert says.replace("\\", "") in said
+    state = torch.load(run_in(out) / "state.dat", weights_only=True)
+    assert all(bool(weight.isfinite().all()) for weight in state["member"]["network"].values())
+
+
+def test_a_fit_that_breaks_at_once_names_what_broke(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_module, "judge", lambda *_: fit_module.HeldOut(float("inf"), 0, 1))
+    with pytest.raises(UserError, match="the fit broke: the held-out loss is no finite number; try a"):
+        fit(config(db, tmp_path / "broken"))
