@@ -46,7 +46,7 @@ def test_a_stage_that_is_done_is_not_run_again(scripts: Path, capfd: pytest.Capt
 
 
 def test_all_attempts_are_counted(tmp_path: Path) -> None:
-    log = [
+    log: list[dict[str, object]] = [
         {"stage": "one", "how": how, "seconds": 2.5, "command": []} for how in ("time up", "failed", "done")
     ]
     (tmp_path / "stages.jsonl").write_text("".join(json.dumps(attempt) + "\n" for attempt in log))
