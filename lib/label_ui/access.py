@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import html
 import ipaddress
 import os
 import re
@@ -60,6 +61,7 @@ _SORRY_POLICY = _STRICT.replace(
     "style-src 'self'",
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_SORRY_STYLE.encode()).digest()).decode()}'",
 )
+_DOOR_POLICY = _SORRY_POLICY.replace("form-action 'none'", "form-action 'self'")
 
 
 class Keys:
@@ -190,7 +192,8 @@ class Guard:
     """ASGI middleware around everything: pages, clips, static files and sockets.
 
     A request passes when its Host is one of ours, its Origin (if any; needed on whatever changes something) is the
-    page's own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie.
+    page's own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie, `/?invite=…`
+    shows a button that does: chat programs fetch a link for its preview, and would use it up.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], secure: bool) -> None:
@@ -212,6 +215,8 @@ class Guard:
         token = self._token(scope)
         if token is not None:
             await self._enter(token, role, _source(scope))(scope, receive, self._with_headers(scope, send))
+        elif role is None and _in_query(scope, "GET", "invite") is not None:
+            await _door(scope)(scope, receive, self._with_headers(scope, send))
         elif role is None:
             await self._refuse(
                 scope, receive, send, 401, "This page opens with a link: take the one in the terminal."
@@ -244,9 +249,8 @@ class Guard:
         return self._keys.role(cookie_parser(headers.get("cookie", "")).get(self._keys.cookie, ""))
 
     def _token(self, scope: Scope) -> str | None:
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
-            return None
-        return parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
+        """The token of a request that redeems one: GET with a link, POST with an invitation."""
+        return _in_query(scope, "GET", "token") or _in_query(scope, "POST", "invite")
 
     def _enter(self, token: str, role: Role | None, source: str) -> Response:
         if role is None:
@@ -332,13 +336,34 @@ class _Body:
 
 
 def _sorry(status: int, reason: str) -> Response:
-    return HTMLResponse(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not open</title>'
-        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<style>{_SORRY_STYLE}</style><main><h1>This page is not open</h1><p>{reason}</p></main></html>",
-        status,
-        headers={"Content-Security-Policy": _SORRY_POLICY},
+    return _page(status, "This page is not open", f"<p>{reason}</p>", _SORRY_POLICY)
+
+
+def _door(scope: Scope) -> Response:
+    """What an invitation opens: it is used up by the button, not by looking."""
+    here = html.escape(f"/?{scope['query_string'].decode('latin-1')}")
+    content = (
+        "<p>You are invited to compare clips here. This link works once, for this browser.</p>"
+        f'<form method="post" action="{here}"><p><button>Come in</button></p></form>'
     )
+    return _page(200, "Come in", content, _DOOR_POLICY)
+
+
+def _page(status: int, title: str, content: str, policy: str) -> Response:
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f"<style>{_SORRY_STYLE}</style><main><h1>{title}</h1>{content}</main></html>",
+        status,
+        headers={"Content-Security-Policy": policy},
+    )
+
+
+def _in_query(scope: Scope, method: str, name: str) -> str | None:
+    """A value in the query of the front page, for requests of one method."""
+    if scope["type"] != "http" or scope["method"] != method or scope["path"] != "/":
+        return None
+    return parse_qs(scope["query_string"].decode("latin-1")).get(name, [None])[0]
 
 
 def _digest(token: str) -> str:

@@ -85,7 +85,7 @@ def _button(text: str, action: Callable[[], Any], kind: str = "") -> ui.element:
 
 
 def _invite(base: str, keys: Keys) -> None:
-    link = f"{base}?token={keys.new_link('guest')}"
+    link = f"{base}?invite={keys.new_link('guest')}"
 
     async def copy() -> None:
         # Not the clipboard API, which is missing where the page came without TLS from another machine.

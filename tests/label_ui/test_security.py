@@ -86,6 +86,24 @@ def test_a_head_request_uses_up_no_link(tmp_path: Path) -> None:
     assert client_of(app).get(link).status_code == 303
 
 
+def test_a_preview_uses_up_no_invitation(tmp_path: Path) -> None:
+    app, keys = guard(make_db(tmp_path / "db", 2))
+    link = f"/?invite={keys.new_link('guest')}"
+    for _ in range(3):
+        shown = client_of(app).get(link)
+        assert (shown.status_code, "set-cookie" in shown.headers) == (200, False)
+        assert f'<form method="post" action="{link}">' in shown.text
+        assert "form-action 'self'" in shown.headers["content-security-policy"]
+    assert client_of(app).post(link).status_code == 403, "only the page's own button"
+    assert client_of(app).post(link, headers={"Origin": "http://evil.example"}).status_code == 403
+    bob = client_of(app)
+    assert bob.post(link, headers=ORIGIN).status_code == 303
+    assert bob.get("/api/session").status_code == 200
+    assert client_of(app).post(link, headers=ORIGIN).status_code == 401, "once"
+    odd = client_of(app).get('/?invite=x"><script>alert(1)</script>')
+    assert "<script>" not in odd.text
+
+
 # --- headers, files, and what is written ------------------------------------------------------------------------
 
 
