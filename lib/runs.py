@@ -301,7 +301,7 @@ def _check_content(content: Any, kind: str, expected: str, size: int) -> dict[st
     if all(isinstance(value, torch.Tensor) for value in content.values()):
         return {"kind": kind, "bare": True, "state_dict": dict(content)}
     came, version = content.get("kind"), content.get("format_version")
-    if came not in KINDS or not isinstance(version, int):
+    if came not in KINDS or type(version) is not int or version < 1:
         raise UserError(f"{expected}, got a file that holds {_describe(content)}")
     if came != kind:
         raise UserError(f"{expected}, got a {came} checkpoint; name a {kind} one")
@@ -311,6 +311,39 @@ def _check_content(content: Any, kind: str, expected: str, size: int) -> dict[st
             "it comes from a later version of this code: update the checkout"
         )
     return content
+
+
+def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
+    """Refuses what is no state_dict of plain, finite numbers, so that a network can be asked to take it.
+
+    Args:
+        state: What a checkpoint has where its weights should be.
+        source: Its file, for the message.
+
+    Returns:
+        The state.
+
+    Raises:
+        UserError: It is none; says what came.
+    """
+    import torch
+
+    if not isinstance(state, dict) or not state:
+        raise UserError(f"{source}: expected weights by name, got {_describe(state) if state else 'none'}")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise UserError(
+                f"{source}: expected weights by name, got a {type(value).__name__} as {str(name)[:40]}"
+            )
+        plain = value.layout == torch.strided and value.device.type != "meta" and not value.is_complex()
+        # What unfolds from less memory than it claims would be copied at its full size.
+        if not plain or value.untyped_storage().nbytes() < value.numel() * value.element_size():
+            raise UserError(f"{source}: expected plain numbers as weights, {name} has others")
+        if not bool(value.isfinite().all()):
+            raise UserError(
+                f"{source}: {name} has weights that are no finite numbers; take an earlier checkpoint"
+            )
+    return state
 
 
 def _describe(content: Any) -> str:

@@ -1,10 +1,18 @@
-"""No way around the careful loaders: what the code calls, read from its syntax."""
+"""No way around the careful loaders, and checkpoints of the right kind with the wrong content."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from lib.agent.checkpoints import load_policy
+from lib.agent.network import PolicyNet
+from lib.cli import UserError
+from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.runs import save_checkpoint
 
 ROOT = Path(__file__).parents[1]
 # The benchmarks time the original's own way of reading, on files that they have just written.
@@ -103,3 +111,65 @@ def test_nothing_anywhere_loads_tensors_without_weights_only() -> None:
                     for keyword in call.keywords
                 ), path
     assert loads > 5
+
+
+WEIGHTS = PolicyNet(4).state_dict()
+HEAD = "policy.2.weight"
+POLICIES: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({}, "expected weights by name, got none"),
+    "a list": ({"state_dict": [1]}, "got a list"),
+    "numbers": ({"state_dict": dict.fromkeys(WEIGHTS, 1)}, "got a int as conv.0.weight"),
+    "keys": ({"state_dict": {1: torch.zeros(1)}}, "got a Tensor as 1"),
+    "a bomb": ({"state_dict": {**WEIGHTS, HEAD: torch.zeros(1).expand(10**9, 512)}}, "plain numbers"),
+    "no actions": ({"state_dict": {**WEIGHTS, HEAD: torch.zeros(0, 512)}}, "1 to 1024 actions, got 0"),
+    "complex": ({"state_dict": {k: v.to(torch.complex64) for k, v in WEIGHTS.items()}}, "plain numbers"),
+    "sparse": ({"state_dict": {**WEIGHTS, HEAD: WEIGHTS[HEAD].to_sparse()}}, "plain numbers"),
+    "nan": ({"state_dict": {**WEIGHTS, HEAD: WEIGHTS[HEAD] * float("nan")}}, "no finite numbers"),
+    "version 0": ({"state_dict": WEIGHTS, "format_version": 0}, "got a file that holds"),
+    "version true": ({"state_dict": WEIGHTS, "format_version": True}, "got a file that holds"),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_with_wrong_content_are_refused(tmp_path: Path, name: str) -> None:
+    content, says = POLICIES[name]
+    path = tmp_path / "p.dat"
+    torch.save({"kind": "policy", "format_version": 1, **content}, path)
+    with pytest.raises(UserError, match=r"^\S+p\.dat: ") as refused:
+        load_policy(path)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+WRONG: dict[str, list[Any]] = {
+    "frame_shape": [None, "abc", [1, 2], [-48, 48, 3], [48.0, 48.0, 3], [10**5, 10**5, 3]],
+    "num_actions": [None, "4", -4, 10**9, True],
+    "members": [None, [], [1], 3],
+    "mean": [None, "x", float("nan")],
+    "std": [None, "x", float("nan"), 0.0, -1.0],
+    "state_dict": [None, [1], {"a": 1}],
+    "masks": ["abc", [[1]], [[-5, 0, 3, 3]], [[0, 0, 10**9, 1]]],
+    "disagreement": ["x", [], float("nan")],
+    "input": [[1], "smell"],
+}
+REWARDS = [(key, value) for key, values in WRONG.items() for value in values]
+
+
+@pytest.mark.parametrize(("key", "value"), REWARDS, ids=[f"{key} {value!r}"[:40] for key, value in REWARDS])
+def test_reward_models_with_wrong_content_are_refused(tmp_path: Path, key: str, value: Any) -> None:
+    path = tmp_path / "r.dat"
+    model = RewardModel([Member(RewardNet((48, 48, 3), 4), 0.0, 1.0)], torch.device("cpu"))
+    save_reward_model(path, model, {}, {}, {})
+    content = torch.load(path, weights_only=True)
+    load_reward_model(path)
+    inner = content["members"][0] if key in content["members"][0] else content
+    inner[key] = value
+    torch.save(content, path)
+    with pytest.raises(UserError, match=r"^\S+r\.dat: ") as refused:
+        load_reward_model(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_checkpoint_need_not_say_may_be_missing(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "p.dat", "policy", {"state_dict": WEIGHTS}, {}, {})
+    assert load_policy(tmp_path / "p.dat")[0].num_actions == 4

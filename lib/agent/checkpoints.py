@@ -8,7 +8,7 @@ import numpy as np
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.cli import UserError
-from lib.runs import load_checkpoint, remove_stale, save_checkpoint
+from lib.runs import check_weights, load_checkpoint, remove_stale, save_checkpoint
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""
@@ -24,7 +24,7 @@ def load_policy(path: Path) -> tuple[PolicyNet, dict[str, Any]]:
       UserError: no readable policy there; says what was expected and what came.
     """
     payload = load_checkpoint(path, "policy")
-    network = policy_from_state(payload["state_dict"], str(path))
+    network = policy_from_state(check_weights(payload.get("state_dict"), str(path)), str(path))
     return network, {} if payload.get("bare") else payload
 
 
@@ -117,7 +117,7 @@ class CheckpointFolder:
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the folder, for `restore`."""
-        return {"best": self._best, "written": sorted(self._written), "kept": sorted(self._kept)}
+        return {"best": dict(self._best), "written": sorted(self._written), "kept": sorted(self._kept)}
 
     def restore(self, state: dict[str, Any], steps: int, name: str) -> None:
         """Goes on where a run was, and takes in what that run wrote after its state.

@@ -7,6 +7,9 @@ from torch import nn
 
 from lib.cli import UserError
 
+MAX_ACTIONS = 1024
+"""Of a policy; that of lib.preferences.segments, where actions come from."""
+
 
 class PolicyNet(nn.Module):
     """conv 32@8/4, 64@4/2, 64@3/1, then a 512-unit head each for the policy and the value.
@@ -73,6 +76,8 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
             f"{source}: expected the weights of a policy (conv.*, policy.*, value.*), "
             f"got {', '.join(sorted(state)[:3]) or 'none'}…; is it a reward model?"
         )
+    if not 1 <= head.shape[0] <= MAX_ACTIONS:
+        raise UserError(f"{source}: expected a policy of 1 to {MAX_ACTIONS} actions, got {head.shape[0]}")
     network = PolicyNet(head.shape[0])
     expected = network.state_dict()
     for name, value in expected.items():

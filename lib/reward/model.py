@@ -14,7 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from lib.cli import UserError
 from lib.envs.observation import SIZE, STACK, grey_resize_cpu, stacked_clip
 from lib.reward.masks import Mask
-from lib.runs import load_checkpoint, save_checkpoint
+from lib.runs import check_weights, load_checkpoint, save_checkpoint
 
 INPUTS = ("frame", "observation")
 """What a reward network may see: the colour frame and the action, or the policy's observation alone."""
@@ -351,6 +351,7 @@ def load_reward_model(
     """
     payload = load_checkpoint(Path(path), "reward")
     device = device or torch.device("cpu")
+    origin: dict[str, Any] = {}
     if payload.get("bare"):
         state = payload["state_dict"]
         hidden = state.get("out.0.weight")
@@ -366,8 +367,9 @@ def load_reward_model(
                 f"{conv_features(shape)} features and the actions; it takes {hidden.shape[1]} in all"
             )
         network = _network_from_state(state, shape, num_actions, path)
-        members, origin = [Member(network, 0.0, 1.0)], {}
+        members = [Member(network, 0.0, 1.0)]
     else:
+        _check_payload(payload, path)
         height, width, channels = payload["frame_shape"]
         masks = [tuple(mask) for mask in payload.get("masks", [])]  # files of before there were any
         input = payload.get("input", "frame")  # as before
@@ -390,13 +392,52 @@ def load_reward_model(
             )
             for member in payload["members"]
         ]
-        origin = {key: payload[key] for key in ("parents", "created", "git_commit")}
+        origin = {key: payload[key] for key in ("parents", "created", "git_commit") if key in payload}
     if pessimism and len(members) == 1:
         raise UserError(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
             f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
     return RewardModel(members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)))
+
+
+def _check_payload(payload: dict[str, Any], path: Path) -> None:
+    """Refuses a reward checkpoint whose parts are not what this code wrote.
+
+    Raises:
+      UserError: names the part.
+    """
+
+    def are_numbers(values: Any, count: int, kinds: tuple[type, ...], low: float, high: float) -> bool:
+        return (
+            isinstance(values, (list, tuple))
+            and len(values) == count
+            and all(type(value) in kinds and low <= value <= high for value in values)
+        )
+
+    members, masks = payload.get("members"), payload.get("masks", [])
+    right = {
+        "frame_shape": are_numbers(payload.get("frame_shape"), 3, (int,), 1, 4096),
+        "num_actions": are_numbers([payload.get("num_actions")], 1, (int,), 1, 1024),
+        "input": isinstance(payload.get("input", "frame"), str),
+        "masks": isinstance(masks, (list, tuple)) and all(are_numbers(m, 4, (int,), 0, 4096) for m in masks),
+        "disagreement": are_numbers([payload.get("disagreement", 0.0)], 1, (int, float), 0, 1e9),
+        "members": isinstance(members, (list, tuple))
+        and 1 <= len(members) <= 100
+        and all(isinstance(member, dict) for member in members),
+    }
+    for key, fits in right.items():
+        if not fits:
+            raise UserError(f"{path}: expected a reward checkpoint of ours, its {key} is none; fit it again")
+    for member in members or ():
+        mean, std = member.get("mean"), member.get("std")
+        if not are_numbers([mean], 1, (int, float), -1e9, 1e9) or not are_numbers(
+            [std], 1, (int, float), 1e-9, 1e9
+        ):
+            raise UserError(
+                f"{path}: expected a mean and a standard deviation above 0 of each member; fit it again"
+            )
+        check_weights(member.get("state_dict"), str(path))
 
 
 def _network_from_state(
