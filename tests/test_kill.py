@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py")
 KILLS = 18  # of each stage
 
+pytestmark = pytest.mark.slow
+
 
 def serve() -> None:
     """Lives as a process: a job a line comes in, what became of it goes out."""
@@ -85,9 +87,10 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
             save_state(*arguments)
             os.write(told, b"state\n")
 
-        trainer.save_state = fit.save_state = keep_and_tell  # type: ignore[assignment]
+        for module in (trainer, fit):
+            vars(module)["save_state"] = keep_and_tell
+        vars(recorder)["save_segment"] = save_and_tell
         LabelLog.append = append_and_tell  # type: ignore[method-assign]
-        recorder.save_segment = save_and_tell  # type: ignore[attr-defined]
         cli.run(lambda argv: main(list(argv or [])), job["argv"])
     except SystemExit as end:
         status = int(end.code or 0)

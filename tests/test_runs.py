@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from lib import runs
-from lib.cli import UserError
+from lib.cli import UserError, flag
 
 # --- files -----------------------------------------------------------------------------------------------------
 
@@ -291,6 +291,157 @@ def test_write_config(tmp_path: Path) -> None:
     assert set(content) == {"config", "command", "versions", "git_commit", "created"}
     with pytest.raises(UserError, match=r"config\.json: could not be written: No such file"):
         runs.write_config(tmp_path / "gone", {})
+
+
+# --- going on with a run ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flags:
+    dbs: list[Path] = flag(positional=True, metavar="DB")
+    name: str = flag("-n")
+    steps: int = flag(default=10, min=1)
+    lr: float | None = flag(default=None)
+    save: Path | None = flag(default=None)
+    gentle: bool = flag(default=False)
+    resume: Path | None = flag(default=None)
+    later: str = flag(default="was not there then")
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    config = Flags(dbs=[Path("a"), Path("b")], name="x", lr=0.5, save=Path("saves"), gentle=True)
+    runs.write_config(tmp_path, {k: v for k, v in vars(config).items() if k != "later"})
+    return tmp_path
+
+
+def resumed(*argv: object) -> Flags:
+    return runs.parse_resumable(Flags, ("steps", "save"), list(map(str, argv)))
+
+
+def test_a_resumed_run_has_the_flags_it_began_with(begun: Path) -> None:
+    assert resumed("-n", "y", "c") == Flags(dbs=[Path("c")], name="y")
+    found = resumed("--resume", begun, "--steps", "20", "--lr", "0.5")
+    assert found == Flags(
+        dbs=[Path("a"), Path("b")], name="x", steps=20, lr=0.5, save=Path("saves"), gentle=True, resume=begun
+    )
+    assert type(found) is Flags
+    assert resumed(f"--resume={begun}", "--save", "other").save == Path("other")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--lr", "0.1"], "--lr cannot change, the run began with 0.5; only --steps, --save may differ"),
+        (["-n", "y"], "--name cannot change, the run began with x"),
+        (["c"], "--dbs cannot change, the run began with a b"),
+        (["--later", "z"], None),  # the run says nothing of it
+    ],
+)
+def test_what_may_not_change_is_named(begun: Path, argv: list[str], says: str | None) -> None:
+    if says is None:
+        assert resumed("--resume", begun, *argv).later == "z"
+    else:
+        with pytest.raises(UserError, match=says):
+            resumed("--resume", begun, *argv)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "expected a run's folder with a config.json: No such file"),
+        ("{", "that file is damaged"),
+        ("[1]", "that file is of another program"),
+        ('{"config": {"name": "x", "algo_2": 1}}', "has --algo-2, which is no flag here"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_said(tmp_path: Path, content: str | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=says):
+        resumed("--resume", tmp_path)
+
+
+def test_a_config_keeps_how_a_run_began(begun: Path) -> None:
+    began = json.loads((begun / "config.json").read_text())
+    runs.write_config(begun, {"steps": 20}, resumed=True)
+    runs.write_config(begun, {"steps": 30}, resumed=True)
+    content = json.loads((begun / "config.json").read_text())
+    assert content["config"] == {"steps": 30}
+    assert content["created"] == began["created"]
+    assert [set(each) for each in content["resumed"]] == [
+        {"command", "versions", "git_commit", "created"}
+    ] * 2
+
+
+def test_a_state_is_of_one_stage_and_of_one_process(tmp_path: Path) -> None:
+    assert runs.load_state(tmp_path, "01") is None
+    runs.save_state(tmp_path, "01", {"steps": 5}, {}, {"dbs": []})
+    state = runs.load_state(tmp_path, "01")
+    assert state is not None
+    assert (state["steps"], state["parents"]) == (5, {"dbs": []})
+    with pytest.raises(UserError, match="expected a run of 03, got one of 01; take that script"):
+        runs.load_state(tmp_path, "03")
+    with runs.held(tmp_path), pytest.raises(UserError, match="still going on"), runs.held(tmp_path):
+        pass
+    with runs.held(tmp_path):  # let go of
+        pass
+
+
+def test_random_generators_go_on() -> None:
+    cpu = torch.device("cpu")
+    torch.manual_seed(3)
+    state = runs.random_state(cpu)
+    drawn = torch.rand(4)
+    torch.manual_seed(9)
+    runs.set_random_state(state, cpu)
+    assert torch.equal(torch.rand(4), drawn)
+
+
+def test_minutes_are_counted() -> None:
+    now = 100.0
+    every = runs.Every(0.5, lambda: now)
+    now = 129.9
+    assert not every.due()
+    now = 130.0
+    assert every.due()
+    every.restart()
+    assert not every.due()
+    assert runs.Every(0.0, lambda: now).due()
+
+
+def test_stale_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Old ones that are named as ours: not young ones, which may be in the making, and nothing of anybody else."""
+    stale, young = f".{'0a' * 8}.tmp", f".{'1b' * 8}.tmp"
+    others = ["model.dat", ".hidden.tmp", f"{'0a' * 8}.tmp"]
+    for name in (stale, young, *others):
+        (tmp_path / name).write_text("")
+        if name != young:
+            os.utime(tmp_path / name, (time.time() - 3600,) * 2)
+    (tmp_path / f".{'2c' * 8}.tmp").symlink_to("model.dat")
+    runs.remove_stale(tmp_path)
+    assert set(os.listdir(tmp_path)) == {young, f".{'2c' * 8}.tmp", *others}
+    runs.remove_stale(tmp_path / "nowhere")
+
+
+def test_points_that_are_drawn_again_count_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with runs.Charts(tmp_path) as charts:
+        charts.layout({"both": ["loss"]})
+        for step in (10, 20, 30):
+            charts.scalars({"loss": step}, step)
+    with runs.Charts(tmp_path, purge_step=21) as charts:
+        for step in (30, 40):
+            charts.scalars({"loss": 2 * step}, step)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (10, 10),
+        (20, 20),
+        (30, 60),
+        (40, 80),
+    ]
+    assert events.Tags()["tensors"] == ["custom_scalars__config__"]
 
 
 # --- charts and progress ---------------------------------------------------------------------------------------

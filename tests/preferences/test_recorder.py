@@ -1,5 +1,6 @@
 """Segments cut out of scripted games, whose every frame tells the environment and the step it belongs to."""
 
+import os
 import resource
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -210,3 +211,31 @@ def test_a_folder_that_is_a_file_ends_the_recording(tmp_path: Path) -> None:
     (tmp_path / "00").write_text("")
     with pytest.raises(FileExistsError, match=r"00/00000000\.dat"):
         play(make(tmp_path), 50)
+
+
+def test_a_resumed_recorder_counts_on_and_overwrites_nothing(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    play(first, 60)
+    state = first.state()
+    play(first, 60, first=60)  # lost with the process; its segments are not
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*.dat")}
+    second = make(tmp_path)
+    second.restore(state)
+    assert (second.steps, second.stored) == (180, 3)
+    play(second, 120, first=60)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    names = {path.name for path in (tmp_path / "00").iterdir()}
+    # The second one of the first run began at step 50, number 150; the resumed run's at 60 and 110.
+    assert names == {"00000000.dat", "00000150.dat", "00000180.dat", "00000330.dat"}
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    folder = tmp_path / "00"
+    folder.mkdir()
+    stale, young, other = ".00000000.dat.12-0a1b2c3d.tmp", ".00000003.dat.13-0a1b2c3d.tmp", "notes.tmp"
+    for name in (stale, young, other):
+        (folder / name).write_bytes(b"half a segment")
+    for name in (stale, other):
+        os.utime(folder / name, (0, 0))
+    make(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {young, other}

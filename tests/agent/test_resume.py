@@ -1,0 +1,296 @@
+"""Training that ended in any way goes on with all it had, and what breaks is named."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib import runs
+from lib.agent import trainer
+from lib.agent.checkpoints import CheckpointFolder
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import Collector
+from lib.agent.trainer import train, update
+from lib.cli import UserError
+from lib.envs.gym_world import GymWorld
+from lib.preferences.segments import SegmentDB
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from tests.agent.worlds import random_rollout
+
+CPU = torch.device("cpu")
+
+
+def dot(root: Path, **flags: Any) -> TrainConfig:
+    small: dict[str, Any] = {
+        **{"env": "MovingDot-v0", "num_envs": 2, "eval_games": 1, "runs": root / "runs", "steps": 40},
+        **{"save": root / "save", "db_path": root / "db", "record_prob": 0.5, "eval_every": 20},
+    }
+    return TrainConfig(name="x", **(small | flags))
+
+
+def run_in(root: Path) -> Path:
+    (run,) = (root / "runs").iterdir()
+    return run
+
+
+def state_of(root: Path) -> dict[str, Any]:
+    return torch.load(run_in(root) / "state.dat", weights_only=True)
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Where two nested values differ."""
+    if isinstance(one, torch.Tensor):
+        return [] if torch.equal(one, other) else [where]
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        return [each for key in one for each in differences(one[key], other[key], f"{where}/{key}")]
+    if isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        return [
+            each
+            for at, item in enumerate(zip(one, other, strict=True))
+            for each in differences(*item, f"{where}/{at}")
+        ]
+    return [] if one == other else [where]
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finetune of 40 steps with all that a run can have: reward, leash, teacher, recorder, checkpoints."""
+    root = tmp_path_factory.mktemp("finetuned")
+    torch.manual_seed(0)
+    CheckpointFolder(root).save(
+        PolicyNet(5), 1, Evaluation(np.ones(1), np.ones(1), {}), {}, {}, evaluated=False
+    )
+    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
+    save_reward_model(root / "reward.dat", RewardModel(members, CPU), {}, {}, {})
+    flags = {
+        "model": root / "latest.dat",
+        "reward": root / "reward.dat",
+        "finetune": True,
+        "teacher": "score",
+    }
+    train(dot(root, kl=0.1, kl_target=0.01, kl_horizon=10, critic_warmup=1, lr=0.02, **flags))
+    return root
+
+
+@pytest.fixture
+def root(finetuned: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "copy"
+    shutil.copytree(finetuned, copy, symlinks=True)
+    config = run_in(copy) / "config.json"
+    config.write_text(config.read_text().replace(str(finetuned), str(copy)))
+    return copy
+
+
+def again(root: Path, **flags: Any) -> TrainConfig:
+    """What `--resume` makes of the run in a folder."""
+    argv = ["--resume", str(run_in(root)), *(f"--{name}={value}" for name, value in flags.items())]
+    return runs.parse_resumable(TrainConfig, ("steps",), argv)
+
+
+class AtOnce(runs.Interrupt):
+    """Asked before anything could be done."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.asked = True
+        return self
+
+
+def test_nothing_is_lost_on_the_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gone on with and ended at once, the state is what it was."""
+    before = state_of(root)
+    monkeypatch.setattr(trainer, "Interrupt", AtOnce)
+    assert train(again(root, steps=80)) is None
+    after = state_of(root)
+    changed = {"/created", "/recorder/rng/state/state"}  # it drew who begins to record
+    assert after["config"]["steps"] == 80
+    assert set(differences(before | {"config": 0}, after | {"config": 0})) <= changed
+    assert (after["steps"], after["updates"], after["examined"]) == (40, 4, 40)
+    assert [reading[0] for reading in after["examiner"]["readings"]] == [0, 20, 40]
+    assert after["optimizer"]["state"][0]["step"] == 3  # one of the four warmed the critic up alone
+
+
+def test_a_run_goes_on_with_other_games_the_same_reference_and_no_segment_overwritten(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds: list[int] = []
+
+    class Seen(Collector):
+        def __init__(self, world: Any, steps: int, device: torch.device, seed: int, *rest: Any) -> None:
+            seeds.append(seed)
+            super().__init__(world, steps, device, seed, *rest)
+
+    monkeypatch.setattr(trainer, "Collector", Seen)
+    before = state_of(root)
+    (root / "latest.dat").unlink()  # the policy it began from is not needed any more
+    segments = {path: path.read_bytes() for path in (root / "db").glob("*/*.dat")}
+    saved = train(again(root, steps=160))
+    assert saved is not None
+    assert saved.name.startswith("model_000160-")
+    after = state_of(root)
+    assert seeds[0] != 0
+    assert not differences(before["reference"], after["reference"])
+    assert [reading[0] for reading in after["examiner"]["readings"]] == [0, *range(20, 161, 20)]
+    assert after["examiner"]["readings"][:3] == before["examiner"]["readings"]
+    assert after["kl_coef"] != before["kl_coef"]
+    db = SegmentDB(root / "db")
+    assert db.refresh() > len(segments)
+    assert all(path.read_bytes() == content for path, content in segments.items())
+    assert "going on after 40 steps; the games begin anew" in capsys.readouterr().out
+
+
+def test_points_are_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process killed at 80 steps had its last state at 40: what it drew beyond that counts no more."""
+    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0)
+    early = (run_in(root) / "state.dat").read_bytes()
+    train(again(root, steps=80))
+    (run_in(root) / "state.dat").write_bytes(early)
+    train(again(root, steps=80))
+    events = EventAccumulator(str(run_in(root))).Reload()
+    for tag in ("test_reward", "finetune/kl", "test_learned"):
+        assert [event.step for event in events.Scalars(tag)] == [0, 20, 40, 60, 80]
+    assert [event.step for event in events.Scalars("loss_total")][-4:] == [50, 60, 70, 80]
+    assert events.Tags()["tensors"] == ["custom_scalars__config__"]
+
+
+def test_an_evaluation_that_was_cut_short_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def interrupted(*arguments: Any) -> Evaluation:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return evaluate(*arguments)
+
+        patched.setattr(trainer, "evaluate", interrupted)
+        train(dot(tmp_path, eval_every=1000))
+    assert (state_of(tmp_path)["steps"], state_of(tmp_path)["examined"]) == (40, 0)
+    assert not (tmp_path / "save" / "best.dat").exists()
+    train(again(tmp_path))
+    assert state_of(tmp_path)["examined"] == 40
+    assert (tmp_path / "save" / "best.dat").exists()
+    with pytest.raises(UserError, match="its 40 steps are done; expected more of them: add --steps N"):
+        train(again(tmp_path))
+
+
+def test_a_run_killed_before_its_first_state_begins_anew(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_in(root) / "state.dat").unlink()
+    train(again(root))
+    assert state_of(root)["steps"] == 40
+    assert "it ended before its first state: all begins anew" in capsys.readouterr().out
+
+
+def test_another_reward_model_under_the_same_name_is_refused(root: Path) -> None:
+    content = torch.load(root / "reward.dat", weights_only=True)
+    torch.save(content | {"created": "2000-01-01T00:00:00+00:00"}, root / "reward.dat")
+    with pytest.raises(
+        UserError, match=r"expected the reward model that the run began with, of 2.*is of 2000"
+    ):
+        train(again(root, steps=80))
+
+
+def test_a_run_belongs_to_one_process(root: Path) -> None:
+    with (
+        runs.held(run_in(root)),
+        pytest.raises(UserError, match="this run is still going on in another process"),
+    ):
+        train(again(root, steps=80))
+
+
+@pytest.mark.parametrize("broken", ["loss_value", "weight", "loss_total"])
+def test_what_breaks_is_named_and_the_last_good_state_stays(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def breaking(network: PolicyNet, *rest: Any) -> dict[str, torch.Tensor]:
+        nonlocal calls
+        parts, calls = update(network, *rest), calls + 1
+        if calls == 6 and broken == "weight":  # seen by nothing but the weights themselves
+            with torch.no_grad():
+                network.state_dict()["value.2.bias"].fill_(float("inf"))
+            parts = {name: torch.ones(()) for name in parts}
+        elif calls == 5 and broken != "weight":
+            parts[broken] = torch.tensor(1e9 if broken == "loss_total" else float("nan"))
+        return parts
+
+    monkeypatch.setattr(trainer, "update", breaking)
+    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0 if broken == "loss_total" else 1e9)
+    says = {
+        "loss_value": "loss_value is no longer a finite number",
+        "weight": r"the weight value\.2\.bias is no longer a finite number",
+        "loss_total": r"loss_total exploded to 1e\+09, where \S+ was usual",
+    }[broken]
+    good = r"model_000040-.*dat, try a smaller --lr"
+    with pytest.raises(
+        UserError, match=rf"broke after (50|60) steps: {says}; the last good checkpoint is .*{good}"
+    ):
+        train(dot(tmp_path, steps=100))
+    state = state_of(tmp_path)
+    assert state["steps"] == 40
+    assert all(bool(weight.isfinite().all()) for weight in state["network"].values())
+    assert (tmp_path / "save" / "latest.dat").resolve().name.startswith("model_000040-")
+
+
+def test_states_are_written_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(trainer, "save_state", lambda run, stage, kept, *_: steps.append(kept["steps"]))
+    train(dot(tmp_path, save=None, checkpoint_minutes=0.0, eval_every=1000))
+    assert steps == [0, 10, 20, 30, 40]
+    steps.clear()
+    train(dot(tmp_path, save=None, checkpoint_minutes=60.0, eval_every=1000))
+    assert steps == [40]
+
+
+def test_an_update_and_a_rollout_can_be_cut_short() -> None:
+    config = TrainConfig(name="x", algo="ppo", epochs=3, minibatches=4)
+    network = PolicyNet(6)
+    optimizer = torch.optim.Adam(network.parameters())
+    asked = iter([False, True, True, True])
+    update(network, optimizer, random_rollout(), config, False, None, lambda: next(asked))
+    assert optimizer.state[next(network.parameters())]["step"] == 2
+    collector = Collector(GymWorld("MovingDot-v0", 2), 5, CPU, 0, False)
+    with pytest.raises(runs.Stopped):
+        collector.collect(PolicyNet(5), stop=lambda: True)
+
+
+def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> None:
+    def games(score: float) -> Evaluation:
+        return Evaluation(np.array([score]), np.array([9]), {"learned": np.array([-score])})
+
+    network, first = PolicyNet(4), CheckpointFolder(tmp_path)
+    first.save(network, 10, games(5), {"name": "x"}, {})
+    state = first.state()
+    first.save(network, 20, games(8), {"name": "x"}, {})
+    names = {path.name for path in tmp_path.iterdir() if not path.is_symlink()}
+    assert names == {
+        "model_000010-rw=5-steps=9.dat",
+        "model_000020-rw=8-steps=9.dat",
+    }  # each the best at something
+    second = CheckpointFolder(tmp_path)
+    second.restore(state, 10, "x")
+    second.save(network, 21, games(7), {"name": "x"}, {})
+    assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=8-steps=9.dat"
+    assert (tmp_path / "best-learned.dat").resolve().name == "model_000010-rw=5-steps=9.dat"
+    second.save(network, 30, games(9), {"name": "x"}, {})
+    names = {path.name for path in tmp_path.iterdir() if not path.is_symlink()}
+    assert names == {
+        "model_000010-rw=5-steps=9.dat",
+        "model_000030-rw=9-steps=9.dat",
+    }  # nothing is left behind
+    stranger = CheckpointFolder(tmp_path)
+    stranger.restore(state, 10, "y")
+    stranger.save(network, 40, games(6), {"name": "y"}, {})
+    assert (tmp_path / "best.dat").resolve().name == "model_000040-rw=6-steps=9.dat"
