@@ -34,10 +34,10 @@ def test_preferences_alone_teach_the_dot_to_keep_to_the_middle(tmp_path: Path) -
     """
     dot = "--env MovingDot-v0 --eval-every 1000000 --eval-games 16"
     run(
-        f"01_a2c.py -n chance {dot} --lr 0 --steps 16000 --num-envs 16 --save @v0 --db-path @db --record-prob 0.2",
+        f"01_a2c.py -n chance {dot} --lr 0 --steps 40000 --num-envs 16 --save @v0 --db-path @db --record-prob 0.2",
         tmp_path,
     )
-    run("02_label_ui.py -d @db --teacher score --count 300", tmp_path)
+    run("02_label_ui.py -d @db --teacher score --count 400", tmp_path)
     run("03_reward_train.py -n dot -o @rewards @db --frame-stride 5", tmp_path)
     run(f"01_a2c.py -n dot {dot} -r @rewards/reward-dot.dat --steps 30000 --num-envs 32 --save @v1", tmp_path)
 

@@ -41,7 +41,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """What the flags that depend on --algo are where they are not given."""
 
-MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads")
+MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads")
 """What may be given beside --resume."""
 
 _PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean nothing with a single pass
@@ -184,6 +184,7 @@ class TrainConfig:
     )
     runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
     env_threads: int = flag(default=0, min=0, help="emulator threads; 0: one per core")
+    threads: int = flag(default=0, min=0, help="threads of the networks on a CPU; 0: one per core")
     bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
 
     def __post_init__(self) -> None:

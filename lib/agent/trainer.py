@@ -447,6 +447,8 @@ def train(config: TrainConfig) -> Path | None:
     """
     device = resolve_device(config.dev)
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    if config.threads:
+        torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     parents: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:

@@ -45,7 +45,7 @@ class FitConfig:
         default=0.0, min=0, max=0.95, help="dropout in the convolutions; the original had 0.5"
     )
     l2: float = flag(
-        default=0.0,
+        default=1e-4,
         min=0,
         help="first weight of ℓ2 regularisation; adapted after each epoch to hold held-out ÷ training loss in 1.1 … 1.5",
     )

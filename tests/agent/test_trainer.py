@@ -62,6 +62,15 @@ def dot(root: Path, **flags: Any) -> TrainConfig:
     return TrainConfig(name="x", **(small | flags))
 
 
+def test_threads_of_the_networks_are_those_asked_for(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        train(dot(tmp_path, steps=10, threads=before + 1))
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def moved(start: Path, tmp_path: Path, updates: int, **flags: Any) -> dict[str, bool]:
     """Whether each part of the policy changed within some updates of 4 steps of 2 environments."""
     path = train(
