@@ -65,6 +65,7 @@ class Opinion:
         self._totals: dict[str, float] = {}
         self._returns: dict[str, np.ndarray] = {}
         self._waiting: list[str] = []
+        self._judging: str | None = None
         self._until = -np.inf
         self._begun = False
         self._changed = threading.Condition()
@@ -78,7 +79,8 @@ class Opinion:
         """
         names = list(names)
         with self._changed:
-            self._waiting = [name for name in reversed(names) if name not in self._totals]
+            known = {*self._totals, self._judging}
+            self._waiting = [name for name in reversed(names) if name not in known]
             self._until = self._clock() + _LOOK_SECONDS
             if self._waiting and not self._begun:
                 self._begun = True
@@ -111,7 +113,7 @@ class Opinion:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting and self._clock() < self._until)
-                name = self._waiting.pop()
+                self._judging = name = self._waiting.pop()
             returns = self._judge.returns([name])[:, 0]
             try:
                 total = float(self.curve(name).sum())
@@ -120,4 +122,5 @@ class Opinion:
             with self._changed:
                 self._returns[name] = returns
                 self._totals[name] = total
+                self._judging = None
             time.sleep(_REST_SECONDS)

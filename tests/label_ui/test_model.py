@@ -218,6 +218,24 @@ def test_segments_by_total_judged_in_the_background(root: Path) -> None:
     assert [clip.name for clip in desk.judged("newest", limit=1).clips] == [NAMES[3]]
 
 
+def test_a_segment_is_judged_once_however_often_somebody_looks_meanwhile() -> None:
+    judge = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
+    opinion, began, go = Opinion(judge), threading.Event(), threading.Event()
+
+    def returns(names: Sequence[str]) -> np.ndarray:
+        began.set()
+        go.wait(10)
+        return Table.returns(judge, names)
+
+    judge.returns = returns  # type: ignore[method-assign]
+    opinion.look(NAMES)
+    assert began.wait(10)
+    opinion.look(NAMES)  # while the first is being judged
+    go.set()
+    until(lambda: len(opinion.look(NAMES)) == len(NAMES))
+    assert sorted(judge.asked) == sorted(NAMES)
+
+
 def test_judging_stops_when_nobody_looks(root: Path) -> None:
     now = [0.0]
     judge = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
