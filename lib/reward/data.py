@@ -50,6 +50,7 @@ class SegmentStore:
         self._lengths: list[int] = []
         self.frame_shape: tuple[int, int, int] | None = None
         self.num_actions = 0
+        self._num_actions_said: int | None = None
         self.env_id = ""
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class SegmentStore:
         """Takes a segment in and returns its index.
 
         Raises:
-          UserError: it is of another environment than those before it.
+          UserError: it is of another environment or action set than those before it.
         """
         shape, env_id = segment.frames.shape[1:], "" if segment.sidecar is None else segment.sidecar.env_id
         if self.frame_shape is None:
@@ -74,8 +75,17 @@ class SegmentStore:
                 f"{name}: a segment of {env_id} among those of {self.env_id}; fit one model per environment"
             )
         self.env_id = self.env_id or env_id
-        actions = int(segment.actions.max()) + 1 if segment.sidecar is None else segment.sidecar.num_actions
-        self.num_actions = max(self.num_actions, actions)
+        if segment.sidecar is None:
+            self.num_actions = max(self.num_actions, int(segment.actions.max()) + 1)
+        else:
+            said = segment.sidecar.num_actions
+            if self._num_actions_said not in (None, said):
+                raise UserError(
+                    f"{name}: expected a segment of {self._num_actions_said} actions like those before it, got one "
+                    f"of {said}; the same number would mean another action: fit one model per action set"
+                )
+            self._num_actions_said = said
+            self.num_actions = max(self.num_actions, said)
         self._sources.append((db, name))
         self._sidecars.append(segment.sidecar)
         self._lengths.append(len(segment.actions))

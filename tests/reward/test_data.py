@@ -120,6 +120,7 @@ def test_torn_lines_are_passed_on(tmp_path: Path) -> None:
     [
         ({"env_id": "Other-v0"}, "a segment of Other-v0 among those of Grey-v0"),
         ({"size": 50}, "frames of 48×48 pixels .* got 50×50"),
+        ({"num_actions": 6}, "expected a segment of 4 actions .* got one of 6"),
     ],
 )
 def test_segments_of_another_game_are_refused(tmp_path: Path, kwargs: dict, says: str) -> None:
