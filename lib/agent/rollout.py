@@ -26,7 +26,7 @@ class Rollout(NamedTuple):
     actions: torch.Tensor  # int64 [T, B] on the device
     logits: (
         torch.Tensor
-    )  # float32 [T, B, A] on the device, those of the acting policy; with its graph if asked for
+    )  # float32 [T, B, A] on the device, of the acting policy; with their graph if asked for
     values: torch.Tensor  # float32 [T+1, B] on the device, as the logits; the last row never has a graph
     learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
     score: np.ndarray  # float32 [T, B]: the game's own reward

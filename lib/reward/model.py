@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lib.cli import UserError
-from lib.envs.observation import SIZE, STACK, grey_resize_cpu, stacked_clip
+from lib.envs.observation import SIZE, STACK, Observer, grey_resize_cpu, stacked_clip
 from lib.reward.masks import Mask
 from lib.runs import check_weights, load_checkpoint, save_checkpoint
 
@@ -288,6 +288,23 @@ class RewardModel:
                 f"{path}: a reward model of {_shape(self.frame_shape)} frames and {self.num_actions} actions, "
                 f"but {env_id} has {_shape(frame_shape)} and {num_actions}; fit one on segments of that environment"
             )
+
+
+class ObservingRewards:
+    """Pays, a step at a time, what a model of observations makes of the frames of one environment."""
+
+    def __init__(self, model: RewardModel) -> None:
+        self._model, self._observer = model, Observer(1, model.frame_shape, torch.device("cpu"))
+
+    def begin(self) -> None:
+        """A new game: nothing was seen before it."""
+        self._reset = True
+
+    def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The rewards of uint8 `[1, H, W, 3]` and integers `[1]`, float32 `[1]`: the next step of the game."""
+        observation = self._observer.push(torch.tensor(frames), torch.tensor([self._reset]))
+        self._reset = False
+        return self._model.rewards(frames, actions, observation.numpy())
 
 
 def clip_inputs(frames: np.ndarray, input: str) -> np.ndarray:

@@ -1,18 +1,13 @@
 """Paying the learned reward around a single Gymnasium environment, whatever library trains on it."""
 
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
 
 from lib.envs.gym_world import discrete_actions, env_name, frame_source
-from lib.envs.observation import SIZE, STACK, grey_resize_cpu
-
-if TYPE_CHECKING:
-    from lib.reward.model import RewardModel
 
 
 class Rewards(Protocol):
@@ -29,22 +24,6 @@ class Rewards(Protocol):
             float32 [N].
         """
         ...
-
-
-class _OfObservations:
-    """Makes the observations that a model was fitted on from the frames of one environment, a step at a time."""
-
-    def __init__(self, model: "RewardModel") -> None:
-        self._model, self._recent = model, deque[np.ndarray](maxlen=STACK)
-
-    def begin(self) -> None:
-        """A new game: nothing was seen before it."""
-        self._recent.extend(np.zeros((STACK, SIZE, SIZE), np.uint8))
-
-    def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """See `Rewards.rewards`, for N = 1."""
-        self._recent.append(grey_resize_cpu(np.ascontiguousarray(frames))[0])
-        return self._model.rewards(frames, actions, np.stack(self._recent)[None])
 
 
 class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -83,15 +62,19 @@ class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._frame = frame_source(env) if frame_fn is None else frame_fn
         self._observation: Any = None
         self._check: Callable[[], None] = lambda: None
+        self._begin: Callable[[], None] = lambda: None
         if isinstance(reward, str | Path):
             # Only here is PyTorch needed.
-            from lib.reward.model import load_reward_model
+            from lib.reward.model import ObservingRewards, load_reward_model
 
             path, model = Path(reward), load_reward_model(Path(reward))
             self._check = lambda: model.check(
                 self._frame(self._observation).shape, int(actions.n), path, env_name(env)
             )
-            reward = _OfObservations(model) if model.input == "observation" else model
+            reward = model
+            if model.input == "observation":
+                reward = observing = ObservingRewards(model)
+                self._begin = observing.begin
         self._reward: Rewards = reward
 
     def reset(
@@ -104,8 +87,7 @@ class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._check()
-        if isinstance(self._reward, _OfObservations):
-            self._reward.begin()
+        self._begin()
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
