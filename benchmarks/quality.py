@@ -10,7 +10,6 @@ Each fit is written down as it ends and is not made again, so a stopped run goes
 (`--seeds 0 2 4` beside `--seeds 1 3`). The table is made of all that is there.
 """
 
-import io
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.fitting import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.preferences.labels import Label
@@ -28,9 +28,8 @@ from lib.preferences.segments import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1, Pairs, PreferenceData, SegmentStore, split_by_segment
-from lib.reward.fit import fit_model, segment_returns
 from lib.reward.model import RewardModel
-from lib.runs import Charts, Interrupt, Progress, has_fast_bf16, mean_interval
+from lib.runs import mean_interval
 
 ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0}
 """Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""
@@ -134,22 +133,12 @@ class Task:
         kept = [Label(self.names[a], self.names[b], said, strategy="random") for a, b, said in labels]
         return PreferenceData(store, pairs, kept, np.zeros(len(labels), np.int64), [], [])
 
-    def accuracy(self, model: RewardModel, device: torch.device) -> float:
+    def accuracy(self, model: RewardModel) -> float:
         """Share of the test pairs in which the model prefers the better one."""
         returns = np.zeros(len(self.names))
-        with torch.no_grad():
-            for segment in self.test_segments:
-                store = SegmentStore(0, model.input)
-                store.add(self.db, self.names[segment], self.db.load(self.names[segment]))
-                paid = segment_returns(
-                    lambda inputs, actions: model.combine(model.each(inputs, actions)),
-                    store,
-                    np.array([0]),
-                    device,
-                    _TEST_STRIDE,
-                    0,
-                )
-                returns[segment] = float(paid[0])
+        for at in self.test_segments:
+            segment = self.db.load(self.names[at])
+            returns[at] = model.rewards_along(segment.frames, segment.actions)[::_TEST_STRIDE].sum()
         prefers = returns[self.test[:, 0]] > returns[self.test[:, 1]]
         return float((prefers == (self.value[self.test[:, 0]] > self.value[self.test[:, 1]])).mean())
 
@@ -202,25 +191,11 @@ def _fit_and_test(
 ) -> dict[str, float]:
     changes = {"frame_stride": config.frame_stride, **RECIPES[recipe]}
     fit_config = FitConfig(dbs=[config.db], name=recipe, out=config.out, seed=seed, **changes)
-    device = torch.device("cpu")
     data = task.data(labels, config.memory_mb, fit_config.input)
     train, test = split(recipe, data.pairs, fit_config)
-    with Interrupt() as interrupt:
-        fitted = fit_model(
-            fit_config,
-            data,
-            train,
-            test,
-            device,
-            has_fast_bf16(device),
-            Charts(None),
-            Progress(io.StringIO()),
-            interrupt,
-        )
-        if interrupt.asked:
-            raise UserError("stopped by request; the fits that had ended are written down")
+    fitted = fit_quietly(fit_config, data, train, test, torch.device("cpu"))
     return {
-        "accuracy": task.accuracy(fitted.model, device),
+        "accuracy": task.accuracy(fitted.model),
         "held_out_accuracy": fitted.best.accuracy,
         "epochs": len(fitted.history),
     }

@@ -13,7 +13,6 @@ several processes may share the work (`--strategies random` beside `--strategies
     python -m benchmarks.strategies --db DB --seeds 5
 """
 
-import io
 import json
 import os
 import shutil
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fitting import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.preferences.segments import SegmentDB, SegmentError
@@ -32,10 +32,9 @@ from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reward.config import FitConfig
 from lib.reward.data import asked_at_random, load_preferences, split_by_segment
-from lib.reward.fit import fit_model
 from lib.reward.judge import ModelJudge
 from lib.reward.model import RewardModel
-from lib.runs import Charts, Interrupt, Progress, format_mean, has_fast_bf16, resolve_device, write_atomic
+from lib.runs import format_mean, resolve_device, write_atomic
 
 _TEST_SHARE = 0.25
 _MOST_TEST_SEGMENTS = 200
@@ -135,24 +134,9 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
         input=config.input,
         seed=seed,
     )
-    device = resolve_device(config.dev)
     data = load_preferences(flags.dbs, flags.memory_mb, input=flags.input)
     train, test = split_by_segment(data.pairs, flags.held_out, seed, asked_at_random(data.labels))
-    with Interrupt() as interrupt:
-        fitted = fit_model(
-            flags,
-            data,
-            train,
-            test,
-            device,
-            has_fast_bf16(device),
-            Charts(None),
-            Progress(io.StringIO()),
-            interrupt,
-        )
-        if interrupt.asked:
-            raise KeyboardInterrupt
-    return fitted.model
+    return fit_quietly(flags, data, train, test, resolve_device(config.dev)).model
 
 
 def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder: Path) -> list[float]:
