@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
 from lib.preferences.segments import Segment, Sidecar, save_segment
 from tests.browser.site import Site
@@ -167,9 +167,17 @@ class Tab:
         return self.page.locator("#status").inner_text()
 
     def wait_status(self, text: str) -> None:
-        self.page.wait_for_function(
-            "text => document.querySelector('#status').textContent.includes(text)", arg=text, timeout=15_000
-        )
+        try:
+            self.page.wait_for_function(
+                "text => document.querySelector('#status').textContent.includes(text)",
+                arg=text,
+                timeout=15_000,
+            )
+        except TimeoutError as error:
+            raise AssertionError(
+                f"the page says {self.status()!r}, expected {text!r}; shown: {self.shown()!r}; "
+                f"complaints: {self.errors}; last requests: {self.requests[-8:]}"
+            ) from error
 
     def wait_labels(self, count: int) -> None:
         """Waits until that many lines are in labels.json."""
