@@ -2,12 +2,14 @@
 
 import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import ale_py
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
 from lib.envs import moving_dot
@@ -17,11 +19,20 @@ gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
 
 Environment = gymnasium.Env[Any, Any]
+VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
-def env_name(env: Environment) -> str:
-    """What to call an environment: its registered id, or its class where it has none."""
-    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+def env_name(env: Environment | VectorEnvironment) -> str:
+    """What to call an environment, or those of a vector: by the registered id, or by the class where there is none."""
+    if env.spec is not None:
+        return env.spec.id
+    inner = env.unwrapped
+    if isinstance(inner, gymnasium.vector.SyncVectorEnv):
+        return env_name(inner.envs[0])
+    if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
+        spec = inner.get_attr("spec")[0]
+        return type(inner).__name__ if spec is None else spec.id
+    return type(inner).__name__
 
 
 def is_picture(space: spaces.Space[Any]) -> bool:
@@ -34,45 +45,103 @@ def is_picture(space: spaces.Space[Any]) -> bool:
     )
 
 
-def frame_source(env: Environment) -> Callable[[Any], np.ndarray]:
-    """How to get the frame a person sees now from a single environment.
+@dataclass(frozen=True)
+class Eye:
+    """What wrappers see of B environments, single or vector, in the form in which the rest of the house takes it."""
+
+    num_envs: int
+    num_actions: int
+    env_id: str
+    _picture: Callable[[Any], np.ndarray]
+    _first_action: int
+    _source: str
+
+    def frames(self, observations: Any) -> np.ndarray:
+        """What a person sees now.
+
+        Args:
+            observations: the newest ones, as the environment gave them.
+
+        Returns:
+            uint8 [B, H, W, 3]; valid until the next step.
+
+        Raises:
+            UserError: it is no picture.
+        """
+        frames = self._picture(observations)
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
+            raise UserError(
+                f"{self._source} of {self.env_id}: expected pictures, uint8 [H, W, 3], "
+                f"got {frames.dtype} {list(frames.shape[1:])}"
+            )
+        return frames
+
+    def actions(self, actions: Any) -> np.ndarray:
+        """The environment's own actions, one or B of them, as int64 [B] from 0."""
+        return np.asarray(actions, np.int64).reshape(self.num_envs) - self._first_action
+
+
+def look_at(env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.ndarray] | None) -> Eye:
+    """How to see a single environment, or those of a vector.
 
     Args:
-        env: the environment. Its observation is the frame where it is an RGB picture; else `env.render()` is.
-
-    Returns:
-        A function from the newest observation to the frame, uint8 [H, W, 3].
+        env: with discrete actions.
+        frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
+            it is an RGB picture, else `env.render()`.
 
     Raises:
-        UserError: observations are no pictures and the environment was not made with render_mode="rgb_array".
+        UserError: the actions are not discrete; or there is no frame_fn, observations are no pictures and the
+            environment was not made with render_mode="rgb_array".
     """
-    if is_picture(env.observation_space):
-        return np.asarray
-    if env.render_mode != "rgb_array":
+    name, vector = env_name(env), isinstance(env, gymnasium.vector.VectorEnv)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        space, num_envs = env.single_observation_space, env.num_envs
+        actions = discrete_actions(env.single_action_space, name)
+    else:
+        space, num_envs = env.observation_space, 1
+        actions = discrete_actions(env.action_space, name)
+
+    def from_function(observations: Any) -> np.ndarray:
+        assert frame_fn is not None
+        each = iterate(env.observation_space, observations) if vector else [observations]
+        return np.stack([np.asarray(frame_fn(observation)) for observation in each])
+
+    def rendered(_: Any) -> np.ndarray:
+        pictures = env.render()
+        return np.stack(pictures if vector else [np.asarray(pictures)])  # type: ignore[arg-type]
+
+    picture: Callable[[Any], np.ndarray]
+    if frame_fn is not None:
+        source, picture = "frame_fn", from_function
+    elif is_picture(space):
+        source = "the observation"
+        picture = np.asarray if vector else lambda observation: np.asarray(observation)[None]
+    elif env.render_mode == "rgb_array":
+        source, picture = "render()", rendered
+    else:
         raise UserError(
-            f"{env_name(env)} shows no picture: its observation is {_brief(env.observation_space)} and its render mode "
+            f"{name} shows no picture: its observation is {_brief(space)} and its render mode "
             f"{env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
         )
-    return lambda _: np.asarray(env.render())
+    return Eye(num_envs, int(actions.n), name, picture, int(actions.start), source)
 
 
-def discrete_actions(env: Environment) -> spaces.Discrete:
+def discrete_actions(space: spaces.Space[Any], name: str) -> spaces.Discrete:
     """The action space of an environment that takes one of n actions.
 
     Args:
-        env: a single environment.
+        space: the action space of a single environment.
+        name: what the environment is called.
 
     Returns:
-        Its action space; the environment's own actions are `space.start` + 0 … n − 1.
+        The same; the environment's own actions are `space.start` + 0 … n − 1.
 
     Raises:
         UserError: actions are of another kind.
     """
-    if not isinstance(env.action_space, spaces.Discrete):
-        raise UserError(
-            f"{env_name(env)} cannot serve: expected one of n actions (Discrete), got {_brief(env.action_space)}"
-        )
-    return env.action_space
+    if not isinstance(space, spaces.Discrete):
+        raise UserError(f"{name} cannot serve: expected one of n actions (Discrete), got {_brief(space)}")
+    return space
 
 
 class GymWorld:
@@ -102,7 +171,7 @@ class GymWorld:
         **env_kwargs: Any,
     ) -> None:
         with _make(env_id, env_kwargs) as probe:
-            actions = discrete_actions(probe)
+            actions = discrete_actions(probe.action_space, env_name(probe))
             self._renders = not is_picture(probe.observation_space)
             if self._renders and "rgb_array" not in probe.metadata.get("render_modes", []):
                 raise UserError(

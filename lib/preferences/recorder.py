@@ -163,6 +163,26 @@ class SegmentRecorder:
         for env, recording, game_over in finished:
             self._save(env, recording, game_over)
 
+    def cut(self, games: np.ndarray) -> None:
+        """Some games are over without a step of their own for the reset (see `Step`): others begin in their place.
+
+        Args:
+            games: bool [B]. Their segments in the making are dropped; a terminal that came last was a game over.
+
+        Raises:
+            OSError: as from `after`.
+        """
+        finished = []
+        for env in map(int, np.flatnonzero(games)):
+            if env in self._awaiting_outcome:
+                finished.append((env, self._awaiting_outcome.pop(env)))
+            if env in self._recordings:
+                self._spare_frames.append(self._recordings.pop(env).frames)
+            self.recording[env] = False
+        self._begin(games)
+        for env, recording in finished:
+            self._save(env, recording, game_over=True)
+
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, for `restore`; segments in the making are not part of it."""
         return {
@@ -187,13 +207,14 @@ class SegmentRecorder:
         self.recording[:] = False
         self._record_prob = 0.0
 
-    def _begin(self) -> None:
-        """Draw which environments begin a segment at the next step."""
+    def _begin(self, among: np.ndarray | None = None) -> None:
+        """Draw which environments begin a segment at the next step, among these (bool [B]) or all."""
         if self.full:
             self.recording[:] = False
             self._recordings.clear()
         else:
-            self.recording |= self._rng.random(len(self.recording)) < self._record_prob
+            drawn = self._rng.random(len(self.recording)) < self._record_prob
+            self.recording |= drawn if among is None else drawn & among
 
     def _save(self, env: int, recording: _Recording, game_over: bool) -> None:
         if self.full:

@@ -7,9 +7,80 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import discrete_actions, env_name, frame_source
+from lib.envs.gym_world import Eye, look_at
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
+
+
+class Tape:
+    """Tells a recorder what goes on in B Gymnasium environments.
+
+    Attributes:
+        recorder: counts what was stored; see `SegmentRecorder`.
+
+    Args:
+        eye: how to see the environments.
+        db_path: the DB, created where there is none.
+        env_index: of the first environment.
+        **recorder: further arguments of `SegmentRecorder`.
+
+    Raises:
+        OSError: the DB cannot be created.
+    """
+
+    def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
+        self.recorder = SegmentRecorder(
+            Path(db_path), eye.num_envs, eye.env_id, eye.num_actions, first_env=env_index, **recorder
+        )
+        self._lives = np.full(eye.num_envs, -1)
+
+    def begin(self, games: np.ndarray, lives: np.ndarray) -> None:
+        """These games (bool [B]) were reset between two steps; segments of theirs in the making are dropped.
+
+        Args:
+            games: bool [B].
+            lives: int [B], −1 where not known.
+        """
+        self._lives = np.where(games, lives, self._lives)
+        self.recorder.cut(games)
+
+    def after(
+        self,
+        score: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        lives: np.ndarray,
+        reset: np.ndarray,
+        over: np.ndarray,
+    ) -> None:
+        """Note a step.
+
+        Args:
+            score: float [B], the environments' own rewards.
+            terminated, truncated: bool [B].
+            lives: int [B], −1 where not known. A life is lost where they fall.
+            reset: bool [B], where the step began a new game and ignored its action.
+            over: bool [B], where it ended a game and no step is to come for the reset.
+
+        Raises:
+            OSError: a segment cannot be written.
+        """
+        life_lost = (lives >= 0) & (lives < self._lives)
+        self._lives = lives
+        self.recorder.after(
+            Step(
+                frames=np.empty(
+                    (len(score), 0, 0, 3), np.uint8
+                ),  # the recorder takes frames from `before` alone
+                score=score.astype(np.float32),
+                terminal=(terminated | life_lost) & ~reset,
+                truncated=truncated,
+                reset=reset,
+            )
+        )
+        # Said at once, as nobody has to reset the last game of a run.
+        if over.any():
+            self.recorder.cut(over)
 
 
 class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -60,64 +131,38 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         max_mb: float | None = None,
     ) -> None:
         super().__init__(env)
-        actions = discrete_actions(env)
-        self._first_action = int(actions.start)
-        self._frame = frame_source(env) if frame_fn is None else frame_fn
-        self._observation: Any = None
-        self._lives: int | None = None
-        self._in_game = False
-        self.recorder = SegmentRecorder(
-            Path(db_path),
-            num_envs=1,
-            env_id=env_name(env),
-            num_actions=int(actions.n),
-            record_prob=record_prob,
-            seed=seed,
-            max_mb=max_mb,
-            policy=policy,
-            first_env=env_index,
+        self._eye = look_at(env, frame_fn)
+        self._tape = Tape(
+            self._eye, db_path, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
         )
+        self.recorder = self._tape.recorder
+        self._observation: Any = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new game; a segment in the making is dropped. See `gymnasium.Env.reset`."""
         self._observation, info = self.env.reset(seed=seed, options=options)
-        self._lives = info.get("lives")
-        if self._in_game:
-            self._outcome(score=0.0, terminal=False, reset=True)
-        self._in_game = True
+        self._tape.begin(np.ones(1, bool), np.array([info.get("lives", -1)]))
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take a step and record it. See `gymnasium.Env.step`."""
         if self.recorder.recording[0]:  # rendering costs more than all the rest
             # The environment has not moved since, so this is the frame that the action was chosen on.
-            frame = self._frame(self._observation)
-            self.recorder.before(frame[None], np.array([action - self._first_action]))
+            self.recorder.before(self._eye.frames(self._observation), self._eye.actions(action))
         self._observation, score, terminated, truncated, info = self.env.step(action)
-        lives = info.get("lives")
-        life_lost = lives is not None and self._lives is not None and lives < self._lives
-        self._lives = lives
-        self._outcome(float(score), terminated or life_lost, reset=False)
-        if terminated:
-            # Said at once that this was a game over, as nobody has to reset the last game of a run.
-            self._outcome(score=0.0, terminal=False, reset=True)
-            self._in_game = False
+        self._tape.after(
+            np.array([score]),
+            np.array([terminated]),
+            np.array([truncated]),
+            np.array([info.get("lives", -1)]),
+            reset=np.zeros(1, bool),
+            over=np.array([terminated or truncated]),
+        )
         return self._observation, score, terminated, truncated, info
 
     def close(self) -> None:
         """End the recording and close the environment."""
         self.recorder.close()
         super().close()
-
-    def _outcome(self, score: float, terminal: bool, reset: bool) -> None:
-        self.recorder.after(
-            Step(
-                frames=np.empty((1, 0, 0, 3), np.uint8),  # the recorder takes frames from `before` alone
-                score=np.array([score], np.float32),
-                terminal=np.array([terminal]),
-                truncated=np.zeros(1, bool),
-                reset=np.array([reset]),
-            )
-        )

@@ -291,20 +291,31 @@ class RewardModel:
 
 
 class ObservingRewards:
-    """Pays, a step at a time, what a model of observations makes of the frames of one environment."""
+    """Pays, a step at a time, what a model of frames or observations makes of the frames of B environments."""
 
-    def __init__(self, model: RewardModel) -> None:
-        self._model, self._observer = model, Observer(1, model.frame_shape, torch.device("cpu"))
+    def __init__(self, model: RewardModel, num_envs: int) -> None:
+        self._model = model
+        self._observer = (
+            Observer(num_envs, model.frame_shape, torch.device("cpu"))
+            if model.input == "observation"
+            else None
+        )
 
-    def begin(self) -> None:
-        """A new game: nothing was seen before it."""
-        self._reset = True
+    def rewards(self, frames: np.ndarray, actions: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """The rewards of the games' next step.
 
-    def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The rewards of uint8 `[1, H, W, 3]` and integers `[1]`, float32 `[1]`: the next step of the game."""
-        observation = self._observer.push(torch.tensor(frames), torch.tensor([self._reset]))
-        self._reset = False
-        return self._model.rewards(frames, actions, observation.numpy())
+        Args:
+          frames: uint8 `[B, H, W, 3]`.
+          actions: integers `[B]`.
+          first: bool `[B]`, where nothing of the game was seen before.
+
+        Returns:
+          float32 `[B]`.
+        """
+        if self._observer is None:
+            return self._model.rewards(frames, actions)
+        observations = self._observer.push(torch.tensor(frames), torch.tensor(first))
+        return self._model.rewards(frames, actions, observations.numpy())
 
 
 def clip_inputs(frames: np.ndarray, input: str) -> np.ndarray:

@@ -1,13 +1,25 @@
-"""Paying the learned reward around a single Gymnasium environment, whatever library trains on it."""
+"""Learning from preferences in other people's code: around Gymnasium environments, records clips and pays the learned reward."""
 
+import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
-from lib.envs.gym_world import discrete_actions, env_name, frame_source
+from lib.cli import UserError
+from lib.envs.gym_world import look_at
+from lib.preferences.recorder import SegmentRecorder
+from lib.preferences.transfer import Copied, copy_preferences
+from lib.preferences.wrappers import Tape
+
+if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
+    from lib.reward.model import RewardModel
+
+_log = logging.getLogger(__name__)
 
 
 class Rewards(Protocol):
@@ -26,28 +38,352 @@ class Rewards(Protocol):
         ...
 
 
-class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Pays the learned reward of a step in place of the game's own, which goes to `info["score"]`.
+class LiveReward:
+    """The reward model of a file that may be replaced at any time, or come only later.
 
-    The reward is passed on as the model gives it, neither clipped nor reduced to its sign; switch off what clips
-    above it (`AtariWrapper(..., clip_reward=False)`), or its size is lost. The model judges the frame that the
-    action was chosen on. Like `EpisodeRecorderWrapper` this belongs below preprocessing and above frame skipping,
-    so that frames and steps are those the model was fitted on; of the two, the recorder goes below:
+    Writers rename a whole new file to the path, as 03_reward_train.py does. One that cannot be used is warned of once,
+    and the model before it stays. Several wrappers in one process may share a LiveReward, and so its model.
+
+    Attributes:
+        path: the file.
+
+    Args:
+        path: a checkpoint of 03_reward_train.py.
+        dev: device of the network: cpu, cuda, cuda:1.
+        every: seconds between looks at the file.
+        wait: whether the file may be missing yet.
+        clock: seconds from any origin.
+
+    Raises:
+        UserError: the file is there and no reward model, or it is missing and not waited for.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        dev: str = "cpu",
+        every: float = 10.0,
+        wait: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self._dev, self._every, self._clock = dev, every, clock
+        self._model: RewardModel | None = None
+        self._read: tuple[int, int, int] | None = None  # of the file that was read last
+        self._next = clock() + every
+        if not wait or self._changed():
+            self._load()
+
+    def model(self) -> "RewardModel | None":
+        """The newest model that could be used; None where there was none yet."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._every
+            if self._changed():
+                try:
+                    self._load()
+                except UserError as error:
+                    _log.warning(
+                        "%s; %s",
+                        error,
+                        "still waiting" if self._model is None else "the model before it stays",
+                    )
+        return self._model
+
+    def _changed(self) -> bool:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return False
+        read, self._read = self._read, (status.st_ino, status.st_size, status.st_mtime_ns)
+        return read != self._read
+
+    def _load(self) -> None:
+        from lib.reward.model import load_reward_model
+        from lib.runs import resolve_device
+
+        self._model = load_reward_model(self.path, resolve_device(self._dev))
+
+
+class _Preferences:
+    """What PreferenceEnv and PreferenceVectorEnv share: everything but the form of a step."""
+
+    env: Any
+
+    def __init__(
+        self,
+        env: Any,
+        db: str | Path | None = None,
+        reward: str | Path | LiveReward | Rewards | None = None,
+        frame_fn: Callable[[Any], np.ndarray] | None = None,
+        *,
+        record_prob: float = 0.001,
+        env_index: int = 0,
+        seed: int = 0,
+        policy: str = "",
+        max_mb: float | None = None,
+        true_reward_first: bool = False,
+    ) -> None:
+        super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
+        self._eye = look_at(env, frame_fn)
+        self._live: LiveReward | None = None
+        self._judge: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+        if isinstance(reward, str | Path):
+            reward = LiveReward(reward)
+        if isinstance(reward, LiveReward):
+            self._live = reward
+        elif reward is not None:
+            judge = reward.rewards
+            self._judge = lambda frames, actions, _: judge(frames, actions)
+        self._predicted = reward is not None
+        self._true_reward_first = true_reward_first
+        self._adopted: RewardModel | None = None
+        self._refused: RewardModel | None = None
+        self._db = None if db is None else Path(db)
+        self._tape = None
+        if db is not None:
+            self._tape = Tape(
+                self._eye, db, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
+            )
+        count = self._eye.num_envs
+        self._observations: Any = None
+        self._ended = np.zeros(count, bool)  # games whose next step resets them
+        self._first = np.ones(count, bool)  # games of which the model has seen no step yet
+        # Only where a step of its own resets a game is there one that has to be left out.
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._next_step = isinstance(env, gymnasium.vector.VectorEnv) and mode == AutoresetMode.NEXT_STEP
+
+    @property
+    def using_reward_from_predictor(self) -> bool:
+        """Whether it is a reward model that pays the steps now."""
+        return self._predicted and self._judge is not None
+
+    def switch_to_true_reward(self) -> None:
+        """From the next step on, pay the environment's own reward."""
+        self._predicted = False
+
+    def switch_to_predicted_reward(self) -> None:
+        """From the next step on, pay the learned reward.
+
+        Raises:
+            UserError: the wrapper was made without a reward model.
+        """
+        if self._live is None and self._judge is None:
+            raise UserError(f"{self._eye.env_id}: expected reward=, a reward model to pay by, got none")
+        if not self._predicted:
+            self._first[:] = True
+        self._predicted = True
+
+    @property
+    def recorder(self) -> SegmentRecorder:
+        """Counts what was stored, and takes the name of the policy that plays.
+
+        Raises:
+            UserError: the wrapper was made without a DB.
+        """
+        self._own_db()
+        assert self._tape is not None
+        return self._tape.recorder
+
+    def save_preferences(self, folder: str | Path) -> Copied:
+        """Copy the DB's labels and the segments they name to another DB. See `copy_preferences`."""
+        return copy_preferences(self._own_db(), Path(folder))
+
+    def load_preferences(self, folder: str | Path) -> Copied:
+        """Take over the labels of another DB and the segments they name. See `copy_preferences`."""
+        return copy_preferences(Path(folder), self._own_db())
+
+    def _own_db(self) -> Path:
+        if self._db is None:
+            raise UserError(f"{self._eye.env_id}: expected db=, a folder for segments and labels, got none")
+        return self._db
+
+    def _begin(self, observations: Any, lives: np.ndarray, games: np.ndarray) -> None:
+        """These games (bool [B]) were reset by a call."""
+        self._observations = observations
+        self._ended &= ~games
+        self._first |= games
+        if self._tape is not None:
+            self._tape.begin(games, lives)
+        self._take_up()
+
+    def _before(self, actions: Any) -> np.ndarray | None:
+        """Note the actions; what the model pays for them, float32 [B], where it does."""
+        self._take_up()
+        recording = self._tape is not None and self._tape.recorder.recording.any()
+        if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
+            return None
+        # The environments have not moved since, so these are the frames that the actions were chosen on.
+        frames, actions = self._eye.frames(self._observations), self._eye.actions(actions)
+        if self._tape is not None:
+            self._tape.recorder.before(frames, actions)
+        if not (self._predicted and self._judge is not None):
+            return None
+        return self._judge(frames, actions, self._first)
+
+    def _after(
+        self,
+        learned: np.ndarray | None,
+        observations: Any,
+        score: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        lives: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Note the outcome; what to pay, float64 [B], and which games' step was but their reset, bool [B]."""
+        ended = terminated | truncated
+        reset = self._ended if self._next_step else np.zeros_like(ended)
+        over = np.zeros_like(ended) if self._next_step else ended
+        self._observations, self._ended, self._first = observations, ended, reset | over
+        if self._tape is not None:
+            self._tape.after(score, terminated, truncated, lives, reset, over)
+        if learned is not None:
+            paid = np.where(reset, 0.0, learned)
+        elif not self._predicted or self._true_reward_first:
+            paid = score.astype(np.float64)
+        else:
+            paid = np.zeros(len(score))
+        return paid, reset
+
+    def _take_up(self) -> None:
+        """Look for a newer model."""
+        if self._live is None or not self._predicted:
+            return
+        model = self._live.model()
+        if model is None or model is self._adopted or model is self._refused:
+            return
+        shape = self._eye.frames(self._observations).shape[1:]
+        try:
+            model.check(
+                (shape[0], shape[1], shape[2]), self._eye.num_actions, self._live.path, self._eye.env_id
+            )
+        except UserError as error:
+            if self._adopted is None:
+                raise
+            self._refused = model
+            _log.warning("%s; the model before it stays", error)
+            return
+        from lib.reward.model import ObservingRewards
+
+        self._adopted = model
+        self._judge = ObservingRewards(model, self._eye.num_envs).rewards
+        self._first[:] = True
+
+    def _close(self) -> None:
+        if self._tape is not None:
+            self._tape.recorder.close()
+
+
+class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A single environment that is taught by preferences, whatever library trains on it.
+
+    It records 50-step segments into a DB, for the labelling page or a simulated teacher, and pays what a reward model makes of
+    each step in place of the environment's own reward, which goes to `info["score"]`. The model's file may come
+    later, and be replaced while it is used; until there is one, steps pay 0.
+
+    The learned reward is passed on as the model gives it, neither clipped nor reduced to its sign; switch off what
+    clips above it (`AtariWrapper(..., clip_reward=False)`), or its size is lost. The wrapper belongs *below*
+    preprocessing (the frame is what a person sees) and *above* frame skipping (a step is one decision of the agent):
 
         env = gymnasium.make("SeaquestNoFrameskip-v4")
         env = MaxAndSkipEnv(env, skip=4)                # stable_baselines3.common.atari_wrappers
-        env = EpisodeRecorderWrapper(env, "db/seaquest")
-        env = RewardModelWrapper(env, "rewards/reward-v1.dat")
+        env = PreferenceEnv(env, db="db/seaquest", reward="rewards/reward-v1.dat")
         env = AtariWrapper(env, frame_skip=1, noop_max=7, clip_reward=False)
+
+    A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
+
+    Args:
+        env: environment with discrete actions.
+        db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
+        reward: path of a reward model, looked at every ten seconds; or a `LiveReward`, which several wrappers may
+            share; or anything that judges frames and actions. None: the environment's own reward is paid.
+        frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
+            observation where it is an RGB picture, else `env.render()`.
+        record_prob: probability that a step begins a segment, unless one is being recorded.
+        env_index: which of several environments this is, or where those of a vector begin; each needs its own.
+        seed: decides, together with `env_index`, which steps begin a segment.
+        policy: checkpoint of the recording policy, for the sidecar.
+        max_mb: size of the DB from which on nothing more is recorded.
+        true_reward_first: until there is a model, pay the environment's own reward rather than 0.
+
+    Raises:
+        UserError: the actions are not discrete, there is no picture, or the checkpoint cannot be used. From `reset`
+            and `step`: the first model to come was fitted on other frames or actions.
+        OSError: the DB cannot be created; from `step`: a segment cannot be written.
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new game; a segment in the making is dropped. See `gymnasium.Env.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._begin(observation, np.array([info.get("lives", -1)]), np.ones(1, bool))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take a step. See `gymnasium.Env.step`."""
+        learned = self._before(action)
+        observation, score, terminated, truncated, info = self.env.step(action)
+        ends, lives = (np.array([terminated]), np.array([truncated])), np.array([info.get("lives", -1)])
+        paid, _ = self._after(learned, observation, np.array([float(score)]), *ends, lives)
+        return observation, float(paid[0]), terminated, truncated, {**info, "score": float(score)}
+
+    def close(self) -> None:
+        """End the recording and close the environment."""
+        self._close()
+        super().close()
+
+
+class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector of environments that is taught by preferences; see `PreferenceEnv`, whose arguments it takes.
+
+    Each step is judged in one call. `info["score"]` holds the environments' own rewards [B], `info["_score"]` where
+    the step was one of a game. With next-step autoreset the step that begins a new game ignores its action: it pays 0
+    and is in no segment. Same-step autoreset and none (`reset(options={"reset_mask": ...})`) have no such step.
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start new games, of all environments or of those in `options["reset_mask"]`. See `VectorEnv.reset`."""
+        # Gymnasium's own take the mask out of the options; a wrapper above needs it still.
+        observations, infos = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        games = np.ones(self.num_envs, bool) if options is None else options.get("reset_mask")
+        self._begin(
+            observations,
+            self._lives_in(infos),
+            np.ones(self.num_envs, bool) if games is None else games.copy(),
+        )
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take a step in every environment. See `VectorEnv.step`."""
+        learned = self._before(actions)
+        observations, score, terminated, truncated, infos = self.env.step(actions)
+        paid, reset = self._after(
+            learned, observations, np.asarray(score), terminated, truncated, self._lives_in(infos)
+        )
+        return observations, paid, terminated, truncated, {**infos, "score": score, "_score": ~reset}
+
+    def close(self, **kwargs: Any) -> None:
+        """End the recording and close the environments."""
+        self._close()
+        super().close(**kwargs)
+
+    def _lives_in(self, infos: dict[str, Any]) -> np.ndarray:
+        lives = np.broadcast_to(infos.get("lives", -1), self.num_envs)
+        return np.where(infos.get("_lives", True), lives, -1)
+
+
+class RewardModelWrapper(PreferenceEnv):
+    """A `PreferenceEnv` that records nothing and pays a reward model that is there.
 
     Args:
         env: environment with discrete actions.
         reward: a reward model, or the path of one's checkpoint.
-        frame_fn: from the newest observation to the frame, uint8 [H, W, 3]. None takes the observation where it is
-            an RGB picture, else `env.render()`.
+        frame_fn: as for `PreferenceEnv`.
 
     Raises:
-        UserError: the actions are not discrete, there is no picture, or the checkpoint cannot be used.
+        UserError: the actions are not discrete, there is no picture, or the checkpoint is missing or cannot be used.
     """
 
     def __init__(
@@ -56,44 +392,5 @@ class RewardModelWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward: Rewards | str | Path,
         frame_fn: Callable[[Any], np.ndarray] | None = None,
     ) -> None:
-        super().__init__(env)
-        actions = discrete_actions(env)
-        self._first_action = int(actions.start)
-        self._frame = frame_source(env) if frame_fn is None else frame_fn
-        self._observation: Any = None
-        self._check: Callable[[], None] = lambda: None
-        self._begin: Callable[[], None] = lambda: None
-        if isinstance(reward, str | Path):
-            # Only here is PyTorch needed.
-            from lib.reward.model import ObservingRewards, load_reward_model
-
-            path, model = Path(reward), load_reward_model(Path(reward))
-            self._check = lambda: model.check(
-                self._frame(self._observation).shape, int(actions.n), path, env_name(env)
-            )
-            reward = model
-            if model.input == "observation":
-                reward = observing = ObservingRewards(model)
-                self._begin = observing.begin
-        self._reward: Rewards = reward
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start a new game. See `gymnasium.Env.reset`.
-
-        Raises:
-            UserError: the checkpoint's model was fitted on other frames or actions.
-        """
-        self._observation, info = self.env.reset(seed=seed, options=options)
-        self._check()
-        self._begin()
-        return self._observation, info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Take a step that pays the learned reward. See `gymnasium.Env.step`."""
-        # Before the step, when a rendered frame is still the one that the action was chosen on.
-        frame = self._frame(self._observation)
-        learned = self._reward.rewards(frame[None], np.array([action - self._first_action]))
-        self._observation, score, terminated, truncated, info = self.env.step(action)
-        return self._observation, float(learned[0]), terminated, truncated, {**info, "score": float(score)}
+        live = LiveReward(reward, wait=False) if isinstance(reward, str | Path) else reward
+        super().__init__(env, reward=live, frame_fn=frame_fn)

@@ -1,0 +1,93 @@
+"""Carrying preferences from one DB to another: labels, and the segments that they name."""
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What `copy_preferences` did."""
+
+    labels: int
+    """Lines added, those that take others back included."""
+    segments: int
+    """Segments added."""
+    problems: list[str]
+    """What was left out, one line each."""
+
+
+def copy_preferences(source: Path, target: Path) -> Copied:
+    """Copies the labels of a DB and the segments that they name; adds them to those that the target has.
+
+    A segment whose name the target has given to another one takes the next free number there, and its labels follow.
+    Labels and segments that the target has already are not added again, so that copying twice does no harm.
+
+    Args:
+        source: the DB to copy from.
+        target: the DB to add to, made where there is none.
+
+    Raises:
+        UserError: the source is no DB, or both are the same.
+        OSError: something cannot be written; what was copied until then is whole.
+    """
+    db, log = SegmentDB(source), LabelLog(source / "labels.json")
+    target.mkdir(parents=True, exist_ok=True)
+    if source.resolve() == target.resolve():
+        raise UserError(f"{source}: expected two DBs to copy preferences between, got one twice")
+    target_db, target_log = SegmentDB(target), LabelLog(target / "labels.json")
+    # Counted, as a line may well say again what one before it said: what holds is said last.
+    held, seen = Counter(map(repr, target_log.read())), Counter[str]()
+    lines = log.read()
+    names: dict[str, str | None] = {}  # in the target; None for a segment that cannot be read
+    labels = segments = 0
+    problems = [f"{source}: {problem}" for problem in log.problems]
+    for line in lines:
+        for name in (line.sample1, line.sample2):
+            if name in names:
+                continue
+            try:
+                names[name], added = _place(db.load(name), name, target_db)
+                segments += added
+            except SegmentError as error:
+                names[name] = None
+                problems.append(f"{source}: labels of {name} left out: {error}")
+        sample1, sample2 = names[line.sample1], names[line.sample2]
+        if sample1 is None or sample2 is None:
+            continue
+        label = dataclasses.replace(line, sample1=sample1, sample2=sample2)
+        seen[repr(label)] += 1
+        if seen[repr(label)] > held[repr(label)]:
+            target_log.append(label)
+            labels += 1
+    return Copied(labels, segments, problems)
+
+
+def _place(segment: Segment, name: str, db: SegmentDB) -> tuple[str, bool]:
+    """The name that a segment has in a DB, or gets there now; and whether it was added."""
+    folder, _, file = name.partition("/")
+    number, width = int(Path(file).stem), len(Path(file).stem)
+    while True:
+        name = f"{folder}/{number:0{width}d}.dat"
+        try:
+            save_segment(db.root / name, segment)
+            return name, True
+        except FileExistsError:
+            if _holds(db, name, segment):
+                return name, False
+            number += 1
+
+
+def _holds(db: SegmentDB, name: str, segment: Segment) -> bool:
+    try:
+        other = db.load(name)
+    except SegmentError:
+        return False
+    return np.array_equal(other.frames, segment.frames) and np.array_equal(other.actions, segment.actions)
