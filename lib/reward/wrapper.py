@@ -237,7 +237,7 @@ class _Preferences:
         if self._tape is not None:
             self._tape.after(score, terminated, truncated, lives, reset, over)
         if learned is not None:
-            paid = np.where(reset, 0.0, learned)
+            paid = np.where(reset, 0.0, learned.astype(np.float64))
         elif not self._predicted or self._true_reward_first:
             paid = score.astype(np.float64)
         else:

@@ -1,0 +1,428 @@
+"""Environments taught by preferences: what is recorded and paid in every way games begin anew, and models that change."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.wrappers import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
+
+from lib.cli import UserError
+from lib.envs.observation import Observer
+from lib.preferences.segments import SegmentDB, Sidecar
+from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv
+from tests.reward.counting import SIZE, Counting, Kind, Reads, counting, picture_of, vector
+
+MODES = list(AutoresetMode)
+SHAPE = (SIZE, SIZE, 3)
+
+
+def model_that_pays(amount: float, path: Path, shape: tuple[int, int, int] = SHAPE) -> None:
+    """Writes a reward model whose every step is worth `amount`, give or take a little."""
+    model = RewardModel([Member(RewardNet(shape, 5), mean=-amount, std=1.0)], torch.device("cpu"))
+    save_reward_model(path, model, config={}, parents={}, results={})
+
+
+def sidecar_of(db: SegmentDB, name: str) -> Sidecar:
+    sidecar = db.load(name).sidecar
+    assert sidecar is not None
+    return sidecar
+
+
+class Drive:
+    """Plays a vector of `Counting` as a training loop does, whatever its autoreset mode, and knows what is due."""
+
+    def __init__(self, env: Any, ends: list[int], mode: AutoresetMode) -> None:
+        self.env, self.mode = env, mode
+        self.ends = np.array(ends)
+        self.numbers = np.arange(len(ends))
+        self.counts = np.zeros(len(ends), int)
+        self.over = np.zeros(len(ends), bool)
+        self.t = 0
+        self.observations, self.infos = env.reset(seed=0)
+
+    def step(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Rewards, what `Reads` makes of the step, the score, and where the step was but a reset."""
+        actions = (self.t + self.numbers) % 5
+        reset = self.over if self.mode == AutoresetMode.NEXT_STEP else np.zeros_like(self.over)
+        due = np.where(reset, 0, 100 * self.numbers + self.counts + actions / 100)
+        self.observations, rewards, terminated, truncated, self.infos = self.env.step(actions + 2)
+        self.counts = np.where(reset, 0, self.counts + 1)
+        score = np.where(reset, 0, 100 * self.numbers + self.counts)
+        self.over = terminated | truncated
+        assert np.array_equal(self.over, ~reset & (self.counts == self.ends))
+        if self.mode != AutoresetMode.NEXT_STEP:
+            self.counts[self.over] = 0
+        if self.mode == AutoresetMode.DISABLED and self.over.any():
+            self.observations, _ = self.env.reset(options={"reset_mask": self.over.copy()})
+        self.t += 1
+        return rewards, due, score, reset
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pays_for_the_frame_that_each_action_was_chosen_on_and_nothing_for_a_reset(
+    mode: AutoresetMode,
+) -> None:
+    ends, judge = [7, 11, 3], Reads()
+    drive = Drive(PreferenceVectorEnv(vector(ends, mode), reward=judge), ends, mode)
+    resets = 0
+    for _ in range(60):
+        rewards, due, score, reset = drive.step()
+        np.testing.assert_allclose(rewards, due, rtol=1e-6)
+        assert np.array_equal(drive.infos["score"], score)
+        assert np.array_equal(drive.infos["_score"], ~reset)
+        assert np.array_equal(drive.observations[:, 0, 0, 1], drive.counts)
+        resets += reset.sum()
+    assert judge.calls == 60  # all environments in one call
+    assert (resets > 0) == (mode == AutoresetMode.NEXT_STEP)
+
+
+@pytest.mark.parametrize("kind", ["picture", "vector"])
+@pytest.mark.parametrize("mode", MODES)
+def test_segments_hold_what_belongs_together_and_cross_no_reset(
+    mode: AutoresetMode, kind: Kind, tmp_path: Path
+) -> None:
+    ends = [60, 100, 110]
+    env = PreferenceVectorEnv(
+        vector(ends, mode, kind), db=tmp_path, record_prob=1, env_index=4, policy="p.dat"
+    )
+    drive = Drive(env, ends, mode)
+    for _ in range(228):
+        drive.step()
+    env.close()
+    db, begins = SegmentDB(tmp_path), []
+    assert len(db.names) == env.recorder.stored
+    for name in db.names:
+        segment = db.load(name)
+        number, first = int(segment.frames[0, 0, 0, 0]), int(segment.frames[0, 0, 0, 1])
+        counts = first + np.arange(50)
+        assert name.startswith(f"{number + 4:02d}/")
+        assert (segment.frames[:, :, :, 0] == number).all()
+        assert np.array_equal(segment.frames[:, 3, 5, 1], counts)
+        # Actions go up by one at every step, resets included; none is lost or doubled within a segment.
+        assert np.array_equal(np.diff(segment.actions) % 5, np.ones(49))
+        sidecar = sidecar_of(db, name)
+        assert np.array_equal(sidecar.scores, 100 * number + counts + 1)
+        assert (sidecar.env_id, sidecar.num_actions, sidecar.policy) == ("Counting", 5, "p.dat")
+        begins.append((number, first))
+    # Games of 60 steps: one segment each. Of 100: two. Of 110: two, and ten steps in none.
+    assert sorted(set(begins)) == [(0, 0), (1, 0), (1, 50), (2, 0), (2, 50)]
+    assert begins.count((0, 0)) == 3
+    # The one that ends the second game is its game over; the first game was cut short.
+    overs = [np.flatnonzero(sidecar_of(db, name).game_over).tolist() for name in db.names if name[:2] == "05"]
+    assert overs == [[], [], [], [49]]
+
+
+def test_frames_and_actions_of_the_first_step_of_a_game_are_recorded_in_every_mode(tmp_path: Path) -> None:
+    for mode in MODES:
+        drive = Drive(
+            PreferenceVectorEnv(vector([55], mode), db=tmp_path / mode.name, record_prob=1), [55], mode
+        )
+        started = []
+        for _ in range(120):
+            if drive.counts[0] == 0 and not (mode == AutoresetMode.NEXT_STEP and drive.over[0]):
+                started.append(drive.t % 5)
+            drive.step()
+        db = SegmentDB(tmp_path / mode.name)
+        assert [int(db.load(name).actions[0]) for name in db.names] == started[: len(db.names)]
+        assert len(db.names) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episode_statistics_inside_count_the_score_and_outside_what_was_paid(mode: AutoresetMode) -> None:
+    ends = [7, 4]
+    inner = RecordVectorStatistics(vector(ends, mode), stats_key="true")
+    drive = Drive(RecordVectorStatistics(PreferenceVectorEnv(inner, reward=Reads())), ends, mode)
+    paid, true, seen = np.zeros(2), np.zeros(2), 0
+    for _ in range(40):
+        rewards, due, score, _ = drive.step()
+        paid, true = paid + due, true + score
+        for i in np.flatnonzero(drive.over):
+            assert drive.infos["episode"]["r"][i] == pytest.approx(paid[i], rel=1e-5)
+            assert drive.infos["episode"]["l"][i] == ends[i]
+            # Right around a SyncVectorEnv, Gymnasium 1.4 takes a partial reset for one of all games.
+            if mode != AutoresetMode.DISABLED:
+                assert drive.infos["true"]["r"][i] == true[i]
+                assert drive.infos["true"]["l"][i] == ends[i]
+            seen += 1
+        paid[drive.over] = true[drive.over] = 0
+        assert rewards.dtype == np.float64
+    assert seen > 8
+
+
+def test_episode_statistics_around_a_single_environment() -> None:
+    inner = RecordEpisodeStatistics(Counting(ends=7), stats_key="true")
+    env = RecordEpisodeStatistics(PreferenceEnv(inner, reward=Reads()))
+    for _ in range(3):
+        env.reset()
+        for _ in range(7):
+            *_, info = env.step(2)
+        assert info["episode"]["r"] == sum(range(7))
+        assert info["true"]["r"] == sum(range(1, 8))
+
+
+def test_a_single_environment_is_recorded_and_paid(tmp_path: Path) -> None:
+    env = PreferenceEnv(Counting(3, ends=60), db=tmp_path, reward=Reads(), record_prob=1, env_index=3)
+    for _ in range(2):
+        env.reset()
+        for count in range(60):
+            observation, reward, _, _, info = env.step(2 + count % 5)
+            assert reward == pytest.approx(300 + count + count % 5 / 100)
+            assert info == {"score": 301.0 + count}
+            assert observation[0, 0, 1] == count + 1
+    db = SegmentDB(tmp_path)
+    assert [name[:2] for name in db.names] == ["03", "03"]
+    for name in db.names:
+        assert np.array_equal(db.load(name).frames[:, 0, 0, 1], np.arange(50))
+        assert np.array_equal(db.load(name).actions, np.arange(50) % 5)
+
+
+def test_games_that_are_left_in_the_middle_are_in_no_segment(tmp_path: Path) -> None:
+    mode = AutoresetMode.DISABLED
+    env = PreferenceVectorEnv(vector([200, 200], mode), db=tmp_path, record_prob=1)
+    env.reset()
+    for t in range(90):
+        if t == 30:  # the first game alone
+            env.reset(options={"reset_mask": np.array([True, False])})
+        env.step(np.array([2, 2]))
+    db = SegmentDB(tmp_path)
+    # The second game's began at its step 0; the first game's began again after the reset.
+    assert [(n[:2], int(db.load(n).frames[0, 0, 0, 1])) for n in db.names] == [("00", 0), ("01", 0)]
+    assert (db.load(db.names[0]).frames[:, 0, 0, 1] == np.arange(50)).all()
+
+
+@pytest.mark.parametrize("kind", ["dict", "vector"])
+def test_frames_come_from_a_function_of_one_environments_observation(kind: Kind, tmp_path: Path) -> None:
+    def frame(observation: Any) -> np.ndarray:
+        if kind == "dict":
+            assert observation["compass"].shape == (1,)
+            return observation["pov"]
+        return picture_of(*map(int, observation))
+
+    ends, mode = [60, 70], AutoresetMode.SAME_STEP
+    inner = vector(ends, mode, kind)
+    env = PreferenceVectorEnv(inner, tmp_path / "vector", Reads(), frame, record_prob=1)
+    drive = Drive(env, ends, mode)
+    for _ in range(80):
+        rewards, due, *_ = drive.step()
+        np.testing.assert_allclose(rewards, due, rtol=1e-6)
+    assert all(each.renders == 0 for each in inner.envs)  # type: ignore[attr-defined]
+    single = PreferenceEnv(counting(9, 60, kind)(), tmp_path / "single", Reads(), frame, record_prob=1)
+    single.reset()
+    assert [single.step(2)[1] for _ in range(60)] == [900 + count for count in range(60)]
+    for folder, number in (("vector", 1), ("single", 9)):
+        db = SegmentDB(tmp_path / folder)
+        assert np.array_equal(db.load(db.names[-1]).frames, [picture_of(number, t) for t in range(50)])
+
+
+def test_environments_in_processes_of_their_own(tmp_path: Path) -> None:
+    ends, mode = [55, 60], AutoresetMode.NEXT_STEP
+    # Observations are read in place here, in the memory that the next step writes to.
+    envs = AsyncVectorEnv([counting(i, n) for i, n in enumerate(ends)], copy=False)
+    drive = Drive(PreferenceVectorEnv(envs, db=tmp_path, reward=Reads(), record_prob=1), ends, mode)
+    for _ in range(70):
+        rewards, due, *_ = drive.step()
+        np.testing.assert_allclose(rewards, due, rtol=1e-6)
+    drive.env.close()
+    db = SegmentDB(tmp_path)
+    assert db.names == ["00/00000000.dat", "01/00000000.dat"]
+    assert np.array_equal(db.load(db.names[1]).frames[:, 0, 0, 1], np.arange(50))
+
+
+def test_renders_only_what_is_recorded_or_judged(tmp_path: Path) -> None:
+    for options, renders in (
+        ({"db": tmp_path, "record_prob": 0.0}, 0),
+        ({"db": tmp_path, "record_prob": 1.0}, 20),
+        ({"reward": tmp_path / "none"}, 0),
+        ({"reward": Reads()}, 20),
+        ({"db": tmp_path, "reward": Reads(), "record_prob": 1.0}, 20),
+    ):
+        inner = Counting(ends=30, kind="vector", render_mode="rgb_array")
+        env = PreferenceEnv(inner, **options)  # type: ignore[arg-type]
+        env.reset()
+        for _ in range(20):
+            env.step(2)
+        assert inner.renders == renders, options
+
+
+def test_a_model_may_come_late_and_be_replaced_while_it_pays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, now = tmp_path / "reward.dat", [0.0]
+    live = LiveReward(path, every=10, clock=lambda: now[0])
+    env = PreferenceEnv(Counting(ends=1000), reward=live)
+    env.reset()
+
+    def pays() -> float:
+        return float(env.step(2)[1])
+
+    def later() -> None:
+        now[0] += 10
+
+    assert pays() == 0
+    assert not env.using_reward_from_predictor
+    model_that_pays(3, path)
+    assert pays() == 0  # nobody has looked yet
+    later()
+    assert pays() == pytest.approx(3, abs=0.3)
+    assert env.using_reward_from_predictor
+    model_that_pays(-5, path)
+    now[0] += 9
+    assert pays() == pytest.approx(3, abs=0.3)
+    later()
+    assert pays() == pytest.approx(-5, abs=0.3)
+    assert not caplog.records
+
+    whole = path.read_bytes()
+    for broken in (b"", whole[: len(whole) // 2], b"\0" * 1000):
+        path.write_bytes(broken)
+        for _ in range(3):
+            later()
+            assert pays() == pytest.approx(-5, abs=0.3)
+        assert len(caplog.records) == 1
+        assert "reward.dat: expected a reward checkpoint" in caplog.text
+        assert "\n" not in caplog.records[0].getMessage()
+        caplog.clear()
+    path.unlink()
+    later()
+    assert pays() == pytest.approx(-5, abs=0.3)
+    model_that_pays(50, path, (48, 48, 3))  # of another environment
+    for _ in range(3):
+        later()
+        assert pays() == pytest.approx(-5, abs=0.3)
+    assert len(caplog.records) == 1
+    assert "48×48" in caplog.text
+    model_that_pays(7, path)
+    later()
+    assert pays() == pytest.approx(7, abs=0.3)
+
+
+def test_the_first_model_has_to_be_of_this_environment(tmp_path: Path) -> None:
+    path, now = tmp_path / "reward.dat", [0.0]
+    env = PreferenceVectorEnv(
+        vector([7], AutoresetMode.NEXT_STEP), reward=LiveReward(path, clock=lambda: now[0])
+    )
+    env.reset()
+    env.step(np.array([2]))
+    model_that_pays(1, path, (48, 48, 3))
+    now[0] = 11
+    with pytest.raises(UserError, match=r"reward\.dat.*48×48.*Counting has 44×44"):
+        env.step(np.array([2]))
+    with pytest.raises(UserError, match="48×48"):
+        PreferenceEnv(Counting(), reward=path).reset()
+    path.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"reward\.dat: expected a reward checkpoint"):
+        PreferenceEnv(Counting(), reward=path)
+
+
+def test_wrappers_that_share_a_file_share_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Path] = []
+
+    def load(path: Path, *rest: Any) -> RewardModel:
+        loaded.append(path)
+        return load_reward_model(path, *rest)
+
+    monkeypatch.setattr("lib.reward.model.load_reward_model", load)
+    model_that_pays(2, tmp_path / "reward.dat")
+    live = LiveReward(tmp_path / "reward.dat")
+    envs = [PreferenceEnv(Counting(i), reward=live) for i in range(3)]
+    for env in envs:
+        env.reset()
+        assert env.step(2)[1] == pytest.approx(2, abs=0.3)
+    assert len(loaded) == 1
+
+
+def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> None:
+    env = PreferenceEnv(Counting(ends=1000), reward=Reads())
+    env.reset()
+    assert env.using_reward_from_predictor
+    assert env.step(2)[1] == 0
+    env.switch_to_true_reward()
+    assert not env.using_reward_from_predictor
+    assert env.step(2)[1] == 2
+    env.switch_to_predicted_reward()
+    assert env.using_reward_from_predictor
+    assert env.step(2)[1] == 2
+    assert env.step(2)[4]["score"] == 4
+
+    path = tmp_path / "reward.dat"
+    waiting = PreferenceVectorEnv(vector([9], AutoresetMode.NEXT_STEP), reward=path, true_reward_first=True)
+    waiting.reset()
+    assert waiting.step(np.array([2]))[1].tolist() == [1]
+    assert not waiting.using_reward_from_predictor
+
+    plain = PreferenceEnv(Counting(), db=tmp_path / "db")
+    plain.reset()
+    assert plain.step(2)[1] == 1
+    assert not plain.using_reward_from_predictor
+    with pytest.raises(UserError, match="Counting: expected reward="):
+        plain.switch_to_predicted_reward()
+    with pytest.raises(UserError, match="Counting: expected db="):
+        env.save_preferences(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_of_observations_sees_the_last_four_steps_of_each_game(
+    mode: AutoresetMode, tmp_path: Path
+) -> None:
+    path, ends = tmp_path / "reward.dat", [7, 5]
+    torch.manual_seed(0)
+    network = RewardNet(SHAPE, 5, input="observation")
+    torch.nn.init.normal_(network.out.get_submodule("2").weight)  # type: ignore[arg-type]
+    model = RewardModel([Member(network.eval(), mean=0.0, std=1.0)], torch.device("cpu"))
+    save_reward_model(path, model, config={}, parents={}, results={})
+    env = PreferenceVectorEnv(vector(ends, mode), reward=path)
+    drive, observer = Drive(env, ends, mode), Observer(2, SHAPE, torch.device("cpu"))
+    for t in range(40):
+        frames = drive.observations.copy()
+        seen = observer.push(torch.from_numpy(frames), torch.from_numpy(drive.counts == 0)).numpy()
+        due = model.rewards(frames, np.zeros(2, int), seen)
+        if t == 20:  # after steps that the model did not see, it is as if the games began
+            env.switch_to_true_reward()
+        rewards, _, score, reset = drive.step()
+        if t < 20:
+            np.testing.assert_allclose(rewards, np.where(reset, 0, due), atol=1e-5)
+        else:
+            assert np.array_equal(rewards, score)
+    env.switch_to_predicted_reward()
+    frames = drive.observations.copy()
+    fresh = Observer(2, SHAPE, torch.device("cpu")).push(
+        torch.from_numpy(frames), torch.ones(2, dtype=torch.bool)
+    )
+    rewards, _, _, reset = drive.step()
+    due = model.rewards(frames, np.zeros(2, int), fresh.numpy())
+    np.testing.assert_allclose(rewards, np.where(reset, 0, due), atol=1e-5)
+
+
+def test_says_what_it_cannot_serve(tmp_path: Path) -> None:
+    mode = AutoresetMode.NEXT_STEP
+    for make, one in (
+        (PreferenceEnv, lambda kind: Counting(kind=kind)),
+        (PreferenceVectorEnv, lambda kind: gymnasium.vector.SyncVectorEnv([lambda: Counting(kind=kind)])),
+    ):
+        with pytest.raises(UserError, match=r"Counting shows no picture.*frame_fn"):
+            make(one("vector"), db=tmp_path)  # type: ignore[operator]
+        grey = make(one("picture"), tmp_path, None, lambda o: o[..., 0], record_prob=1)  # type: ignore[operator]
+        grey.reset()
+        with pytest.raises(UserError, match=r"frame_fn of Counting: expected pictures.*got uint8 \[44, 44\]"):
+            grey.step(np.array([2]) if make is PreferenceVectorEnv else 2)
+    envs = vector([7], mode)
+    envs.single_action_space = gymnasium.spaces.Box(-1, 1, (2,))
+    with pytest.raises(UserError, match=r"Counting cannot serve.*Discrete.*Box float32 \[2\]"):
+        PreferenceVectorEnv(envs, db=tmp_path)
+
+
+def test_pytorch_is_imported_only_with_a_model() -> None:
+    program = (
+        "import sys; from lib.reward.wrapper import PreferenceEnv; from lib.envs.moving_dot import MovingDotEnv; "
+        "env = PreferenceEnv(MovingDotEnv(), reward='/nowhere.dat'); env.reset(); env.step(0); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
