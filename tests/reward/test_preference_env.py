@@ -36,6 +36,11 @@ def sidecar_of(db: SegmentDB, name: str) -> Sidecar:
     return sidecar
 
 
+def by_model(env: PreferenceEnv | PreferenceVectorEnv) -> bool:
+    """As a function, since it may say another thing each time."""
+    return env.using_reward_from_predictor
+
+
 class Drive:
     """Plays a vector of `Counting` as a training loop does, whatever its autoreset mode, and knows what is due."""
 
@@ -245,7 +250,7 @@ def test_renders_only_what_is_recorded_or_judged(tmp_path: Path) -> None:
         ({"db": tmp_path, "reward": Reads(), "record_prob": 1.0}, 20),
     ):
         inner = Counting(ends=30, kind="vector", render_mode="rgb_array")
-        env = PreferenceEnv(inner, **options)  # type: ignore[arg-type]
+        env = PreferenceEnv(inner, **options)
         env.reset()
         for _ in range(20):
             env.step(2)
@@ -267,12 +272,12 @@ def test_a_model_may_come_late_and_be_replaced_while_it_pays(
         now[0] += 10
 
     assert pays() == 0
-    assert not env.using_reward_from_predictor
+    assert not by_model(env)
     model_that_pays(3, path)
     assert pays() == 0  # nobody has looked yet
     later()
     assert pays() == pytest.approx(3, abs=0.3)
-    assert env.using_reward_from_predictor
+    assert by_model(env)
     model_that_pays(-5, path)
     now[0] += 9
     assert pays() == pytest.approx(3, abs=0.3)
@@ -342,13 +347,13 @@ def test_wrappers_that_share_a_file_share_its_model(tmp_path: Path, monkeypatch:
 def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> None:
     env = PreferenceEnv(Counting(ends=1000), reward=Reads())
     env.reset()
-    assert env.using_reward_from_predictor
+    assert by_model(env)
     assert env.step(2)[1] == 0
     env.switch_to_true_reward()
-    assert not env.using_reward_from_predictor
+    assert not by_model(env)
     assert env.step(2)[1] == 2
     env.switch_to_predicted_reward()
-    assert env.using_reward_from_predictor
+    assert by_model(env)
     assert env.step(2)[1] == 2
     assert env.step(2)[4]["score"] == 4
 
@@ -356,12 +361,12 @@ def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> No
     waiting = PreferenceVectorEnv(vector([9], AutoresetMode.NEXT_STEP), reward=path, true_reward_first=True)
     waiting.reset()
     assert waiting.step(np.array([2]))[1].tolist() == [1]
-    assert not waiting.using_reward_from_predictor
+    assert not by_model(waiting)
 
     plain = PreferenceEnv(Counting(), db=tmp_path / "db")
     plain.reset()
     assert plain.step(2)[1] == 1
-    assert not plain.using_reward_from_predictor
+    assert not by_model(plain)
     with pytest.raises(UserError, match="Counting: expected reward="):
         plain.switch_to_predicted_reward()
     with pytest.raises(UserError, match="Counting: expected db="):
@@ -408,8 +413,8 @@ def test_says_what_it_cannot_serve(tmp_path: Path) -> None:
         (PreferenceVectorEnv, lambda kind: gymnasium.vector.SyncVectorEnv([lambda: Counting(kind=kind)])),
     ):
         with pytest.raises(UserError, match=r"Counting shows no picture.*frame_fn"):
-            make(one("vector"), db=tmp_path)  # type: ignore[operator]
-        grey = make(one("picture"), tmp_path, None, lambda o: o[..., 0], record_prob=1)  # type: ignore[operator]
+            make(one("vector"), db=tmp_path)
+        grey = make(one("picture"), tmp_path, None, lambda o: o[..., 0], record_prob=1)
         grey.reset()
         with pytest.raises(UserError, match=r"frame_fn of Counting: expected pictures.*got uint8 \[44, 44\]"):
             grey.step(np.array([2]) if make is PreferenceVectorEnv else 2)

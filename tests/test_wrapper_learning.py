@@ -1,0 +1,168 @@
+"""Other people's training code learns the moving dot from preferences alone, through the wrappers.
+
+The environments' own reward reaches the simulated teacher and nobody else. Each test fails when anything between the teacher's
+answers and the agent's reward stops teaching: an agent paid nothing, or the wrong step's reward, stays where chance puts it.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.vec_env import DummyVecEnv
+from torch import nn
+
+from lib.envs.moving_dot import MovingDotEnv, distance_from_middle
+from lib.preferences.teachers import label_with_teacher
+from lib.reward.config import FitConfig
+from lib.reward.fit import fit
+from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv
+
+pytestmark = pytest.mark.slow
+
+ENVS = 8
+Act = Callable[[np.ndarray], np.ndarray]
+
+dot = functools.partial(MovingDotEnv, size=48)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def vector() -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv([dot] * ENVS)
+
+
+@pytest.fixture(scope="module")
+def reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reward model fitted to 200 preferences between clips of a policy of chance."""
+    root = tmp_path_factory.mktemp("dot")
+    envs = PreferenceVectorEnv(vector(), db=root / "db", record_prob=0.2)
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    while envs.recorder.stored < 150:
+        envs.step(envs.action_space.sample())
+    label_with_teacher(root / "db", "score", 200)
+    fitted = fit(
+        FitConfig(dbs=[root / "db"], name="dot", out=root, runs=root / "runs", frame_stride=5, bf16=False)
+    )
+    return fitted.path
+
+
+def mean_distance(act: Act) -> float:
+    """How far the dot is from the middle, in pixels, on average over 16 games."""
+    envs = gymnasium.vector.SyncVectorEnv([dot] * 16)
+    frames, _ = envs.reset(seed=1000)
+    distances = []
+    for _ in range(100):
+        frames, *_ = envs.step(act(frames))
+        distances.append(distance_from_middle(frames).mean())
+    return float(np.mean(distances))
+
+
+@functools.cache
+def chance() -> float:
+    rng = np.random.default_rng(0)
+    distance = mean_distance(lambda frames: rng.integers(5, size=len(frames)))
+    assert 13 < distance < 20
+    return distance
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [(A2C, {"learning_rate": 1e-3}), (PPO, {"learning_rate": 1e-3, "n_steps": 64, "n_epochs": 4})],
+)
+def test_stable_baselines3_learns_from_preferences(
+    algorithm: type[A2C] | type[PPO], options: dict[str, Any], reward: Path
+) -> None:
+    live = LiveReward(reward)
+    envs = DummyVecEnv([lambda: PreferenceEnv(dot(), reward=live)] * ENVS)
+    model = algorithm("CnnPolicy", envs, gamma=0.9, ent_coef=0.01, seed=0, device="cpu", **options)
+    model.learn(4000)
+    taught = mean_distance(lambda frames: model.predict(frames)[0])
+    assert taught < 0.5 * chance(), f"chance {chance():.1f}, taught {taught:.1f} pixels"
+
+
+class Agent(nn.Module):
+    """Policy and value on one trunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(
+            *(nn.Conv2d(3, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(32 * 4 * 4, 128), nn.ReLU()),
+        )
+        self.actor, self.critic = nn.Linear(128, 5), nn.Linear(128, 1)
+
+    def forward(self, frames: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
+        hidden = self.trunk(frames.permute(0, 3, 1, 2) / 255)
+        return torch.distributions.Categorical(logits=self.actor(hidden)), self.critic(hidden).squeeze(-1)
+
+
+def train_in_one_file(
+    envs: gymnasium.vector.VectorEnv[Any, Any, Any], updates: int, steps: int = 32, seed: int = 0
+) -> Agent:
+    """PPO written out in a loop over rollouts, in CleanRL's manner: gymnasium's vectors, their info, next-step autoreset."""
+    torch.manual_seed(seed)
+    agent, gamma, lam = Agent(), 0.9, 0.95
+    optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5)
+    frames = torch.zeros(steps, ENVS, 48, 48, 3)
+    actions = torch.zeros(steps, ENVS)
+    logprobs, rewards, dones, values = torch.zeros(4, steps, ENVS)
+    next_frames, _ = envs.reset(seed=seed)
+    next_done = np.zeros(ENVS)
+    for _ in range(updates):
+        for t in range(steps):
+            frames[t], dones[t] = torch.tensor(next_frames), torch.tensor(next_done)
+            with torch.no_grad():
+                policy, values[t] = agent(frames[t])
+            actions[t] = policy.sample()
+            logprobs[t] = policy.log_prob(actions[t])
+            next_frames, paid, terminated, truncated, _ = envs.step(actions[t].long().numpy())
+            rewards[t], next_done = torch.tensor(paid), (terminated | truncated).astype(float)
+        with torch.no_grad():
+            next_value, after, advantages = (
+                agent(torch.tensor(next_frames).float())[1],
+                0.0,
+                torch.zeros(steps, ENVS),
+            )
+        following_done = torch.tensor(next_done)
+        for t in reversed(range(steps)):
+            alive = 1 - following_done
+            delta = rewards[t] + gamma * next_value * alive - values[t]
+            advantages[t] = after = delta + gamma * lam * alive * after
+            next_value, following_done = values[t], dones[t]
+        flat = [each.flatten(0, 1) for each in (frames, actions, logprobs, advantages, advantages + values)]
+        for _ in range(4):
+            for rows in torch.randperm(steps * ENVS).split(64):
+                f, a, old, advantage, target = (each[rows] for each in flat)
+                policy, value = agent(f)
+                ratio = (policy.log_prob(a) - old).exp()
+                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+                gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+                loss = -gain + 0.5 * (value - target).square().mean() - 0.01 * policy.entropy().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+                optimizer.step()
+    return agent
+
+
+def test_a_loop_in_cleanrls_style_learns_from_preferences(reward: Path) -> None:
+    envs = RecordEpisodeStatistics(PreferenceVectorEnv(vector(), reward=reward))
+    agent = train_in_one_file(envs, updates=20)
+    with torch.no_grad():
+        taught = mean_distance(lambda frames: agent(torch.tensor(frames).float())[0].sample().numpy())
+    assert taught < 0.5 * chance(), f"chance {chance():.1f}, taught {taught:.1f} pixels"
