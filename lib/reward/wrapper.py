@@ -62,7 +62,7 @@ class LiveReward:
         self,
         path: str | Path,
         dev: str = "cpu",
-        every: float = 10.0,
+        every: float = 1.0,
         wait: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -294,7 +294,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: environment with discrete actions.
         db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
-        reward: path of a reward model, looked at every ten seconds; or a `LiveReward`, which several wrappers may
+        reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
             share; or anything that judges frames and actions. None: the environment's own reward is paid.
         frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
             observation where it is an RGB picture, else `env.render()`.
