@@ -28,7 +28,10 @@ def picture_of(number: int, count: int) -> np.ndarray:
 
 
 class Counting(gymnasium.Env[Any, Any]):
-    """Scores 100 × its number + the step's count from 1, and ends after `ends` steps, odd games by truncation."""
+    """Scores 100 × its number + the step's count from 1, and ends after `ends` steps, odd games by truncation.
+
+    Its 20th step loses the first of three lives.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -46,13 +49,22 @@ class Counting(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._games += 1
         self._count = 0
-        return self._observe(), {}
+        return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         assert self.action_space.contains(np.int64(action))
         self._count += 1
         over, odd = self._count == self._ends, self._games % 2 == 1
-        return self._observe(), 100.0 * self._number + self._count, over and not odd, over and odd, {}
+        return (
+            self._observe(),
+            100.0 * self._number + self._count,
+            over and not odd,
+            over and odd,
+            self._info(),
+        )
+
+    def _info(self) -> dict[str, int]:
+        return {"lives": 3 - (self._count >= 20)}
 
     def render(self) -> np.ndarray:
         self.renders += 1

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ale_py
 import gymnasium
 import numpy as np
 import pytest
@@ -116,6 +117,8 @@ def test_segments_hold_what_belongs_together_and_cross_no_reset(
         sidecar = sidecar_of(db, name)
         assert np.array_equal(sidecar.scores, 100 * number + counts + 1)
         assert (sidecar.env_id, sidecar.num_actions, sidecar.policy) == ("Counting", 5, "p.dat")
+        over = int(sidecar.game_over.any())
+        assert np.flatnonzero(sidecar.life_lost).tolist() == ([19] if first == 0 else []) + [49] * over
         begins.append((number, first))
     # Games of 60 steps: one segment each. Of 100: two. Of 110: two, and ten steps in none.
     assert sorted(set(begins)) == [(0, 0), (1, 0), (1, 50), (2, 0), (2, 50)]
@@ -180,7 +183,7 @@ def test_a_single_environment_is_recorded_and_paid(tmp_path: Path) -> None:
         for count in range(60):
             observation, reward, _, _, info = env.step(2 + count % 5)
             assert reward == pytest.approx(300 + count + count % 5 / 100)
-            assert info == {"score": 301.0 + count}
+            assert info == {"lives": 3 - (count >= 19), "score": 301.0 + count}
             assert observation[0, 0, 1] == count + 1
     db = SegmentDB(tmp_path)
     assert [name[:2] for name in db.names] == ["03", "03"]
@@ -225,6 +228,29 @@ def test_frames_come_from_a_function_of_one_environments_observation(kind: Kind,
     for folder, number in (("vector", 1), ("single", 9)):
         db = SegmentDB(tmp_path / folder)
         assert np.array_equal(db.load(db.names[-1]).frames, [picture_of(number, t) for t in range(50)])
+
+
+def test_ales_own_vector_is_recorded(tmp_path: Path) -> None:
+    gymnasium.register_envs(ale_py)
+    shape = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1, "use_fire_reset": False}
+    envs = gymnasium.make_vec("ALE/Breakout-v5", 2, noop_max=0, maxpool=True, **shape)
+    env = PreferenceVectorEnv(envs, tmp_path, frame_fn=lambda stacked: stacked[-1], record_prob=1)
+    observations, _ = env.reset(seed=3)
+    frames, lost = [], []
+    for t in range(150):
+        frames.append(observations[0, -1].copy())
+        # Serves, then stands still, so that a ball is lost soon.
+        observations, *_, infos = env.step(np.full(2, t % 3 == 0).astype(int))
+        lost.append(infos["lives"][0])
+    db = SegmentDB(tmp_path)
+    assert (np.diff(lost) < 0).any()
+    for name in [name for name in db.names if name.startswith("00/")][:2]:
+        sidecar = sidecar_of(db, name)
+        begin = sidecar.step // 2
+        assert np.array_equal(db.load(name).frames, frames[begin : begin + 50])
+        fell = np.flatnonzero(np.diff([5, *lost])[begin : begin + 50] < 0)
+        assert np.array_equal(np.flatnonzero(sidecar.life_lost), fell)
+        assert sidecar.env_id == "ALE/Breakout-v5"
 
 
 def test_environments_in_processes_of_their_own(tmp_path: Path) -> None:
