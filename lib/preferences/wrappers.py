@@ -73,7 +73,7 @@ class Tape:
                     (len(score), 0, 0, 3), np.uint8
                 ),  # the recorder takes frames from `before` alone
                 score=score.astype(np.float32),
-                terminal=(terminated | life_lost) & ~reset,
+                terminal=terminated | life_lost,
                 truncated=truncated,
                 reset=reset,
             )

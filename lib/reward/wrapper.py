@@ -265,8 +265,9 @@ class _Preferences:
         from lib.reward.model import ObservingRewards
 
         self._adopted = model
-        self._judge = ObservingRewards(model, self._eye.num_envs).rewards
-        self._first[:] = True
+        self._judge = ObservingRewards(
+            model, self._eye.num_envs
+        ).rewards  # which has seen no step of any game
 
     def _close(self) -> None:
         if self._tape is not None:

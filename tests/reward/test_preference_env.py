@@ -206,6 +206,17 @@ def test_games_that_are_left_in_the_middle_are_in_no_segment(tmp_path: Path) -> 
     assert (db.load(db.names[0]).frames[:, 0, 0, 1] == np.arange(50)).all()
 
 
+def test_a_call_of_reset_takes_the_place_of_the_step_that_resets() -> None:
+    env = PreferenceVectorEnv(vector([3], AutoresetMode.NEXT_STEP), reward=Reads())
+    env.reset()
+    for _ in range(3):
+        _, _, terminated, truncated, _ = env.step(np.array([2]))
+    assert terminated | truncated
+    env.reset()
+    paid = [float(env.step(np.array([3]))[1][0]) for _ in range(5)]
+    assert paid == pytest.approx([0.01, 1.01, 2.01, 0, 0.01])
+
+
 @pytest.mark.parametrize("kind", ["dict", "vector"])
 def test_frames_come_from_a_function_of_one_environments_observation(kind: Kind, tmp_path: Path) -> None:
     def frame(observation: Any) -> np.ndarray:
