@@ -1,7 +1,8 @@
 """Other people's training code learns the moving dot from preferences alone, through the wrappers.
 
-The environments' own reward reaches the simulated teacher and nobody else. Each test fails when anything between the teacher's
-answers and the agent's reward stops teaching: an agent paid nothing, or the wrong step's reward, stays where chance puts it.
+The environments' own reward reaches the simulated teacher and nobody else. Each test fails when anything between the
+teacher's answers and the agent's reward stops teaching: an agent that is paid nothing, or the opposite, stays where
+chance puts it or goes further away. Over four seeds of everything, taught agents came to 2.4 to 6.5 pixels.
 """
 
 import functools
@@ -114,7 +115,7 @@ class Agent(nn.Module):
 def train_in_one_file(
     envs: gymnasium.vector.VectorEnv[Any, Any, Any], updates: int, steps: int = 32, seed: int = 0
 ) -> Agent:
-    """PPO written out in a loop over rollouts, in CleanRL's manner: gymnasium's vectors, their info, next-step autoreset."""
+    """PPO written out in a loop over rollouts, in CleanRL's manner: Gymnasium's vectors, next-step autoreset."""
     torch.manual_seed(seed)
     agent, gamma, lam = Agent(), 0.9, 0.95
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5)

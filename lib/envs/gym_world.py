@@ -23,7 +23,7 @@ VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
 def env_name(env: Environment | VectorEnvironment) -> str:
-    """What to call an environment, or those of a vector: by the registered id, or by the class where there is none."""
+    """What to call an environment, or those of a vector: its registered id, or its class where it has none."""
     if env.spec is not None:
         return env.spec.id
     inner = env.unwrapped

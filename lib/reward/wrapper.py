@@ -1,4 +1,4 @@
-"""Learning from preferences in other people's code: around Gymnasium environments, records clips and pays the learned reward."""
+"""Preferences in other people's training code: around Gymnasium environments, records clips, pays the learned reward."""
 
 import logging
 import time
@@ -277,9 +277,9 @@ class _Preferences:
 class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     """A single environment that is taught by preferences, whatever library trains on it.
 
-    It records 50-step segments into a DB, for the labelling page or a simulated teacher, and pays what a reward model makes of
-    each step in place of the environment's own reward, which goes to `info["score"]`. The model's file may come
-    later, and be replaced while it is used; until there is one, steps pay 0.
+    It records 50-step segments into a DB, for the labelling page or a simulated teacher, and pays what a reward model
+    makes of each step in place of the environment's own reward, which goes to `info["score"]`. The model's file may
+    come later, and be replaced while it is used; until there is one, steps pay 0.
 
     The learned reward is passed on as the model gives it, neither clipped nor reduced to its sign; switch off what
     clips above it (`AtariWrapper(..., clip_reward=False)`), or its size is lost. The wrapper belongs *below*

@@ -243,7 +243,13 @@ def test_frames_come_from_a_function_of_one_environments_observation(kind: Kind,
 
 def test_ales_own_vector_is_recorded(tmp_path: Path) -> None:
     gymnasium.register_envs(ale_py)
-    shape = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1, "use_fire_reset": False}
+    shape: dict[str, Any] = {
+        "img_height": 210,
+        "img_width": 160,
+        "grayscale": False,
+        "stack_num": 1,
+        "use_fire_reset": False,
+    }
     envs = gymnasium.make_vec("ALE/Breakout-v5", 2, noop_max=0, maxpool=True, **shape)
     env = PreferenceVectorEnv(envs, tmp_path, frame_fn=lambda stacked: stacked[-1], record_prob=1)
     observations, _ = env.reset(seed=3)
