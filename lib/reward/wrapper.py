@@ -71,7 +71,7 @@ class LiveReward:
         self._model: RewardModel | None = None
         self._read: tuple[int, int, int] | None = None  # of the file that was read last
         self._next = clock() + every
-        if not wait or self._changed():
+        if self._changed() or not wait:
             self._load()
 
     def model(self) -> "RewardModel | None":
