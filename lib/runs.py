@@ -45,6 +45,10 @@ _PACKAGES = ("torch", "numpy", "gymnasium", "ale-py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
 _STALE_MINUTES = 10
+_LINEAGE = ("config", "parents", "versions", "git_commit", "created", "steps", "results")
+_LINEAGE_BYTES = 1 << 20  # of all that a checkpoint's ancestors say; a generation takes some 5,000
+_LINEAGE_DEPTH = 100  # of dicts and lists; a generation takes two
+_LINEAGE_TEXT = 1000  # characters
 # Two-sided 95 % quantiles of Student's t for 1..5 degrees of freedom, where the expansion below is too coarse.
 _T_SMALL = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058)
 
@@ -350,6 +354,46 @@ def _describe(content: Any) -> str:
     if isinstance(content, dict) and content:
         return "a dict with the keys " + ", ".join(sorted(str(key)[:20] for key in content)[:5])
     return f"an empty {type(content).__name__}" if not content else f"a {type(content).__name__}"
+
+
+def lineage(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of how it came about, for a child to keep, so that this outlives the file.
+
+    Args:
+        content: As `load_checkpoint` returns it, from a file that may say anything.
+
+    Returns:
+        Its configuration, parents (with what they say of theirs), versions, commit, time, steps and results, as far as
+        it has them: dicts, lists, texts and numbers, of a bounded size and depth. What lies beyond is left out.
+    """
+    room = _LINEAGE_BYTES
+
+    def kept(value: Any, depth: int) -> Any:
+        """A copy, or _LEFT_OUT."""
+        nonlocal room
+        room -= 16 + (len(value) if isinstance(value, str) else 0)
+        if room < 0 or depth > _LINEAGE_DEPTH:
+            return _LEFT_OUT
+        if isinstance(value, Mapping):
+            items = (
+                (kept(key, depth), kept(item, depth + 1)) for key, item in value.items() if _is_scalar(key)
+            )
+            return {key: item for key, item in items if _LEFT_OUT not in (key, item)}
+        if isinstance(value, (list, tuple)):
+            return [item for item in (kept(item, depth + 1) for item in value) if item is not _LEFT_OUT]
+        return value if value is None or _is_scalar(value) else _LEFT_OUT
+
+    return dict(kept({key: content[key] for key in _LINEAGE if key in content}, 0))
+
+
+_LEFT_OUT = object()
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether it is a number, or a text of a length that a name or a path may have."""
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return isinstance(value, float) or (isinstance(value, str) and len(value) <= _LINEAGE_TEXT)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------

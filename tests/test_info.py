@@ -6,6 +6,7 @@ import pickle
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from lib import runs
 from lib.agent.info import family_tree
 from lib.cli import UserError
+from lib.preferences import labels
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import save_segment
 from tests.reward.clips import clip, grey_db
@@ -120,6 +122,43 @@ def test_a_policy_tells_of_its_policy_its_reward_model_its_dbs_and_who_labelled_
     ]
 
 
+def test_the_tree_is_whole_though_every_ancestor_is_gone(tmp_path: Path) -> None:
+    """Three rounds: each file keeps what its parents said of theirs."""
+    root = tmp_path / "root"
+    reward = {
+        "dbs": [
+            {
+                "db": "db",
+                "labels": 200,
+                "labellers": {"anna": 120, "seaquest teacher": 80},
+                "policies": {"v0": 9},
+            }
+        ],
+        "labels": 200,
+    }
+    made_reward = checkpoint(root / "reward-r.dat", "reward", reward, {"name": "r", "seed": 3})
+    path, parents = root / "v0.dat", {}
+    for version in range(4):
+        path = checkpoint(root / f"v{version}.dat", parents=parents, config={"seed": version}, steps=version)
+        parents = {
+            "policy": {"file": str(path), **runs.lineage(runs.load_checkpoint(path, "policy"))},
+            "reward": {"file": str(made_reward), **runs.lineage(runs.load_checkpoint(made_reward, "reward"))},
+        }
+    alone = path.rename(tmp_path / "v3.dat")
+    for file in root.iterdir():
+        file.unlink()
+    tree = family_tree(alone)
+    for version in (2, 1, 0):
+        assert f"finetuned from: {root}/v{version}.dat" in tree
+        assert f"seed {version}" in tree
+    assert tree.count("made 2026-01-02T03:04:05+00:00 by commit c0ffee") == 7, (
+        "four policies, three reward models"
+    )
+    assert tree.count("name r, seed 3") == 3
+    used = "200 of its labels were used by anna (120), seaquest teacher (80); recorded by v0 (9)"
+    assert tree.count(used) == 3
+
+
 def test_parents_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = grown(tmp_path)
     monkeypatch.chdir("/")
@@ -171,7 +210,8 @@ def test_records_within_records_end(tmp_path: Path) -> None:
     assert len(tree.splitlines()) < 2000
 
 
-def test_every_kind_of_artefact(tmp_path: Path) -> None:
+def test_every_kind_of_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "git_commit", lambda: "f00d")
     grown(tmp_path)
     trainer = checkpoint(tmp_path / "trainer.dat", "trainer", config={"seed": 4}, steps=5)
     assert family_tree(trainer).startswith(f"trainer {trainer}\n")
@@ -181,6 +221,7 @@ def test_every_kind_of_artefact(tmp_path: Path) -> None:
         assert tree.startswith(f"{artefact} {folder}\n")
         assert "6 segments" in tree
         assert "asked as: not said" in tree
+        assert "1 written by commit f00d" in tree
         assert tree.count("told of above") <= 1
 
     run = runs.make_run_dir(tmp_path / "runs", "a2c", "v9")
@@ -216,7 +257,19 @@ def test_a_segment_tells_of_its_game_and_its_recorder(tmp_path: Path) -> None:
     assert f"└─ recorded by: policy {policy}" in family_tree(path.with_name("1.dat"))
     assert "recorded by" not in family_tree(path.with_name("2.dat"))
     assert "does not say where it came from" in family_tree(path.with_name("3.dat"))
+    run = runs.make_run_dir(tmp_path / "runs", "a2c", "v7")
+    origin = {"run": str(run), "seed": "6", "git_commit": "c0ffee", "model": str(policy)}
+    traced = replace(one, sidecar=replace(one.sidecar, policy="v7", origin=origin))
+    save_segment(path.with_name("4.dat"), traced)
+    tree = family_tree(path.with_name("4.dat"))
+    assert f"run {run}, seed 6, git_commit c0ffee, model {policy}" in tree
+    assert "├" not in tree
+    assert f"└─ recorded by: {run}" in tree
+    assert f"   └─ finetuned from: policy {policy}" in tree
+    runs.write_config(run, {"name": "v7", "seed": 6})
+    assert f"└─ recorded by: run {run}" in family_tree(path.with_name("4.dat"))
     whole = family_tree(tmp_path / "db")
+    assert f"recorded by: run {run}" in whole
     assert "of Grey-v0 with 4 actions" in whole
     assert "no game named" in whole
     assert f"recorded by: policy {policy}" in whole

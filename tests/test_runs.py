@@ -105,6 +105,41 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     torch.testing.assert_close(other(torch.ones(4, 3)), net(torch.ones(4, 3)))
 
 
+def test_a_lineage_is_what_a_checkpoint_says_of_how_it_came_about(tmp_path: Path) -> None:
+    grandparent = {"file": "v0.dat", "config": {"seed": 0}, "steps": 5}
+    path = tmp_path / "v1.dat"
+    runs.save_checkpoint(path, "policy", {"steps": 9, "state_dict": {}}, {"seed": 1}, {"policy": grandparent})
+    content = runs.load_checkpoint(path, "policy")
+    assert runs.lineage(content) == {
+        "config": {"seed": 1},
+        "parents": {"policy": grandparent},
+        "steps": 9,
+        **{key: content[key] for key in ("versions", "git_commit", "created")},
+    }
+    assert runs.lineage({"kind": "policy", "bare": True, "state_dict": {}}) == {}
+
+
+def test_a_lineage_takes_only_plain_values() -> None:
+    odd = {"a": torch.ones(3), "b": b"x", "c": [1, None, object()], "d": (2.5, True), "e": 2**70, (1,): 1}
+    assert runs.lineage({"config": odd}) == {"config": {"c": [1, None], "d": [2.5, True]}}
+    assert runs.lineage({"config": torch.ones(3), "steps": 2**70, "created": "x" * 1001}) == {}
+
+
+def test_a_lineage_is_bounded_whatever_a_file_says(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"x": "y" * 900}
+    for _ in range(60):
+        shared = {"left": shared, "right": shared}  # 2⁶⁰ dicts to whoever follows each
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    wide = {str(number): "x" * 900 for number in range(100_000)}
+    for parents in (shared, deep, wide):
+        kept = runs.lineage({"config": {"seed": 1}, "parents": parents})
+        assert kept["config"] == {"seed": 1}
+        runs.save_checkpoint(tmp_path / "a.dat", "policy", {}, {}, {"policy": kept})
+        assert (tmp_path / "a.dat").stat().st_size < 4 << 20
+
+
 def test_checkpoint_of_a_view_is_small(tmp_path: Path) -> None:
     path = save(tmp_path / "a.dat", row=torch.zeros(1_000_000)[:2])
     assert path.stat().st_size < 100_000

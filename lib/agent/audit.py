@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lib.agent.actor_critic import sample_actions
-from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.checkpoints import check_actions, check_env_of_file, env_of, load_policy
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.cli import UserError
@@ -259,7 +259,9 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         )
     network, origin = load_policy(config.audit)
     db, db_env_id = judge_dbs(model, config.dbs)
-    env_id = db_env_id or origin.get("config", {}).get("env", "")
+    env_id = config.audit_env or db_env_id or env_of(origin)
+    if config.audit_env is None:
+        check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
     world = make_world(env_id, config.audit_games)
     try:
         check_actions(network, world.num_actions, config.audit, env_id)

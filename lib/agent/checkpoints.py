@@ -1,5 +1,6 @@
 """Policy checkpoints: one folder keeps the best by each criterion and the latest."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
-from lib.cli import UserError
+from lib.cli import UserError, one_line
 from lib.runs import check_weights, load_checkpoint, remove_stale, save_checkpoint
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
@@ -26,6 +27,38 @@ def load_policy(path: Path) -> tuple[PolicyNet, dict[str, Any]]:
     payload = load_checkpoint(path, "policy")
     network = policy_from_state(check_weights(payload.get("state_dict"), str(path)), str(path))
     return network, {} if payload.get("bare") else payload
+
+
+def env_of(origin: dict[str, Any]) -> str:
+    """The environment that a policy says it was trained in; "" where it says none.
+
+    Args:
+      origin: what the checkpoint says of itself, as `load_policy` returns it.
+    """
+    config = origin.get("config")
+    env_id = config.get("env") if isinstance(config, dict) else None
+    return env_id if isinstance(env_id, str) else ""
+
+
+def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
+    """Refuses an environment that a file names and that would have a module imported, `module:Name-v0`.
+
+    Nothing that a file names is run; whoever trusts it can name the environment themselves.
+
+    Args:
+      env_id: what it names.
+      path: the file, for the message.
+      flag: by which the environment can be named.
+
+    Raises:
+      UserError: it is such a one, and the module has not been imported anyway.
+    """
+    module, colon, _ = env_id.partition(":")
+    if colon and module not in sys.modules:
+        raise UserError(
+            f"{path}: names the environment {one_line(env_id[:200])}, and the module of that name is not imported for "
+            f"a file's sake; if you trust it, add {flag} {one_line(env_id[:200])}"
+        )
 
 
 def check_actions(network: PolicyNet, num_actions: int, path: Path, env_id: str) -> None:
@@ -134,7 +167,9 @@ class CheckpointFolder:
                 _, content = load_policy(self._root / link)
             except UserError:  # not there
                 continue
-            if content.get("steps", 0) > steps and content["config"].get("name") == name:
+            config = content.get("config")
+            ours = isinstance(config, dict) and config.get("name") == name
+            if ours and content.get("steps", 0) > steps:
                 self._written.add((self._root / link).resolve().name)
                 if link in (found := _criteria_of(content["evaluation"])):
                     self._best[link] = found[link]

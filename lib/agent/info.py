@@ -15,7 +15,7 @@ from typing import Any
 
 from lib.cli import UserError, one_line
 from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.segments import SegmentDB, SegmentError, load_segment
+from lib.preferences.segments import SegmentDB, SegmentError, Sidecar, load_segment
 from lib.runs import KINDS, format_mean, load_checkpoint
 
 _MAX_TEXT = 200  # characters of anything that a file says
@@ -232,7 +232,7 @@ class _Genealogist:
                 games["no game named (the original's format)"] += 1
             else:
                 games[f"{_said(sidecar.env_id)} with {sidecar.num_actions} actions"] += 1
-                policies[sidecar.policy] += 1
+                policies[sidecar.origin.get("run", sidecar.policy)] += 1
         policies.pop("", None)
         facts = [f"{len(names)} segments" + (f", {len(sampled)} of them read" if every > 1 else "")]
         facts += [f"of {game}" for game in games]
@@ -247,11 +247,23 @@ class _Genealogist:
         nodes = []
         for policy in policies:
             found = _find(policy, child)
-            if found is None or found.is_dir():
+            if found is None or (found.is_dir() and not (found / "config.json").is_file()):
                 nodes.append(Node(f"recorded by: the run {_said(policy)}"))
             else:
                 nodes += self._parent("recorded by", policy, child)
         return nodes
+
+    def _recorder(self, sidecar: Sidecar, path: Path) -> list[Node]:
+        """The run that recorded a segment, and what it came from."""
+        origin = sidecar.origin
+        if "run" not in origin:
+            return self._policies([sidecar.policy] if sidecar.policy else [], path)
+        parents = {
+            key: {"file": origin[of]}
+            for key, of in (("policy", "model"), ("reward", "reward"))
+            if of in origin
+        }
+        return self._parent("recorded by", {"file": origin["run"], "parents": parents}, path)
 
     def _labels(self, path: Path) -> Node:
         log = LabelLog(path)
@@ -263,6 +275,7 @@ class _Genealogist:
         if log.problems:
             facts.append(f"{len(log.problems)} lines cannot be read")
         facts += _labellers(labels)
+        facts += _commits(labels)
         asked = Counter(label.strategy or "not said" for label in labels)
         if asked:
             facts.append(
@@ -292,10 +305,12 @@ class _Genealogist:
             f"of {_said(sidecar.env_id)} with {sidecar.num_actions} actions, score {sidecar.scores.sum():g}"
         )
         facts.append(f"begun at step {sidecar.step} of the run that recorded it")
+        if sidecar.origin:
+            facts.append(_settings(sidecar.origin, sidecar.origin))
         return Node(
             f"segment {_said(str(path))}",
             facts,
-            self._policies([sidecar.policy] if sidecar.policy else [], path),
+            self._recorder(sidecar, path),
         )
 
 
@@ -384,6 +399,9 @@ def _used(record: Mapping[str, Any]) -> str:
     if isinstance(people, Mapping):
         people = [f"{name} ({count})" for name, count in people.items()]
     by = " by " + ", ".join(map(_said, people[:20])) if isinstance(people, list) and people else ""
+    policies = record.get("policies")
+    if isinstance(policies, Mapping) and policies:
+        by += "; recorded by " + ", ".join(f"{_said(k)} ({_said(v)})" for k, v in list(policies.items())[:20])
     return f"{_said(record.get('labels', '?'))} of its labels were used{by}"
 
 
@@ -400,6 +418,12 @@ def _labellers(labels: Iterable[Label]) -> list[str]:
     if len(counts) > 20:
         facts.append(f"and by {len(counts) - 20} others")
     return facts
+
+
+def _commits(labels: Iterable[Label]) -> list[str]:
+    """Which code wrote the labels, where they say it."""
+    counts = Counter(label.commit for label in labels if label.commit)
+    return [f"{count} written by commit {_said(commit)}" for commit, count in counts.most_common(5)]
 
 
 def _when(seconds: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import ptan
 import torch
 
-from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.checkpoints import check_actions, check_env_of_file, env_of, load_policy
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
@@ -98,7 +98,9 @@ def play(config: PlayConfig) -> None:
     assert config.model is not None
     device = resolve_device(config.dev)
     network, origin = load_policy(config.model)
-    env_id = config.env or origin.get("config", {}).get("env", _DEFAULT_ENV)
+    env_id = config.env or env_of(origin) or _DEFAULT_ENV
+    if config.env is None:
+        check_env_of_file(env_id, config.model, "--env")
     world = make_world(env_id, num_envs=1)
     frame_shape, num_actions = world.frame_shape, world.num_actions
     world.close()

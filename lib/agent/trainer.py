@@ -37,8 +37,10 @@ from lib.runs import (
     Stopped,
     format_count,
     format_duration,
+    git_commit,
     has_fast_bf16,
     held,
+    lineage,
     load_state,
     make_run_dir,
     mean_interval,
@@ -46,6 +48,7 @@ from lib.runs import (
     resolve_device,
     save_state,
     set_random_state,
+    versions,
     write_config,
 )
 
@@ -474,7 +477,7 @@ def train(config: TrainConfig) -> Path | None:
         if start is not None and config.model is not None:
             network, origin = start
             check_actions(network, world.num_actions, config.model, config.env)
-            parents["policy"] = {"file": str(config.model), "steps": origin.get("steps")}
+            parents["policy"] = {"file": str(config.model), **lineage(origin)}
         else:
             network = PolicyNet(world.num_actions)
         if reward is not None and config.reward is not None:
@@ -510,6 +513,10 @@ def train(config: TrainConfig) -> Path | None:
             run_dir = config.resume
         kept_config = dataclasses.asdict(config) | {"resume": None}
         write_config(run_dir, kept_config, resumed=config.resume is not None)
+        if recorder is not None:
+            made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
+            made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
+            recorder.origin = {name: str(value) for name, value in made_by.items() if value not in (None, "")}
         steps, updates, examined, next_eval = 0, 0, 0, config.eval_every
         if state is not None:
             steps, updates, examined = state["steps"], state["updates"], state["examined"]

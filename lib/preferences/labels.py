@@ -11,11 +11,12 @@ import logging
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError
+from lib.runs import git_commit
 
 UNDO = "u-"
 """First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
@@ -47,6 +48,7 @@ class Label:
     repeat: bool = False  # a consistency check
     cancelled: bool = False  # undoes the labeller's last word on this pair
     id: str | None = None  # of the vote, so that one sent twice is written once
+    commit: str | None = field(default=None, compare=False)  # of the code that wrote the line
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -119,12 +121,14 @@ class LabelLog:
     def append(self, label: Label) -> None:
         """Put a label on disk; it is there for good when this returns, and not at all if it raises.
 
+        Which commit of the code wrote it is put beside it.
+
         Raises:
             ValueError: a field has a wrong type or value.
             UserError: the path is no regular file.
             OSError: it could not be written (disk full, read-only, the database is gone).
         """
-        values = {key: getattr(label, key) for key in _KEYS}
+        values = {key: getattr(label, key) for key in _KEYS} | {"commit": git_commit() or None}
         wrong = _wrong(values)
         if wrong:
             raise ValueError(f"label not saved: {wrong}")
@@ -236,7 +240,7 @@ def _wrong(values: dict[str, Any]) -> str | None:
             return f"{key} must be a segment's name"
     if "label" not in values or not _is_one_of(values["label"], (0, 1, 2)):
         return "label must be 0, 1, 2 or null"
-    for key in ("annotator", "teacher", "flag", "strategy", "id"):
+    for key in ("annotator", "teacher", "flag", "strategy", "id", "commit"):
         if values.get(key) is not None and not _is_text(values[key]):
             return f"{key} must be text"
     if not _is_one_of(values.get("left"), (1, 2)):

@@ -44,6 +44,8 @@ class SegmentRecorder:
     Attributes:
         steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.
         policy: checkpoint the recording policy came from; it may change while recording.
+        origin: short texts by name that say more of where segments come from, such as the run, its seed and the
+            commit of the code; it may change as well.
         recording: bool [B], environments whose frame the next `before` stores. Where none is set, frames may be
             anything.
         stored: segments saved by this recorder.
@@ -80,6 +82,7 @@ class SegmentRecorder:
     ) -> None:
         self.steps = 0
         self.policy = policy
+        self.origin: dict[str, str] = {}
         self.recording = np.zeros(num_envs, bool)
         self.stored = 0
         self.stored_bytes = 0
@@ -229,6 +232,7 @@ class SegmentRecorder:
             num_actions=self._num_actions,
             policy=recording.policy,
             step=recording.step,
+            origin=self.origin,
         )
         segment = Segment(recording.frames, recording.actions, sidecar)
         number = self._first_number + recording.step

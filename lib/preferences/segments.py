@@ -16,7 +16,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,6 +38,7 @@ _VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD = 4096  # bytes; the shape is among the first hundred
 _MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its frames: 250 KB at most, and a few texts
+_MAX_ORIGIN = 20  # texts
 _MAX_FRAME = 2**20  # bytes; picklers begin a new frame after 64 KiB, and leave long bytes outside of frames
 _FOLDER = re.compile(r"[0-9]{2,}")
 _NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
@@ -66,6 +67,7 @@ class Sidecar:
     num_actions: int
     policy: str  # checkpoint the recording policy came from, "" when it has none
     step: int  # training step at which the recording began
+    origin: dict[str, str] = field(default_factory=dict)  # the run, seed, commit, … it was recorded by
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def _to_plain(segment: Segment) -> dict[str, object]:
             "num_actions": sidecar.num_actions,
             "policy": sidecar.policy,
             "step": sidecar.step,
+            "origin": dict(sidecar.origin),
         },
     }
 
@@ -274,6 +277,7 @@ def _from_plain(plain: object) -> Segment:
             num_actions=_field(sidecar, "num_actions", int),
             policy=_field(sidecar, "policy", str),
             step=_field(sidecar, "step", int),
+            origin=sidecar.get("origin", {}),  # files of before it was kept
         ),
     )
 
@@ -354,10 +358,20 @@ def _check(segment: Segment) -> None:
             raise _Bad("env_id and policy must be str")
         if type(sidecar.step) is not int or sidecar.step < 0:
             raise _Bad("step must be an int of at least 0")
+        if not _is_origin(sidecar.origin):
+            raise _Bad(f"origin must be at most {_MAX_ORIGIN} short texts by name")
     if segment.actions.min() < 0 or segment.actions.max() >= limit:
         raise _Bad(
             f"actions must be 0 to {limit - 1}, are {segment.actions.min()} to {segment.actions.max()}"
         )
+
+
+def _is_origin(origin: object) -> bool:
+    return (
+        type(origin) is dict
+        and len(origin) <= _MAX_ORIGIN
+        and all(type(text) is str and len(text) <= 1000 for part in origin.items() for text in part)
+    )
 
 
 # --- The unpickler --------------------------------------------------------------------------------------------

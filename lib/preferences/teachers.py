@@ -342,7 +342,7 @@ def label_with_teacher(
                     query.sample2,
                     said,
                     teacher=teacher,
-                    parameters=simulated.parameters(),
+                    parameters={**simulated.parameters(), "seed": seed},
                     time=time.time(),
                     strategy=query.strategy,
                 )

@@ -93,6 +93,9 @@ class FitConfig:
         metavar="POLICY",
         help="play this policy and show where the reward model is out of its data (needs --ensemble)",
     )
+    audit_env: str | None = flag(
+        default=None, help="environment that --audit plays; by default that of the segments"
+    )
     audit_games: int = flag(default=4, min=1, help="environments that --audit plays")
     judge: Path | None = flag(
         default=None, metavar="REWARD", help="audit this reward model instead of fitting one"

@@ -1,6 +1,6 @@
 """Labelled pairs as arrays: what a fit reads, and how it is split."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,8 +220,17 @@ def load_preferences(
                 db_of.append(number)
                 at_random.append(random)
                 used += 1
-        labellers = sorted(set(map(labeller_of, labels)))
-        parents.append({"db": str(path), "labels": used, "labellers": labellers})
+        people = Counter(map(_named, kept[len(kept) - used :]))
+        sidecars = (store.sidecar(number) for number in index.values())
+        policies = Counter(sidecar.policy for sidecar in sidecars if sidecar and sidecar.policy)
+        parents.append(
+            {
+                "db": str(path),
+                "labels": used,
+                "labellers": dict(people.most_common()),
+                "policies": dict(policies.most_common()),
+            }
+        )
     if num_actions is not None:
         if num_actions < store.num_actions:
             raise UserError(
@@ -246,6 +255,11 @@ def load_preferences(
 def labeller_of(label: Label) -> str:
     """The name of the person or the simulated teacher who gave a label."""
     return label.annotator or label.teacher or "unknown"
+
+
+def _named(label: Label) -> str:
+    """Who gave a label, for the record: a teacher is not to be taken for a person."""
+    return f"{label.teacher} teacher" if label.teacher and not label.annotator else labeller_of(label)
 
 
 def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:

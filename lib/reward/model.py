@@ -14,7 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from lib.cli import UserError
 from lib.envs.observation import SIZE, STACK, Observer, grey_resize_cpu, stacked_clip
 from lib.reward.masks import Mask
-from lib.runs import check_weights, load_checkpoint, save_checkpoint
+from lib.runs import check_weights, lineage, load_checkpoint, save_checkpoint
 
 INPUTS = ("frame", "observation")
 """What a reward network may see: the colour frame and the action, or the policy's observation alone."""
@@ -420,7 +420,7 @@ def load_reward_model(
             )
             for member in payload["members"]
         ]
-        origin = {key: payload[key] for key in ("parents", "created", "git_commit") if key in payload}
+        origin = lineage(payload)
     if pessimism and len(members) == 1:
         raise UserError(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "

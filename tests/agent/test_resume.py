@@ -16,6 +16,7 @@ from lib.agent import trainer
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.info import family_tree
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector
 from lib.agent.trainer import train, update
@@ -68,10 +69,15 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finetuned")
     torch.manual_seed(0)
     CheckpointFolder(root).save(
-        PolicyNet(5), 1, Evaluation(np.ones(1), np.ones(1), {}), {}, {}, evaluated=False
+        PolicyNet(5),
+        1,
+        Evaluation(np.ones(1), np.ones(1), {}),
+        {"seed": 7},
+        {"policy": {"file": "v0.dat", "config": {"seed": 5}}},
+        evaluated=False,
     )
     members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
-    save_reward_model(root / "reward.dat", RewardModel(members, CPU), {}, {}, {})
+    save_reward_model(root / "reward.dat", RewardModel(members, CPU), {"seed": 9}, {}, {})
     flags = {
         "model": root / "latest.dat",
         "reward": root / "reward.dat",
@@ -80,6 +86,22 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     train(dot(root, kl=0.1, kl_target=0.01, kl_horizon=10, critic_warmup=1, lr=0.02, **flags))
     return root
+
+
+def test_a_finetune_says_all_that_it_came_from_though_that_is_gone(root: Path) -> None:
+    for gone in ("latest.dat", "reward.dat"):
+        (root / gone).unlink()
+    saved = runs.load_checkpoint(root / "save" / "latest.dat", "policy")
+    policy, reward = saved["parents"]["policy"], saved["parents"]["reward"]
+    assert policy["config"] == {"seed": 7}
+    assert policy["parents"] == {"policy": {"file": "v0.dat", "config": {"seed": 5}}}
+    assert reward["config"] == {"seed": 9}
+    for parent in (policy, reward):
+        assert parent["versions"] == runs.versions()
+        assert parent["git_commit"] == runs.git_commit()
+    tree = family_tree(root / "save" / "latest.dat")
+    assert "seed 7" in tree
+    assert "seed 5" in tree
 
 
 @pytest.fixture
@@ -145,6 +167,12 @@ def test_a_run_goes_on_with_other_games_the_same_reference_and_no_segment_overwr
     assert after["kl_coef"] != before["kl_coef"]
     db = SegmentDB(root / "db")
     assert db.refresh() > len(segments)
+    sidecar = db.load(db.names[0]).sidecar
+    assert sidecar is not None
+    assert sidecar.origin["run"].endswith(run_in(root).name)
+    assert sidecar.origin["seed"] == "0"
+    assert sidecar.origin["model"].endswith("latest.dat")
+    assert sidecar.origin.get("git_commit", "") == runs.git_commit()
     assert all(path.read_bytes() == content for path, content in segments.items())
     assert "going on after 40 steps; the games begin anew" in capsys.readouterr().out
 

@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from lib.cli import UserError
+from lib.preferences import labels as labels_module
 from lib.preferences.labels import UNDO, Label, LabelLog, answers, current
+from lib.runs import git_commit
 
 A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"
 FULL = Label(
@@ -38,6 +40,7 @@ FULL = Label(
     True,
     True,
     "vote-1",
+    git_commit() or None,
 )
 
 
@@ -76,8 +79,22 @@ def test_a_line_has_the_names_of_the_fields_and_leaves_out_what_is_not_said(log:
     log.append(Label(A, B, None, teacher="score"))
     log.append(FULL)
     first, second = log.path.read_text().splitlines()
-    assert json.loads(first) == {"sample1": A, "sample2": B, "label": None, "teacher": "score"}
+    made_by = {"commit": FULL.commit} if FULL.commit else {}
+    assert json.loads(first) == {"sample1": A, "sample2": B, "label": None, "teacher": "score", **made_by}
     assert json.loads(second) == dataclasses.asdict(FULL)
+
+
+def test_a_line_says_which_code_wrote_it_whatever_its_label_said(
+    log: LabelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labels_module, "git_commit", lambda: "c0ffee")
+    log.append(Label(A, B, 1, commit="older"))
+    (label,) = log.read()
+    assert label.commit == "c0ffee"
+    assert label == Label(A, B, 1), "what was said is the same"
+    monkeypatch.setattr(labels_module, "git_commit", lambda: "")
+    log.append(Label(A, B, 2))
+    assert "commit" not in json.loads(log.path.read_text().splitlines()[1])
 
 
 def test_no_file_is_no_label(log: LabelLog) -> None:

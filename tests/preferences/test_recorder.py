@@ -57,6 +57,7 @@ def first_steps(db: Path) -> dict[str, int]:
 
 def test_a_segment_holds_what_the_actions_were_chosen_on_and_led_to(tmp_path: Path) -> None:
     recorder = make(tmp_path / "new" / "db")
+    recorder.origin = {"run": "runs/x", "seed": "0"}
     play(recorder, 120, terminals={(1, 20), (1, 120)})
     recorder.close()
     db = SegmentDB(tmp_path / "new" / "db")
@@ -78,6 +79,7 @@ def test_a_segment_holds_what_the_actions_were_chosen_on_and_led_to(tmp_path: Pa
         assert segment.sidecar.env_id == "Scripted-v0"
         assert segment.sidecar.num_actions == 200
         assert segment.sidecar.policy == "model.dat"
+        assert segment.sidecar.origin == {"run": "runs/x", "seed": "0"}
         assert segment.sidecar.step == 3 * t[0]
 
 

@@ -363,6 +363,10 @@ WRONG: list[tuple[str, Callable[[dict[Any, Any]], object], str]] = [
     ("env type", lambda p: p["sidecar"].update(env_id=3), "env_id must be str"),
     ("no actions", lambda p: p["sidecar"].update(num_actions=0), "num_actions must be 1 to"),
     ("many actions", lambda p: p["sidecar"].update(num_actions=10**9), "num_actions must be 1 to"),
+    ("origin type", lambda p: p["sidecar"].update(origin=["v0"]), "origin must be at most 20 short texts"),
+    ("origin nested", lambda p: p["sidecar"].update(origin={"a": {"b": "c"}}), "origin must be"),
+    ("origin long", lambda p: p["sidecar"].update(origin={"a": "x" * 1001}), "origin must be"),
+    ("origin many", lambda p: p["sidecar"].update(origin={str(n): "" for n in range(21)}), "origin must be"),
     ("step negative", lambda p: p["sidecar"].update(step=-1), "step must be"),
     ("key", lambda p: p.setdefault(1, 2), "dict with a key that is no text"),
 ]
@@ -376,6 +380,22 @@ def test_wrong_content_is_refused(
     assert_same(load_segment(write(tmp_path, packed(plain))), segment)
     change(plain)
     assert expected in reason(tmp_path, packed(plain))
+
+
+def test_where_a_segment_comes_from_is_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
+    assert segment.sidecar is not None
+    origin = {"run": "runs/1-a2c-v0", "seed": "3", "git_commit": "c0ffee"}
+    told = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, origin=origin))
+    save_segment(tmp_path / "1.dat", told)
+    read = load_segment(tmp_path / "1.dat")
+    assert read.sidecar is not None
+    assert read.sidecar.origin == origin
+    plain = plain_of(told)
+    del plain["sidecar"]["origin"]  # type: ignore[attr-defined]  # as in files of before
+    older = load_segment(write(tmp_path, packed(plain)))
+    assert_same(older, segment)
+    assert older.sidecar is not None
+    assert older.sidecar.origin == {}
 
 
 def test_unknown_keys_are_tolerated(tmp_path: Path, segment: Segment) -> None:

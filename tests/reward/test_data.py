@@ -78,7 +78,32 @@ def test_labels_of_several_people_all_count(tmp_path: Path) -> None:
     add_labels(tmp_path, [(a, b, 2)], "bob")
     data = load_preferences([tmp_path], 100)
     assert brightness(data) == [(50, 100, 1), (50, 100, 0)]
-    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": ["ann", "bob"]}]
+    people = {"ann": 1, "bob": 1}
+    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": people, "policies": {}}]
+
+
+def test_a_db_is_remembered_with_who_labelled_how_much_and_whose_play_it_shows(tmp_path: Path) -> None:
+    played = [(50, "v0"), (100, "v1"), (150, "v1"), (200, "")]
+    names = []
+    for number, (grey, policy) in enumerate(played):
+        one = clip(grey)
+        assert one.sidecar is not None
+        sidecar = dataclasses.replace(one.sidecar, policy=policy)
+        names.append(save(tmp_path, number, dataclasses.replace(one, sidecar=sidecar)))
+    a, b, c, d = names
+    add_labels(tmp_path, [(a, b, 1), (a, c, 1), (b, c, None)], "ann")
+    add_labels(tmp_path, [(a, d, 2), ("gone", a, 1)], "seaquest")
+    log = LabelLog(tmp_path / "labels.json")
+    log.append(Label(b, d, 0, teacher="seaquest"))
+    log.append(Label(b, d, 0))
+    assert load_preferences([tmp_path], 100).parents == [
+        {
+            "db": str(tmp_path),
+            "labels": 5,
+            "labellers": {"ann": 2, "seaquest": 1, "seaquest teacher": 1, "unknown": 1},
+            "policies": {"v1": 2, "v0": 1},
+        }
+    ]
 
 
 def test_two_databases_with_the_same_names(tmp_path: Path) -> None:
@@ -417,7 +442,7 @@ def test_labels_can_be_filtered_by_who_gave_them(tmp_path: Path, kwargs: dict) -
     labelled_by_two(tmp_path)
     data = load_preferences([tmp_path], 100, **kwargs)
     assert brightness(data) == [(50, 100, 0), (100, 150, 0)]
-    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": ["ann"]}]
+    assert data.parents == [{"db": str(tmp_path), "labels": 2, "labellers": {"ann": 2}, "policies": {}}]
 
 
 @pytest.mark.parametrize("kwargs", [{"weights": {"eve": 2}}, {"only": ["eve"]}])

@@ -89,9 +89,10 @@ def test_pays_mean_zero_and_standard_deviation_one_over_the_segments(fitted: Pat
 
 def test_the_checkpoint_says_where_it_comes_from(fitted: Path, db: Path) -> None:
     content = torch.load(fitted, weights_only=True)
+    count = len(load_preferences([db], 100).pairs)
     assert content["parents"] == {
-        "dbs": [{"db": str(db), "labels": content["parents"]["labels"], "labellers": ["unknown"]}],
-        "labels": len(load_preferences([db], 100).pairs),
+        "dbs": [{"db": str(db), "labels": count, "labellers": {"unknown": count}, "policies": {}}],
+        "labels": count,
     }
     assert content["config"]["epochs"] == 12
     assert (content["frame_shape"], content["num_actions"]) == ([48, 48, 3], 4)

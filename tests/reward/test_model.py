@@ -316,7 +316,12 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     loaded = load_reward_model(path)
     assert (loaded.frame_shape, loaded.num_actions) == (SMALL, 4)
     assert (loaded.members[0].mean, loaded.members[0].std) == (0.25, 3.0)
-    assert loaded.origin["parents"] == {"labels": 7}
+    assert loaded.origin == {
+        "config": {"lr": 0.1},
+        "parents": {"labels": 7},
+        "results": {"held_out_loss": 0.5},
+        **{key: content[key] for key in ("versions", "git_commit", "created")},
+    }
     frames, actions = steps(5)
     assert torch.equal(loaded.pay(frames, actions), model.pay(frames, actions))
 
