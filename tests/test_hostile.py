@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from lib.agent.checkpoints import load_policy
+from lib.agent.checkpoints import check_env_of_file, load_policy
 from lib.agent.network import PolicyNet
+from lib.agent.play import play
+from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
 from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
 from lib.runs import save_checkpoint
@@ -139,6 +141,33 @@ def test_policies_with_wrong_content_are_refused(tmp_path: Path, name: str) -> N
         load_policy(path)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("config", [None, [1], "x", 3, {"env": 5}, {"env": ""}, {1: 2}], ids=repr)
+def test_a_policy_whose_configuration_is_none_is_played_in_the_default_environment(
+    tmp_path: Path, config: Any
+) -> None:
+    path = tmp_path / "p.dat"
+    torch.save({"kind": "policy", "format_version": 1, "state_dict": WEIGHTS, "config": config}, path)
+    with pytest.raises(UserError, match="a policy of 4 actions, but SeaquestNoFrameskip-v4 has 18"):
+        play(PlayConfig(model=path))
+
+
+def test_no_module_is_imported_for_a_files_sake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium imports the first half of an environment named module:Name-v0."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
+    path, env = tmp_path / "p.dat", "planted:Name-v0"
+    save_checkpoint(path, "policy", {"state_dict": WEIGHTS}, {"env": env}, {})
+    with pytest.raises(UserError, match=f"p.dat: names the environment {env}, .*add --env {env}"):
+        play(PlayConfig(model=path))
+    with pytest.raises(UserError, match=r"db: names the environment planted:Name-v0, .*add --audit-env"):
+        check_env_of_file(env, tmp_path / "db", "--audit-env")
+    assert not (tmp_path / "mark").exists()
+    with pytest.raises(UserError, match="no environment"):
+        play(PlayConfig(model=path, env=env))  # named by whoever plays, it is
+    assert (tmp_path / "mark").exists()
+    check_env_of_file("lib.envs.moving_dot:MovingDot-v0", path, "--env")  # is imported anyway
 
 
 WRONG: dict[str, list[Any]] = {

@@ -131,8 +131,9 @@ def test_what_cannot_be_audited_is_refused_before_the_fit(db: Path, tmp_path: Pa
         check_audit(config(db, tmp_path, audit=player, judge=single.path, ensemble=3))
 
 
+@pytest.mark.parametrize("env_id", ["MovingDot-v0", "elsewhere:Dot-v0"])
 def test_the_door_audits_a_model_that_exists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, env_id: str
 ) -> None:
     monkeypatch.setattr(audit_module, "WINDOWS", 4)
     world = make_world("MovingDot-v0", 1)
@@ -142,7 +143,7 @@ def test_the_door_audits_a_model_that_exists(
     segments.mkdir()
     names = []
     for number in range(11):
-        segment = clip(20 * number, size=side, num_actions=num_actions, env_id="MovingDot-v0")
+        segment = clip(20 * number, size=side, num_actions=num_actions, env_id=env_id)
         names.append(save(segments, number, segment))
     (segments / "labels.json").write_text(
         "".join(f'{{"sample1": "{a}", "sample2": "{b}", "label": 2}}\n' for a, b in itertools.pairwise(names))
@@ -152,7 +153,12 @@ def test_the_door_audits_a_model_that_exists(
     player = policy(tmp_path / "policy.dat", num_actions)
     door = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
     arguments = ["--judge", fit.path, "--audit", player, "--audit-games", "2", "-n", "dot", "-o", tmp_path]
-    door["main"]([*map(str, arguments), "--runs", str(tmp_path / "runs"), str(segments)])
+    line = [*map(str, arguments), "--runs", str(tmp_path / "runs"), str(segments)]
+    if env_id != "MovingDot-v0":
+        with pytest.raises(UserError, match=r"db: names the environment elsewhere:Dot-v0, .*add --audit-env"):
+            door["main"](line)
+        line += ["--audit-env", "MovingDot-v0"]
+    door["main"](line)
     said = capsys.readouterr().out
     # Games take 100 steps, and one more in which the action is ignored.
     assert "on 398 steps" in said
