@@ -137,7 +137,8 @@ def test_the_tree_is_whole_though_every_ancestor_is_gone(tmp_path: Path) -> None
         "labels": 200,
     }
     made_reward = checkpoint(root / "reward-r.dat", "reward", reward, {"name": "r", "seed": 3})
-    path, parents = root / "v0.dat", {}
+    path = root / "v0.dat"
+    parents: dict[str, Any] = {}
     for version in range(4):
         path = checkpoint(root / f"v{version}.dat", parents=parents, config={"seed": version}, steps=version)
         parents = {

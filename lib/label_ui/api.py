@@ -22,6 +22,7 @@ from lib.label_ui.messages import (
     DoubtsReply,
     Id,
     JudgedReply,
+    Leave,
     Offer,
     Said,
     Session,
@@ -97,6 +98,10 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     @app.post("/api/undo")
     def undo(undo: Undo) -> UndoReply:
         return desk.undo(undo)
+
+    @app.post("/api/leave", status_code=204)
+    def leave(leaving: Leave) -> None:
+        desk.leave(leaving.page)
 
     @app.get("/api/history")
     def history(

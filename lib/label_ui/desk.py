@@ -247,6 +247,11 @@ class Desk:
             self._write(dataclasses.replace(line, id=undo.id))
             return reply("undone")
 
+    def leave(self, page: str) -> None:
+        """A page was closed: what it held may go to others at once. It may come back, as after a reload."""
+        with self._lock:
+            self._leases.lapse(page)
+
     def history(self, labeller: str, before: str | None, limit: int) -> list[Said]:
         """A labeller's answers that can be undone, oldest first.
 

@@ -61,6 +61,12 @@ class Undo(BaseModel):
     """Id of the vote to take back."""
 
 
+class Leave(BaseModel):
+    """A page is closed, or left for another one."""
+
+    page: Id
+
+
 class Standing(BaseModel):
     """Where a labeller and the DB stand."""
 

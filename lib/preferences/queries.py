@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -162,6 +162,12 @@ class Leases:
         lease = self._by_id.pop(id, None)
         if lease is not None and self._by_pair.get(lease.query.pair) == id:
             del self._by_pair[lease.query.pair]
+
+    def lapse(self, holder: str) -> None:
+        """Lets the leases of a holder run out at once; who comes back before somebody else has a pair has it again."""
+        now = self._clock()
+        for lease in self.held_by(holder):
+            self._by_id[lease.id] = replace(lease, expires=now)
 
     def held_by(self, holder: str) -> list[Lease]:
         """The leases of one holder, oldest first, those that ran out included."""

@@ -15,6 +15,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, syn
 from lib.preferences.segments import Segment, Sidecar, save_segment
 from tests.browser.site import Site
 
+PATIENCE = 30_000
+"""Milliseconds for what takes a moment on a quiet machine: answers that failed are sent again after up to 8 s, and a
+request is given up after 5."""
+
 READY = "[data-answer='1'][aria-disabled='false']"
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _FLAGS = [
@@ -146,7 +150,7 @@ class Tab:
         return self
 
     def ready(self) -> None:
-        self.page.wait_for_selector(READY, timeout=15_000)
+        self.page.wait_for_selector(READY, timeout=PATIENCE)
         self.page.wait_for_timeout(170)  # an answer this soon after a pair appears would not be taken
 
     def press(self, *keys: str) -> None:
@@ -166,22 +170,27 @@ class Tab:
     def status(self) -> str:
         return self.page.locator("#status").inner_text()
 
-    def wait_status(self, text: str) -> None:
+    def wait_status(self, *texts: str) -> None:
+        """Waits until the page says one of these."""
         try:
             self.page.wait_for_function(
-                "text => document.querySelector('#status').textContent.includes(text)",
-                arg=text,
-                timeout=15_000,
+                "texts => texts.some(text => document.querySelector('#status').textContent.includes(text))",
+                arg=texts,
+                timeout=PATIENCE,
             )
         except TimeoutError as error:
             raise AssertionError(
-                f"the page says {self.status()!r}, expected {text!r}; shown: {self.shown()!r}; "
+                f"the page says {self.status()!r}, expected {texts}; shown: {self.shown()!r}; "
                 f"complaints: {self.errors}; last requests: {self.requests[-8:]}"
             ) from error
 
+    def wait_saved(self) -> None:
+        """Waits until the page has said in whichever words that nothing waits any more."""
+        self.wait_status("Saved: ", "Back in touch.")
+
     def wait_labels(self, count: int) -> None:
         """Waits until that many lines are in labels.json."""
-        for _ in range(300):
+        for _ in range(PATIENCE // 50):
             if len(self.site.labels()) == count:
                 return
             self.page.wait_for_timeout(50)
@@ -189,7 +198,7 @@ class Tab:
 
     def wait_total(self, total: int) -> None:
         self.page.wait_for_function(
-            "total => document.querySelector('#total').textContent == total", arg=str(total), timeout=15_000
+            "total => document.querySelector('#total').textContent == total", arg=str(total), timeout=PATIENCE
         )
 
 

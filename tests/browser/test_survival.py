@@ -1,11 +1,16 @@
 """Lost connections, restarts, full disks, several tabs and people: nothing lost, nothing doubled."""
 
+import contextlib
 import ctypes
 import resource
+import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import APIResponse, Route
+import pytest
+from playwright.sync_api import Error, Route
 
 from tests.browser.conftest import Tab
 from tests.browser.site import Site
@@ -44,7 +49,7 @@ def test_server_stopped_and_started(serve: Serve, enter: Enter) -> None:
     tab.page.keyboard.press("2")
     tab.wait_status("2 answers wait")
     site.start()
-    tab.wait_status("saved")
+    tab.wait_saved()
     tab.wait_total(4)
     tab.press("0")
     assert len(site.standing()) == len(site.labels()) == 5
@@ -64,7 +69,7 @@ def test_answers_given_offline_are_sent_in_order(site: Site, enter: Enter) -> No
     tab.wait_status("4 answers wait in this browser, not on disk yet")
     assert len(site.labels()) == 1
     tab.context.set_offline(False)
-    tab.wait_status("saved")
+    tab.wait_saved()
     assert [(line["label"] is None, bool(line.get("cancelled"))) for line in site.labels()[1:]] == [
         (False, False),
         (False, False),
@@ -89,19 +94,93 @@ def test_offline_answers_outlive_the_tab(serve: Serve, enter: Enter) -> None:
 
 def test_an_answer_whose_receipt_was_lost_counts_once(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
-    lost: list[APIResponse] = []
+    sent: list[Any] = []
 
     def lose(route: Route) -> None:
-        if not lost:
-            lost.append(route.fetch())  # the server writes it down, the browser never hears
-            route.abort()
-        else:
+        sent.append(route.request.post_data_json)
+        if len(sent) > 1:
             route.continue_()
+            return
+        route.fetch()  # the server writes it down, the browser never hears
+        with contextlib.suppress(Error):  # the page has given it up by itself
+            route.abort()
 
     tab.page.route("**/api/vote", lose)
     tab.page.keyboard.press("1")
-    tab.wait_status("saved")
-    assert len(lost) == len(site.labels()) == 1
+    tab.wait_saved()
+    assert len(sent) > 1
+    assert all(vote == sent[0] for vote in sent)
+    assert len(site.labels()) == 1
+
+
+def test_requests_that_fail_meanwhile_do_not_put_an_answer_off(site: Site, enter: Enter) -> None:
+    """An answer is sent again half a second after it failed, though something else fails every 50 ms."""
+    tab = enter(site).label()
+    resent = tab.page.evaluate(
+        """async () => {
+            const { Outbox } = await import("/static/outbox.js");
+            const box = new Outbox("none", "page", () => {}, () => {});
+            box.failed("");
+            const others = setInterval(() => box.failed(""), 50);
+            const resent = new Promise((resolve) => { box.flush = () => resolve(true); });
+            const given_up = new Promise((resolve) => setTimeout(resolve, 10000, false));
+            const first = await Promise.race([resent, given_up]);
+            clearInterval(others);
+            return first;
+        }"""
+    )
+    assert resent
+
+
+def test_an_answer_is_sent_as_soon_as_anything_shows_that_the_server_is_there(
+    site: Site, enter: Enter
+) -> None:
+    tab = enter(site).label()
+    tab.page.route("**/api/vote", lambda route: route.abort())
+    tab.page.keyboard.press("1")
+    tab.wait_status("waits in this browser")
+    # Its next try is far away.
+    tab.page.evaluate("() => { window.setTimeout = () => 0; }")
+    tab.page.wait_for_timeout(1000)
+    tab.page.unroute("**/api/vote")
+    assert site.labels() == []
+    tab.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    tab.wait_saved()
+    assert len(site.labels()) == 1
+
+
+@pytest.mark.parametrize("how", ["close", "leave"])
+def test_a_closed_tab_gives_its_pairs_to_others_at_once(
+    serve: Serve, enter: Enter, seaquest: Path, tmp_path: Path, how: str
+) -> None:
+    db = tmp_path / "two"
+    (db / "00").mkdir(parents=True)
+    for number in range(2):
+        shutil.copy(seaquest / "00" / f"{number:08d}.dat", db / "00")
+    site = serve(db=db)
+    one = enter(site).label()
+    pair = one.shown()
+    two = Tab(one.context, site)
+    two.page.goto(f"{site.base}/label")
+    two.page.wait_for_selector("text=in front of other labellers")
+    if how == "close":
+        one.page.close()
+    else:
+        one.page.goto(f"{site.base}/labels")
+    two.ready()  # it asks every two seconds; a lease would last two minutes
+    assert two.shown() == pair
+    two.press("1")
+    assert len(site.labels()) == 1
+
+
+def test_a_page_that_is_left_and_come_back_to_has_its_pairs_again(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    rows = tab.page.locator("#list button")
+    before = [row.get_attribute("title") for row in rows.all()]
+    tab.page.goto(f"{site.base}/labels")
+    tab.page.go_back()
+    tab.ready()
+    assert [row.get_attribute("title") for row in rows.all()] == before
 
 
 def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:

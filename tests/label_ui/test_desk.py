@@ -180,6 +180,18 @@ def test_leases_run_out_after_two_minutes_unless_renewed(desk: Desk, clock: Cloc
     assert ada.batch(15, keep=held).pairs == [], "they have gone to somebody else"
 
 
+def test_a_closed_page_gives_its_pairs_back_and_a_reloaded_one_has_them_again(desk: Desk) -> None:
+    ada, bob = User(desk, "ada"), User(desk, "bob")
+    held = ada.batch(15).pairs
+    assert bob.batch(15).pairs == []
+    desk.leave(ada.page)
+    assert ada.batch(15, keep=held).pairs == held, "a reload"
+    desk.leave(ada.page)
+    assert len(bob.batch(15).pairs) == 15
+    assert ada.vote(held[0]).outcome == "saved", "an answer that was on its way counts all the same"
+    desk.leave("nobody00")
+
+
 def test_what_a_page_no_longer_keeps_is_free(desk: Desk) -> None:
     ada, bob = User(desk, "ada"), User(desk, "bob")
     held = ada.batch(15).pairs

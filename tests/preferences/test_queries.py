@@ -106,6 +106,22 @@ def test_release_frees_the_pair_and_only_that() -> None:
     assert leases.grant(QUERY, 1, "bob") is not None
 
 
+def test_what_a_holder_leaves_goes_to_whoever_asks_first() -> None:
+    leases = Leases(clock=Clock())
+    one, two = leases.grant(QUERY, 1, "ada"), leases.grant(Query("a", "c", "random"), 2, "ada")
+    others = leases.grant(Query("b", "c", "random"), 1, "bob")
+    assert one is not None
+    assert two is not None
+    assert others is not None
+    leases.lapse("ada")
+    assert leases.live() == {("b", "c")}
+    assert leases.grant(QUERY, 1, "eve") is not None
+    assert leases.grant(QUERY, 1, "ada", id=one.id) is None
+    back = leases.grant(two.query, two.left, "ada", id=two.id)
+    assert back == two, "nobody had asked for it meanwhile"
+    assert leases.grant(others.query, 1, "eve") is None
+
+
 def test_repeat_checks_block_nobody() -> None:
     leases = Leases()
     assert leases.grant(Query("a", "b", "repeat", repeat=True), 1, "ada") is not None

@@ -391,7 +391,7 @@ def test_where_a_segment_comes_from_is_kept_and_may_be_missing(tmp_path: Path, s
     assert read.sidecar is not None
     assert read.sidecar.origin == origin
     plain = plain_of(told)
-    del plain["sidecar"]["origin"]  # type: ignore[attr-defined]  # as in files of before
+    del plain["sidecar"]["origin"]  # as in files of before
     older = load_segment(write(tmp_path, packed(plain)))
     assert_same(older, segment)
     assert older.sidecar is not None

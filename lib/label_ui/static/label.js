@@ -141,7 +141,8 @@ class Labeller {
       this.refillTimer = setTimeout(() => this.refill(), 2000);
       return;
     }
-    if (!this.outbox.waiting) this.outbox.reached();
+    if (this.outbox.waiting) this.outbox.flush(); // the server is there: what waits need not wait any longer
+    else this.outbox.reached();
     // While the request was under way the labeller may have gone on: keep what came off the deck off it, keep what
     // was put on it (an undone pair), and never take away the pair on screen.
     const now = this.deck.offers;
@@ -431,6 +432,14 @@ class Labeller {
       // Time spent elsewhere is no response time.
       if (document.visibilityState === "hidden") hidden = performance.now();
       else if (hidden !== null) this.away += performance.now() - hidden;
+    });
+    // What lies ahead here goes to others now rather than in two minutes. A page that is shown again asks for it anew.
+    addEventListener("pagehide", () => {
+      const leave = new Blob([JSON.stringify({ page: this.page })], { type: "application/json" });
+      navigator.sendBeacon("/api/leave", leave);
+    });
+    addEventListener("pageshow", (event) => {
+      if (event.persisted) this.refill();
     });
     addEventListener("beforeunload", (event) => {
       if (this.outbox.waiting && this.outbox.blocked) event.preventDefault();

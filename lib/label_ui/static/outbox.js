@@ -69,6 +69,7 @@ export class Outbox {
 
   async send() {
     clearTimeout(this.timer);
+    this.timer = null;
     while (this.ops.length) {
       const op = this.ops[0];
       let reply;
@@ -96,8 +97,11 @@ export class Outbox {
     for (const op of this.ops) op.late = true;
     const wait = RETRY[Math.min(this.failures, RETRY.length - 1)];
     this.failures += 1;
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.flush(), wait);
+    // One that is due already stays: other requests that fail meanwhile may not put the answers off again and again.
+    this.timer ??= setTimeout(() => {
+      this.timer = null;
+      this.flush();
+    }, wait);
     this.onState();
   }
 
