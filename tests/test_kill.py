@@ -4,6 +4,7 @@ be done is lost.
 A server imports everything once and forks a child for every life of a stage; that is what makes so many kills cheap.
 """
 
+import itertools
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from lib.preferences import recorder, segments
 from lib.preferences.labels import LabelLog
 from lib.preferences.segments import SegmentDB
 from lib.reward import fit
-from tests.reward.clips import clip, grey_db, save
+from tests.reward.clips import add_labels, clip, grey_db, save
 
 ROOT = Path(__file__).parents[1]
 DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py")
@@ -58,14 +59,28 @@ def serve() -> None:
             # Its work is what the moment is counted by, for how fast a machine is differs.
             lines = [told.readline() for _ in range(job["lines"])]
             time.sleep(job["seconds"])
+            before = processor_seconds(child)
             os.kill(child, job["signal"])
             lines += told.readlines()  # up to the end of the child
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(json.dumps({"lines": [line.strip() for line in lines], "status": status}), flush=True)
+        _, status, used = os.wait4(child, 0)
+        answer = {
+            "lines": [line.strip() for line in lines],
+            "status": os.waitstatus_to_exitcode(status),
+            "asked": before,
+            "ended": used.ru_utime + used.ru_stime,
+        }
+        print(json.dumps(answer), flush=True)
+
+
+def processor_seconds(process: int | str) -> float:
+    """What a process has computed so far. It does not depend on what else a machine does, as the time of day does."""
+    after_its_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_its_name[11]) + int(after_its_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int) -> None:
-    """A life of a stage, in a process of its own; tells of each label, segment and state that is said to be on disk."""
+    """A life of a stage, in a process of its own; tells of each label, segment and state that is said to be on disk, and
+    of each evaluation that begins."""
     status = 1
     try:
         os.chdir(job["folder"])
@@ -73,6 +88,7 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
         os.dup2(log, 1)
         os.dup2(log, 2)
         append, save_segment, save_state = LabelLog.append, segments.save_segment, runs.save_state
+        evaluate = trainer.evaluate
 
         def append_and_tell(self: LabelLog, label: Any) -> None:
             append(self, label)
@@ -85,8 +101,13 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
 
         def keep_and_tell(*arguments: Any) -> None:
             save_state(*arguments)
-            os.write(told, b"state\n")
+            os.write(told, f"state {time.process_time()}\n".encode())
 
+        def tell_and_evaluate(*arguments: Any) -> Any:
+            os.write(told, b"evaluating\n")
+            return evaluate(*arguments)
+
+        vars(trainer)["evaluate"] = tell_and_evaluate
         for module in (trainer, fit):
             vars(module)["save_state"] = keep_and_tell
         vars(recorder)["save_segment"] = save_and_tell
@@ -100,7 +121,15 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
 
 
 class Stages:
-    """The server, as the tests see it."""
+    """The server, as the tests see it.
+
+    Attributes:
+      to_save: seconds that the last life computed from the signal to its first state after it; None without one.
+      to_end: seconds that it computed from the signal to its end.
+    """
+
+    to_save: float | None = None
+    to_end: float = 0.0
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -135,7 +164,10 @@ class Stages:
         answer = json.loads(self._answers.readline())
         expected = -how if how == signal.SIGKILL else 0
         assert answer["status"] == expected, (folder / "log").read_text()[-2000:]
-        return answer["lines"]
+        states = [float(line.split()[1]) for line in answer["lines"] if line.startswith("state ")]
+        self.to_save = min((at - answer["asked"] for at in states if at > answer["asked"]), default=None)
+        self.to_end = answer["ended"] - answer["asked"]
+        return [line.split()[0] if line.startswith("state ") else line for line in answer["lines"]]
 
     def close(self) -> None:
         self._jobs.close()
@@ -182,7 +214,10 @@ def test_training_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None
     reached = [0]
     for _ in range(KILLS):
         moment = int(rng.integers(4)), rng.uniform(0, 0.2)
-        told |= set(stages.run(tmp_path, "01_a2c.py", begin_or_resume(tmp_path, first), *moment)) - {"state"}
+        told |= set(stages.run(tmp_path, "01_a2c.py", begin_or_resume(tmp_path, first), *moment)) - {
+            "state",
+            "evaluating",
+        }
         state = whole_state(tmp_path, "01_a2c.py")
         assert state is not None or reached[-1] == 0
         reached.append(state["steps"] if state else 0)
@@ -250,3 +285,43 @@ def test_a_fit_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None:
     state = whole_state(tmp_path, "03_reward_train.py")
     assert state is not None
     assert (state["member"]["epoch"], state["member"]["passed"]["at"]) >= reached[-1]
+
+
+@pytest.mark.parametrize(("while_", "how"), [("evaluating", signal.SIGTERM), ("acting", signal.SIGINT)])
+def test_training_that_is_asked_to_end_saves_within_five_seconds(
+    stages: Stages, tmp_path: Path, while_: str, how: signal.Signals
+) -> None:
+    """Of its own work, on one core: the time of day would tell of whatever else the machine does.
+
+    An evaluation of 200 full games takes longer than that.
+    """
+    often = {"evaluating": (80, 60), "acting": ("1M", 0.001)}[while_]
+    command: list[object] = [
+        *("-n", "x", "-e", "MovingDot-v0", "--num-envs", 16, "--steps", "1M", "--save", "save"),
+        *("--eval-games", 200, "--eval-every", often[0], "--checkpoint-minutes", often[1]),
+    ]
+    lines = stages.run(tmp_path, "01_a2c.py", command, 1, 0.3, how)
+    assert lines[0] == {"evaluating": "evaluating", "acting": "state"}[while_]
+    assert lines[-1] == "state"
+    assert stages.to_save is not None
+    assert stages.to_save < 5
+    assert stages.to_end < 5
+    state = whole_state(tmp_path, "01_a2c.py")
+    assert state is not None
+    assert state["examined"] == 0, "the evaluation was cut short"
+    saved = runs.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
+    assert saved["steps"] == state["steps"] > 0
+
+
+def test_a_fit_that_is_asked_to_end_saves_within_five_seconds(stages: Stages, tmp_path: Path) -> None:
+    """Of its own work, on one core, with clips about as large as Seaquest's and the usual batches."""
+    (tmp_path / "db").mkdir()
+    greys = range(20, 180, 20)
+    names = [save(tmp_path / "db", n, clip(grey, size=180, steps=50)) for n, grey in enumerate(greys)]
+    add_labels(tmp_path / "db", [(a, b, 2) for a, b in itertools.combinations(names, 2)])
+    command: list[object] = ["-n", "x", "-o", "rewards", "db", "--checkpoint-minutes", 0.001]
+    stages.run(tmp_path, "03_reward_train.py", command, 1, 0.1, signal.SIGTERM)
+    assert stages.to_save is not None
+    assert stages.to_save < 5
+    assert whole_state(tmp_path, "03_reward_train.py") is not None
+    assert runs.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
