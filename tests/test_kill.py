@@ -4,6 +4,7 @@ be done is lost.
 A server imports everything once and forks a child for every life of a stage; that is what makes so many kills cheap.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -23,10 +24,16 @@ import pytest
 
 from lib import cli, runs
 from lib.agent import trainer
+from lib.agent.info import family_tree
+from lib.envs.world import Step
+from lib.label_ui.desk import Desk
+from lib.label_ui.messages import BatchRequest
 from lib.preferences import recorder, segments
 from lib.preferences.labels import LabelLog
+from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
 from lib.reward import fit
+from lib.reward.data import load_preferences
 from tests.reward.clips import add_labels, clip, grey_db, save
 
 ROOT = Path(__file__).parents[1]
@@ -325,3 +332,59 @@ def test_a_fit_that_is_asked_to_end_saves_within_five_seconds(stages: Stages, tm
     assert stages.to_save < 5
     assert whole_state(tmp_path, "03_reward_train.py") is not None
     assert runs.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_segment_cut_off_where_there_are_no_hard_links_bothers_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between taking the name and putting the content there: an empty file is left."""
+    db = grey_db(tmp_path / "db", segments=6, labels=0)
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no hard links")
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", no_links)
+        patched.setattr(os, "replace", kill)
+        with pytest.raises(Killed):
+            save(db, 6, clip(100))
+    empty = "00/00000006.dat"
+    assert (db / empty).stat().st_size == 0
+
+    again = SegmentRecorder(db, 1, "Grey-v0", 4, 1.0, seed=0)
+    step = Step(np.zeros((1, 48, 48, 3), np.uint8), np.zeros(1, np.float32), *np.zeros((3, 1), bool))
+    for _ in range(60):
+        again.before(step.frames, np.zeros(1, np.int64))
+        again.after(step)
+    assert again.stored == 1
+    assert (db / "00" / "00000007.dat").stat().st_size > 0
+    assert (db / empty).stat().st_size == 0
+
+    names = SegmentDB(db).names
+    others = [name for name in names if name != empty]
+    assert len(names) == len(others) + 1 == 8
+    add_labels(db, [(a, b, 1) for a, b in itertools.pairwise(others)] + [(empty, others[0], 2)])
+    data = load_preferences([db], 100)
+    assert len(data.pairs) == 6
+    assert data.problems == [f"{db}: labels of {empty} left out: db/{empty}: empty"]
+    assert "1 of those read are damaged" in family_tree(db)
+    with pytest.raises(cli.UserError, match="empty"):
+        family_tree(db / empty)
+
+    desk = Desk(db, repeat_rate=0)
+    page = BatchRequest(page="page00000000", labeller="ada", want=50)
+    offers = desk.batch(page).pairs
+    assert any(empty in (offer.sample1, offer.sample2) for offer in offers)
+    with pytest.raises(segments.SegmentError, match="empty"):
+        desk.clip(desk.clip_id(empty))
+    reply = desk.batch(page)
+    assert reply.problems == [f"db/{empty}: empty"]
+    assert reply.pairs
+    assert not any(empty in (offer.sample1, offer.sample2) for offer in reply.pairs)
