@@ -10,7 +10,6 @@ import math
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -424,7 +423,7 @@ class Desk:
         with self._lock:
             names = self._sync()
             labels = list(self._ledger.labels())
-            usable = sum(label.label is not None for label in self._ledger.first_labels())
+            usable = self._ledger.usable
             checks = {
                 who: [e.agrees for e in entries if e.agrees is not None]
                 for who, entries in self._ledger.history.items()
@@ -617,12 +616,11 @@ class Desk:
         )
 
     def _standing(self, who: Labeller) -> Standing:
-        kinds = Counter(label.label is None for label in self._ledger.first_labels())
         mine = self._ledger.history[who]
         midnight = time.mktime((*time.localtime(self._now())[:3], 0, 0, 0, 0, 0, -1))
         return Standing(
-            total=kinds[False],
-            skipped=kinds[True],
+            total=self._ledger.usable,
+            skipped=self._ledger.skipped,
             mine=len(mine),
             today=sum((entry.label.time or 0.0) >= midnight for entry in mine),
             per_minute=_per_minute(mine),

@@ -37,7 +37,15 @@ def verdict(label: Label) -> str | None:
 
 
 class Ledger:
-    """All lines of a label log, applied in order."""
+    """All lines of a label log, applied in order.
+
+    Attributes:
+        ids: of the lines that have one.
+        standing: the labels that hold, by pair and labeller.
+        history: each labeller's answers that were not taken back, in order.
+        usable: labels that hold and that a fit can use; rechecks of what somebody else said count towards no goal.
+        skipped: labels that hold and say that somebody cannot tell, without such rechecks.
+    """
 
     def __init__(self) -> None:
         self._lines: list[Label] = []
@@ -47,6 +55,8 @@ class Ledger:
         self.ids: set[str] = set()
         self.standing: dict[Pair, dict[Labeller, Label]] = {}
         self.history: dict[Labeller, list[Entry]] = defaultdict(list)
+        self.usable = 0
+        self.skipped = 0
 
     def update(self, lines: list[Label]) -> None:
         """Takes over the log's lines: those that are new, or all again if the file is no longer the same.
@@ -67,6 +77,7 @@ class Ledger:
             self.ids.add(line.id)
         pair, who = line.pair, line.labeller
         history = self.history[who]
+        self._count(pair, -1)
         before = self.standing.get(pair, {}).pop(who, None)
         holds: Label | None = None if line.cancelled else line
         if line.id is not None and line.id.startswith(UNDO):
@@ -82,17 +93,21 @@ class Ledger:
             self.standing.setdefault(pair, {})[who] = holds
         if not self.standing.get(pair, True):
             del self.standing[pair]
+        self._count(pair, 1)
+
+    def _count(self, pair: Pair, sign: int) -> None:
+        """Counts in or out what is said of a pair, without rechecks of what somebody else said."""
+        said = list(self.standing.get(pair, {}).values())
+        for label in [label for label in said if label.strategy != RECHECK] or said[:1]:
+            if label.label is None:
+                self.skipped += sign
+            else:
+                self.usable += sign
 
     def labels(self) -> Iterator[Label]:
         """The labels that hold, pair by pair."""
         for by_labeller in self.standing.values():
             yield from by_labeller.values()
-
-    def first_labels(self) -> Iterator[Label]:
-        """The labels that hold, without rechecks of what somebody else said: these count towards no goal."""
-        for said in self.standing.values():
-            labels = list(said.values())
-            yield from [label for label in labels if label.strategy != RECHECK] or labels[:1]
 
     def entry(self, who: Labeller, id: str) -> Entry | None:
         """The answer of that vote id if it is the labeller's last word on its pair."""

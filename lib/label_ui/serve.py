@@ -24,6 +24,7 @@ from lib.label_ui.pages import add_pages
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
+from lib.runs import git_commit
 
 _REQUEST_SECONDS = 20.0
 """Within which a request has to be here, body included; a page sends some 500 bytes."""
@@ -105,6 +106,7 @@ def serve(config: LabelConfig) -> int:
         seed=config.seed,
     )
     segments = desk.count_segments()
+    git_commit()  # every label carries it, and the first one need not wait for git
     listener = _bind(config.host, config.port)
     port = listener.getsockname()[1]
     secret, lasting = load_secret(state_folder())

@@ -116,7 +116,14 @@ class LabelLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[str] = []
-        self._parsed: dict[bytes, Label | str] = {}  # by line, as of the last read
+        self._forget()
+
+    def _forget(self) -> None:
+        """What the last read made of the file's whole lines: none of them is parsed again while they stay."""
+        self._whole = b""
+        self._lines = 0
+        self._labels: list[Label] = []
+        self._wrong_lines: list[str] = []
 
     def append(self, label: Label) -> None:
         """Put a label on disk; it is there for good when this returns, and not at all if it raises.
@@ -172,25 +179,35 @@ class LabelLog:
         else:
             with open(fd, "rb") as file:
                 data = file.read()
+        data = data.removeprefix(b"\xef\xbb\xbf")
+        if not data.startswith(self._whole):
+            self._forget()
+        end = data.rfind(b"\n") + 1
+        labels, problems = self._parse_lines(data[len(self._whole) : end])
+        self._labels += labels
+        self._wrong_lines += problems
+        self._lines += data.count(b"\n", len(self._whole), end)
+        self._whole = data[:end]
+        labels, problems = self._parse_lines(data[end:])
+        said = set(self.problems)
+        self.problems = self._wrong_lines + problems
+        for problem in self.problems:
+            if problem not in said:
+                _log.warning("%s", problem)
+        return self._labels + labels
+
+    def _parse_lines(self, data: bytes) -> tuple[list[Label], list[str]]:
+        """The labels in some lines that follow those that are known, and what is wrong with the others."""
         labels: list[Label] = []
         problems: list[str] = []
-        parsed: dict[bytes, Label | str] = {}
-        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-            if not line.strip():
-                continue
-            result = self._parsed.get(line)
-            if result is None:
+        for number, line in enumerate(data.split(b"\n"), start=self._lines + 1):
+            if line.strip():
                 result = _parse(line)
-            parsed[line] = result
-            if isinstance(result, Label):
-                labels.append(result)
-            else:
-                problems.append(f"{self.path.name} line {number}: {result}; left out")
-        for problem in problems:
-            if problem not in self.problems:
-                _log.warning("%s", problem)
-        self.problems, self._parsed = problems, parsed
-        return labels
+                if isinstance(result, Label):
+                    labels.append(result)
+                else:
+                    problems.append(f"{self.path.name} line {number}: {result}; left out")
+        return labels, problems
 
     def _open(self, flags: int) -> int:
         """Open the file, but neither wait on a pipe nor follow a link to somewhere else."""

@@ -178,6 +178,46 @@ def test_a_line_that_cannot_be_read_back_is_not_written(log: LabelLog) -> None:
     assert not log.path.exists()
 
 
+def test_reading_on_is_as_reading_anew_whatever_became_of_the_file(log: LabelLog) -> None:
+    """The file grows, is torn, mended, edited in its midst, cut, emptied and put back between two reads."""
+    rng = random.Random(3)
+    lines = [json.dumps({"sample1": A, "sample2": B, "label": n % 3, "time": n}).encode() for n in range(40)]
+    lines += [*BAD_LINES, b"", b" ", b"\xef\xbb\xbf"]
+    content = b""
+    for _ in range(400):
+        kind = rng.randrange(10)
+        if kind < 6:
+            content += rng.choice(lines) + (b"\n" if rng.random() < 0.8 else b"")
+        elif kind == 6:
+            content = content[: rng.randrange(len(content) + 1)]
+        elif kind == 7:
+            at = rng.randrange(len(content) + 1)
+            content = content[:at] + rng.choice(lines) + b"\n" + content[at:]
+        elif kind == 8:
+            content = content[rng.randrange(len(content) + 1) :] if rng.random() < 0.3 else content
+        else:
+            content = (b"\xef\xbb\xbf" if rng.random() < 0.5 else b"") + content
+        log.path.write_bytes(content)
+        fresh = LabelLog(log.path)
+        assert log.read() == fresh.read()
+        assert log.problems == fresh.problems
+
+
+def test_lines_that_were_read_are_not_parsed_again(log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse = labels_module._parse
+
+    def counting(line: bytes) -> Label | str:
+        parsed.append(line)
+        return parse(line)
+
+    monkeypatch.setattr(labels_module, "_parse", counting)
+    for number in range(5):
+        log.append(Label(A, B, 1, time=number))
+        assert len(log.read()) == number + 1
+    assert len(parsed) == 5
+
+
 def test_a_torn_last_line_does_not_swallow_the_next(log: LabelLog) -> None:
     log.append(Label(A, B, 1))
     whole = log.path.read_bytes()
