@@ -134,16 +134,20 @@ def git_commit() -> str:
     """
     # GIT_DIR and its kin are set inside hooks and would name another repository than the code's.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # Reading must not take index.lock away from a commit that is under way.
+    # Reading must not take index.lock away from a commit that is under way. `git describe --dirty` takes it all the same.
     environment["GIT_OPTIONAL_LOCKS"] = "0"
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(
             command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    head = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or head is None:
+        return ""
+    changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+    return head[1] + ("-dirty" if changed else "")
 
 
 def now() -> str:
@@ -754,6 +758,9 @@ class Every:
 class Charts:
     """TensorBoard curves of a run; without a folder it swallows everything.
 
+    Where they cannot be written (the disk is full, the folder is gone) it says so once and swallows what follows: no
+    work is lost for the sake of its curves.
+
     Args:
         run_dir: The run's folder.
         purge_step: Points of this step and later ones that are there already count no more: the run goes on from
@@ -768,38 +775,54 @@ class Charts:
             # Half a minute of curves is what a killed process loses; the default is two.
             self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """The writer; where it fails there is none from then on."""
+        try:
+            yield self._writer
+        except OSError as error:
+            self._writer = None
+            reason = error.strerror or error
+            print(f"curves can no longer be written ({reason}); going on without them", file=sys.stderr)
+
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Adds a point to each named curve at a training step."""
         if self._writer is not None:
-            for tag, value in values.items():
-                self._writer.add_scalar(tag, float(value), step)
+            with self._writing() as writer:
+                for tag, value in values.items():
+                    writer.add_scalar(tag, float(value), step)
 
     def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
         """Puts several curves on one chart, under TensorBoard's custom scalars: titles and the tags on each."""
         if self._writer is not None:
-            self._writer.add_custom_scalars(
-                {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
-            )
+            with self._writing() as writer:
+                writer.add_custom_scalars(
+                    {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
+                )
 
     def text(self, tag: str, text: str, step: int = 0) -> None:
         """Adds a text (Markdown)."""
         if self._writer is not None:
-            self._writer.add_text(tag, text, step)
+            with self._writing() as writer:
+                writer.add_text(tag, text, step)
 
     def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
         """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
         if self._writer is not None:
-            self._writer.add_image(tag, image, step, dataformats="HWC")
+            with self._writing() as writer:
+                writer.add_image(tag, image, step, dataformats="HWC")
 
     def flush(self) -> None:
         """Writes what is buffered."""
         if self._writer is not None:
-            self._writer.flush()
+            with self._writing() as writer:
+                writer.flush()
 
     def close(self) -> None:
         """Writes what is buffered; calls after it do nothing."""
         if self._writer is not None:
-            self._writer.close()
+            with self._writing() as writer:
+                writer.close()
             self._writer = None
 
     def __enter__(self) -> Self:

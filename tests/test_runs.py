@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pickle
+import subprocess
 import time
 import zipfile
 from collections.abc import Callable
@@ -265,6 +266,35 @@ def test_versions_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert commit == "" or len(commit.removesuffix("-dirty")) == 40
     monkeypatch.setenv("PATH", "")
     assert runs.git_commit.__wrapped__() == ""
+
+
+def test_asking_for_the_commit_leaves_the_repository_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on its index would get in the way of a commit that is under way, and stay if we were killed."""
+    code = tmp_path / "lib" / "runs.py"
+    code.parent.mkdir()
+    monkeypatch.setattr(runs, "__file__", str(code))
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    assert runs.git_commit.__wrapped__() == "", "nothing was committed yet"
+    code.write_text("1")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    index = (tmp_path / ".git" / "index").read_bytes()
+    os.utime(code, (1e9, 1e9))  # looks changed, and is not: what git would note in its index
+    (tmp_path / "untracked").touch()
+    assert runs.git_commit.__wrapped__() == head
+    code.write_text("2")
+    assert runs.git_commit.__wrapped__() == f"{head}-dirty"
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:

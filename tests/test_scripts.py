@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -288,12 +287,10 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
             if "steps/s" in line:
                 break
         process.send_signal(signal.SIGINT)
-        asked = time.monotonic()
         said, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 0, errors
-    assert time.monotonic() - asked < 30
     found = re.search(r"^stopped by request, saved (v0/model_\d{6}-rw=\d+-steps=\d+\.dat)$", said, re.M)
     assert found, said
     content = torch.load(tmp_path / found[1], weights_only=True)

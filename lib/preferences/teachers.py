@@ -336,17 +336,22 @@ def label_with_teacher(
                 continue
             value1, value2 = values[query.sample1], values[query.sample2]
             said = simulated.answer(value1, value2, rng, mean)
-            log.append(
-                Label(
-                    query.sample1,
-                    query.sample2,
-                    said,
-                    teacher=teacher,
-                    parameters={**simulated.parameters(), "seed": seed},
-                    time=time.time(),
-                    strategy=query.strategy,
-                )
+            label = Label(
+                query.sample1,
+                query.sample2,
+                said,
+                teacher=teacher,
+                parameters={**simulated.parameters(), "seed": seed},
+                time=time.time(),
+                strategy=query.strategy,
             )
+            try:
+                log.append(label)
+            except OSError as error:
+                raise UserError(
+                    f"{log.path}: could not be written ({error.strerror or error}) after {written} labels, which are "
+                    "there; mend that and start again with --count less these"
+                ) from error
             written += said is not None
             skipped += said is None
             ties += said == 0

@@ -106,7 +106,13 @@ class SegmentStore:
         if self._input == "frame" and index in self._held:
             return self._held[index]
         db, name = self._sources[index]
-        segment = db.load(name)
+        try:
+            segment = db.load(name)
+        except SegmentError as error:
+            raise UserError(
+                f"a segment that was there when the fit began cannot be read any more: {error}; put it back and go on "
+                "with --resume, or give more --memory-mb, which holds segments in memory"
+            ) from error
         return segment.frames, segment.actions
 
     def inputs(self, index: int, stride: int = 1, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +194,10 @@ def load_preferences(
     for number, path in enumerate(dbs):
         db, log = SegmentDB(path), LabelLog(path / "labels.json")
         db.refresh()
-        lines = log.read()
+        try:
+            lines = log.read()
+        except OSError as error:
+            raise UserError(f"{log.path}: cannot be read: {error.strerror or error}") from error
         labels = [label for label in current(lines) if label.label is not None]
         problems += [f"{path}: {problem}" for problem in log.problems]
         if not labels:
