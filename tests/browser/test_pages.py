@@ -50,6 +50,9 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
     page.goto(f"{site.base}/labels")
     rows = page.locator("tbody tr:has(a.pair)")
     rows.nth(3).wait_for()
+    page.wait_for_function(
+        "() => Array.from(document.querySelectorAll('tbody img')).slice(0, 2).every(image => image.complete)"
+    )
     assert [int(rows.nth(0).locator("img").nth(i).evaluate("e => e.naturalWidth")) for i in (0, 1)] == [
         80,
         80,
