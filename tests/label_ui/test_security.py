@@ -153,6 +153,17 @@ def vote(client: TestClient, **changes: Any) -> Any:
     return client.post("/api/vote", json={**body, "offer": offer, **changes}, headers=ORIGIN)
 
 
+def test_only_the_page_itself_gives_its_pairs_back(inside: tuple[TestClient, Path]) -> None:
+    client, _ = inside
+    leaving = {"page": "page00000000"}
+    for headers in ({}, {"Origin": "null"}, {"Origin": "http://evil.example"}):
+        assert client.post("/api/leave", json=leaving, headers=headers).status_code == 403
+    assert client.post("/api/leave", json=leaving, headers=ORIGIN).status_code == 204
+    assert client.post("/api/leave", json={"page": "../x"}, headers=ORIGIN).status_code == 422
+    client.cookies.clear()
+    assert client.post("/api/leave", json=leaving, headers=ORIGIN).status_code == 401
+
+
 def test_links_out_of_the_db_are_neither_shown_nor_labelled(inside: tuple[TestClient, Path]) -> None:
     client, root = inside
     outside = make_db(root.parent / "outside", 1)
