@@ -117,7 +117,9 @@ class Task:
                 found[first, second] = said
         return [(first, second, said) for (first, second), said in found.items()]
 
-    def data(self, labels: Sequence[tuple[int, int, int]], memory_mb: float, input: str) -> PreferenceData:
+    def data(
+        self, labels: Sequence[tuple[int, int, int]], memory_mb: float, input: str | None
+    ) -> PreferenceData:
         """Labels as a fit takes them."""
         store = SegmentStore(memory_mb, input)
         index = {
@@ -138,7 +140,9 @@ class Task:
         returns = np.zeros(len(self.names))
         for at in self.test_segments:
             segment = self.db.load(self.names[at])
-            returns[at] = model.rewards_along(segment.frames, segment.actions)[::_TEST_STRIDE].sum()
+            returns[at] = model.rewards_along(segment.frames, segment.actions, segment.observations)[
+                ::_TEST_STRIDE
+            ].sum()
         prefers = returns[self.test[:, 0]] > returns[self.test[:, 1]]
         return float((prefers == (self.value[self.test[:, 0]] > self.value[self.test[:, 1]])).mean())
 

@@ -15,14 +15,14 @@ import torch
 
 from lib import cli
 from lib.agent.actor_critic import sample_actions
-from lib.agent.checkpoints import check_actions, load_policy
+from lib.agent.checkpoints import check_policy, load_policy
 from lib.agent.evaluate import evaluate
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.cli import UserError, flag
 from lib.envs.make import counter, make_world, probes
-from lib.envs.observation import Observer
+from lib.envs.observation import Viewer
 from lib.envs.world import World
 from lib.reward.model import load_reward_model
 from lib.runs import format_mean, has_fast_bf16, resolve_device, write_atomic
@@ -71,15 +71,14 @@ def first_lives(
     """
     envs = world.num_envs
     generator = torch.Generator(device).manual_seed(seed)
-    observer = Observer(envs, world.frame_shape, device)
+    viewer = Viewer(world, device)
     step = world.reset(seed)
     scores, steps, alive = np.zeros(envs), np.zeros(envs, np.int64), np.ones(envs, bool)
     while alive.any():
-        frames, reset = torch.from_numpy(step.frames), torch.from_numpy(step.reset)
-        observation = observer.push(frames.to(device), reset.to(device))
+        observation = viewer.look(step)
         with autocast(device, bf16):
             logits, _ = network(observation)
-        world.send(sample_actions(logits, generator).cpu().numpy())
+        world.send(sample_actions(logits, generator, network.continuous).cpu().numpy())
         step = world.recv()
         scores[alive] += step.score[alive]
         steps[alive] += 1
@@ -104,11 +103,11 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     for policy in filter(None, (network, reference)):
         policy.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     with contextlib.closing(make_world(env_id, config.lives)) as world:
-        check_actions(network, world.num_actions, config.model, env_id)
+        check_policy(network, world, config.model)
         lives = first_lives(network, world, seed, device, bf16)
     with contextlib.closing(make_world(env_id, config.games)) as world:
         if reward is not None and config.reward is not None:
-            reward.check(world.frame_shape, world.num_actions, config.reward, env_id)
+            reward.check_world(world, config.reward)
         watch = Watch(world, device, bf16, seed, reward, reference)
         played = evaluate(
             network, world, seed, device, bf16, probes(env_id), counter(env_id, config.games), watch

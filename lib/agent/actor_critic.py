@@ -6,26 +6,63 @@ Huang et al. 2022, arXiv 2205.09123.
 
 import torch
 
+from lib.agent.gaussian import gaussian_entropy, gaussian_kl, gaussian_log_prob, gaussian_sample
 
-def sample_actions(logits: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Draws aₜ ~ softmax(logits) without leaving the device.
+# One of n actions, or A numbers: these four functions know which, so that nothing else has to. Actions tell by their
+# type. What a network says of a state is called its logits throughout; of a Gaussian policy, see lib.agent.gaussian.
+
+
+def sample_actions(
+    logits: torch.Tensor, generator: torch.Generator | None = None, continuous: bool = False
+) -> torch.Tensor:
+    """Draws aₜ ~ softmax(logits) without leaving the device, or from a Gaussian.
 
     argmaxₐ pₐ / eₐ with eₐ ~ Exp(1) is distributed as p (an exponential race, the Gumbel-max trick).
 
     Args:
-      logits: float32 `[B, A]`.
+      logits: float32 `[B, A]`, of a continuous policy `[B, 2A]`.
       generator: source of randomness on the logits' device.
+      continuous: whether the policy is a Gaussian.
 
     Returns:
-      int64 `[B]`.
+      int64 `[B]`, or float32 `[B, A]` without bounds.
     """
+    if continuous:
+        return gaussian_sample(logits, generator)
     race = torch.empty_like(logits).exponential_(generator=generator)
     return (logits.softmax(-1) / race).argmax(-1)
 
 
 def log_prob_of(logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """log π(aₜ|sₜ), float `[...]`, of logits `[..., A]` and int64 actions `[...]`."""
+    """log π(aₜ|sₜ), float `[...]`, of logits `[..., A]` and int64 actions `[...]`, or `[..., 2A]` and float `[..., A]`."""
+    if actions.is_floating_point():
+        return gaussian_log_prob(logits, actions)
     return logits.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def entropy_of(logits: torch.Tensor, continuous: bool = False) -> torch.Tensor:
+    """H(π(·|sₜ)) in nats, float `[...]`, of logits `[..., A]`, or of `[..., 2A]` of a continuous policy."""
+    if continuous:
+        return gaussian_entropy(logits)
+    log_probs = logits.log_softmax(-1)
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def exact_kl(logits: torch.Tensor, reference: torch.Tensor, continuous: bool = False) -> torch.Tensor:
+    """KL(π ‖ π_ref) = Σₐ π(a) (log π(a) − log π_ref(a)), in nats.
+
+    Args:
+      logits: float `[..., A]` of π, of a continuous policy `[..., 2A]`.
+      reference: the same of π_ref.
+      continuous: whether both are Gaussians.
+
+    Returns:
+      float `[...]`.
+    """
+    if continuous:
+        return gaussian_kl(logits, reference)
+    log_probs = logits.log_softmax(-1)
+    return (log_probs.exp() * (log_probs - reference.log_softmax(-1))).sum(-1)
 
 
 def surrogate_loss(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: float) -> torch.Tensor:
@@ -98,9 +135,9 @@ def actor_critic_loss(
         L = mean[ surrogateₜ + c_v value errorₜ − c_e H(π(·|sₜ)) ]
 
     Args:
-      logits: float32 `[N, A]`.
+      logits: float32 `[N, A]`, of a continuous policy `[N, 2A]`.
       values: float32 `[N]`, v(sₜ).
-      actions: int64 `[N]`.
+      actions: int64 `[N]`, or float32 `[N, A]` as they were drawn.
       old_log_probs: float32 `[N]`, log π_old(aₜ|sₜ); None where the policy is still the one that acted, so that the
         ratio is exactly 1 and the loss that of A2C.
       old_values: float32 `[N]`, those at the time of the rollout.
@@ -117,12 +154,11 @@ def actor_critic_loss(
       `clip_fraction` the share of steps whose ratio is beyond the clip.
     """
     weight = valid.float() / valid.sum().clamp(min=1)
-    log_probs = logits.log_softmax(-1)
-    log_prob = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    log_prob = log_prob_of(logits, actions)
     old = log_prob.detach() if old_log_probs is None else old_log_probs
     # The ratio of an ignored action means nothing, and one that overflows would survive a weight of 0.
     log_ratio = torch.where(valid, log_prob - old, 0.0)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    entropy = entropy_of(logits, actions.is_floating_point())
 
     policy_loss = (surrogate_loss(log_ratio, advantages.detach(), clip) * weight).sum()
     value_loss = (value_error(values, old_values, returns.detach(), value_clip) * weight).sum()

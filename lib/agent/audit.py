@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from lib.agent.actor_critic import sample_actions
-from lib.agent.checkpoints import check_actions, check_env_of_file, env_of, load_policy
+from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.cli import UserError
 from lib.envs.make import make_world
-from lib.envs.observation import Observer
-from lib.envs.world import World
+from lib.envs.observation import Viewer
+from lib.envs.world import World, taken
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
 from lib.reward.config import FitConfig
 from lib.reward.fit import Fit
@@ -108,7 +108,7 @@ def play_and_judge(
     """
     envs = world.num_envs
     generator = torch.Generator(device).manual_seed(seed)
-    observer = Observer(envs, world.frame_shape, device)
+    viewer = Viewer(world, device)
     step = world.reset(seed)
     frames = np.empty((SEGMENT_LENGTH, envs, *world.frame_shape), np.uint8)
     scores = np.zeros((SEGMENT_LENGTH, envs), np.float32)
@@ -121,13 +121,12 @@ def play_and_judge(
         each = np.empty((len(model.members), SEGMENT_LENGTH, envs), np.float32)
         for t in range(SEGMENT_LENGTH):
             frames[t] = step.frames
-            pictures = torch.from_numpy(frames[t]).to(device)
-            observation = observer.push(pictures, torch.from_numpy(step.reset).to(device))
+            observation = viewer.look(step)
             with autocast(device, bf16):
                 logits, _ = network(observation)
-            actions = sample_actions(logits, generator)
+            actions = taken(sample_actions(logits, generator, network.continuous), network.continuous)
             world.send(actions.cpu().numpy())
-            inputs = pictures if model.input == "frame" else observation
+            inputs = viewer.frames() if model.input == "frame" else observation
             each[:, t] = model.each(inputs, actions).cpu().numpy()
             game_steps[t] = since_reset
             step = world.recv()
@@ -170,8 +169,11 @@ def judge_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Judged, str]:
             segment = db.load(name)
         except SegmentError:
             continue
-        if segment.frames.shape[1:] == model.frame_shape and segment.actions.max() < model.num_actions:
-            each.append(model.each_along(segment.frames, segment.actions))
+        # The original's segments do not say how many actions there were.
+        num_actions = segment.sidecar.num_actions if segment.sidecar else model.num_actions
+        kind = (segment.frames.shape[1:], num_actions, segment.continuous, segment.observation_size)
+        if model.fits(*kind) and (segment.continuous or segment.actions.max() < num_actions):
+            each.append(model.each_along(segment.frames, segment.actions, segment.observations))
             env_id = env_id or (segment.sidecar.env_id if segment.sidecar else "")
     if not each:
         height, width, _ = model.frame_shape
@@ -264,8 +266,8 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
     world = make_world(env_id, config.audit_games)
     try:
-        check_actions(network, world.num_actions, config.audit, env_id)
-        model.check(world.frame_shape, world.num_actions, checkpoint, env_id)
+        check_policy(network, world, config.audit)
+        model.check_world(world, checkpoint)
         play = play_and_judge(network.to(device).eval(), world, model, config.seed, device, bf16, WINDOWS)
     finally:
         world.close()

@@ -9,6 +9,7 @@ import numpy as np
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.cli import UserError, one_line
+from lib.envs.world import World
 from lib.runs import check_weights, load_checkpoint, remove_stale, save_checkpoint
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
@@ -61,17 +62,30 @@ def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
         )
 
 
-def check_actions(network: PolicyNet, num_actions: int, path: Path, env_id: str) -> None:
-    """Refuses a policy of another action set.
+def check_policy(network: PolicyNet, world: World, path: Path) -> None:
+    """Refuses a policy of other actions or other observations than a world's.
 
     Raises:
-      UserError: says how many actions each side has.
+      UserError: says what each side has.
     """
-    if network.num_actions != num_actions:
-        raise UserError(
-            f"{path}: a policy of {network.num_actions} actions, but {env_id} has {num_actions}; "
-            f"take the policy of this environment, or name its own with --env"
-        )
+    has, wanted = ((side.num_actions, side.continuous, side.observation_size) for side in (network, world))
+    if has == wanted:
+        return
+    if has[:2] != wanted[:2]:
+        difference = f"of {_actions(*has[:2])}, but {world.env_id} has {_actions(*wanted[:2])}"
+    else:
+        difference = f"that sees {_seen(has[2])}, but {world.env_id} shows {_seen(wanted[2])}"
+    raise UserError(
+        f"{path}: a policy {difference}; take the policy of this environment, or name its own with --env"
+    )
+
+
+def _actions(count: int, continuous: bool) -> str:
+    return f"actions of {count} numbers" if continuous else f"{count} actions"
+
+
+def _seen(size: int | None) -> str:
+    return "pictures" if size is None else f"{size} numbers"
 
 
 class CheckpointFolder:

@@ -73,7 +73,8 @@ class TrainConfig:
     )
     model: Path | None = flag("-m", default=None, help="policy checkpoint to start from")
     finetune: bool = flag(
-        default=False, help="start gently from --model: convolutions frozen, learning rate ÷ 10"
+        default=False,
+        help="start gently from --model: convolutions (or normalisation) frozen, learning rate ÷ 10",
     )
 
     score_weight: float = flag(
@@ -99,7 +100,10 @@ class TrainConfig:
     critic_warmup: int = flag(
         default=0, min=0, help="updates of the value head alone before the policy moves; for a new reward"
     )
-    freeze_convs: bool = flag(default=None, help="keep the convolutions as they are; on with --finetune")
+    freeze_convs: bool = flag(
+        default=None,
+        help="keep the convolutions, or a vector's normalisation, as they are; on with --finetune",
+    )
 
     algo: str = flag(
         default="a2c", choices=tuple(ALGORITHMS), help="algorithm; sets the defaults named below"
@@ -153,7 +157,9 @@ class TrainConfig:
     grad_clip: float = flag(
         default=None, min=0, help=_by_algorithm("largest norm of a gradient", "grad_clip")
     )
-    clip_score: bool = flag(default=True, help="train on the sign of the score, as is usual on Atari")
+    clip_score: bool = flag(
+        default=None, help="train on the sign of the score, as is usual on Atari; on with Atari's games alone"
+    )
 
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
     db_max_mb: float | None = flag(
@@ -192,7 +198,13 @@ class TrainConfig:
         given = [name for name in defaults if getattr(self, name) is not None]
         divisor = FINETUNE_DIVISOR if self.finetune else 1
         for name, value in (
-            defaults | {"lr": defaults["lr"] / divisor, "freeze_convs": self.finetune}
+            defaults
+            | {
+                "lr": defaults["lr"] / divisor,
+                "freeze_convs": self.finetune,
+                # The ids that lib.envs.atari takes; it is not asked, as it imports the emulator.
+                "clip_score": "NoFrameskip" in self.env or self.env.startswith("ALE/"),
+            }
         ).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)  # frozen from here on

@@ -11,8 +11,8 @@ from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
-from lib.envs.observation import Observer
-from lib.envs.world import World
+from lib.envs.observation import Viewer
+from lib.envs.world import World, taken
 from lib.runs import format_mean
 
 
@@ -85,7 +85,7 @@ def evaluate(
     envs = world.num_envs
     probes = probes or {}
     generator = torch.Generator(device).manual_seed(seed)
-    observer = Observer(envs, world.frame_shape, device)
+    viewer = Viewer(world, device)
     step = world.reset(seed)
     running = np.ones(envs, bool)
     scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
@@ -96,24 +96,23 @@ def evaluate(
         if stop is not None and stop():
             raise CutShort
         for name, probe in probes.items():
-            reading = probe(step.frames)
+            reading = probe(np.asarray(step.frames))
             seen = running & ~np.isnan(reading)
             sums[name][seen] += reading[seen]
             readings[name][seen] += 1
         if counter:
-            counter.push(step.frames)
+            counter.push(np.asarray(step.frames))
             for name, count in counter.counts().items():
                 counts[name][running] = count[running]
-        frames = torch.from_numpy(step.frames).to(device)
-        observation = observer.push(frames, torch.from_numpy(step.reset).to(device))
+        observation = viewer.look(step)
         with autocast(device, bf16):
             logits, _ = network(observation)
-        actions = sample_actions(logits, generator)
+        actions = taken(sample_actions(logits, generator, network.continuous), network.continuous)
         chosen = actions.cpu().numpy()
         world.send(chosen)
         if watch is not None:  # while the emulator works
-            watch.record(step.frames, chosen)
-            watch.judge(frames, observation, logits, actions)
+            watch.record(step, chosen)
+            watch.judge(viewer, observation, logits, actions)
         step = world.recv()
         running &= ~step.reset
         if watch is not None:

@@ -6,7 +6,7 @@ J. Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased; k2 an
 
 import torch
 
-from lib.agent.actor_critic import log_prob_of
+from lib.agent.actor_critic import exact_kl, log_prob_of
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout, autocast
 
@@ -27,20 +27,6 @@ def k3(log_prob: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """ρ − 1 − log ρ with ρ = π_ref(a) / π(a), `[...]`: unbiased and never negative."""
     log_ratio = reference - log_prob
     return log_ratio.expm1() - log_ratio
-
-
-def exact_kl(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Σₐ π(a) (log π(a) − log π_ref(a)), in nats.
-
-    Args:
-      logits: float `[..., A]` of π.
-      reference: float `[..., A]`, logits of π_ref.
-
-    Returns:
-      float `[...]`.
-    """
-    log_probs = logits.log_softmax(-1)
-    return (log_probs.exp() * (log_probs - reference.log_softmax(-1))).sum(-1)
 
 
 def adapted(coef: torch.Tensor, kl: torch.Tensor, target: float, steps: int, horizon: int) -> torch.Tensor:
@@ -105,8 +91,9 @@ class Leash:
         with autocast(logits.device, bf16):
             reference = self.reference(observations.flatten(0, 1))[0].view_as(logits)
         weight = valid[self._rows].float()
-        kl = (exact_kl(logits, reference) * weight).sum() / weight.sum().clamp(min=1)
         actions = rollout.actions[self._rows]
+        kl = exact_kl(logits, reference, actions.is_floating_point())
+        kl = (kl * weight).sum() / weight.sum().clamp(min=1)
         strayed = k1(log_prob_of(logits, actions), log_prob_of(reference, actions))
         rewards = rewards.clone()
         rewards[self._rows] -= self.coef * strayed * weight

@@ -1,43 +1,118 @@
-"""The policy network: Mnih et al.'s convolutions under separate policy and value heads."""
+"""The policy network: separate policy and value heads on Mnih et al.'s convolutions, or on a vector."""
 
+import itertools
 import math
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from lib.cli import UserError
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
 
-MAX_ACTIONS = 1024
-"""Of a policy; that of lib.preferences.segments, where actions come from."""
+_CLIP = 10.0  # standard deviations of an observation
+
+
+class Normaliser(nn.Module):
+    """Vector observations to mean 0 and standard deviation 1, clipped to ±10, by statistics of all that was seen.
+
+    Numbers of a simulation are of any size, and MuJoCo's are not learned from without this: Andrychowicz et al. 2021,
+    arXiv 2006.05990, section 3.3; the clip is that of OpenAI's baselines. `update` is called by training alone,
+    between one update and the next rollout, so that a rollout is judged by the statistics that it was played by.
+    """
+
+    mean: torch.Tensor  # float32 [D]
+    var: torch.Tensor  # float32 [D]
+    count: torch.Tensor  # float64 []
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("var", torch.ones(size))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Float32 `[..., D]` to the same."""
+        return ((observations - self.mean) / (self.var + 1e-8).sqrt()).clamp(-_CLIP, _CLIP)
+
+    @torch.no_grad()
+    def update(self, observations: torch.Tensor) -> None:
+        """Takes in more observations, float32 `[..., D]`: means and variances of both parts joined (Chan et al. 1979)."""
+        more = observations.flatten(0, -2).double()
+        count = self.count + len(more)
+        share = len(more) / count
+        apart = more.mean(0) - self.mean
+        var = self.var * (1 - share) + more.var(0, correction=0) * share
+        self.var.copy_(var + apart.square() * share * (1 - share))
+        self.mean.copy_(self.mean + apart * share)
+        self.count.copy_(count)
+
+
+class _WithSpread(nn.Module):
+    """Puts the logarithms of the standard deviations, the same in every state, behind the means: `[N, A]` to `[N, 2A]`."""
+
+    def __init__(self, num_actions: int) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(num_actions))
+
+    def forward(self, means: torch.Tensor) -> torch.Tensor:
+        return torch.cat([means, self.log_std.expand_as(means)], -1)
 
 
 class PolicyNet(nn.Module):
-    """conv 32@8/4, 64@4/2, 64@3/1, then a 512-unit head each for the policy and the value.
+    """A policy and a value head, behind convolutions where the policy sees pictures.
 
-    Parameter names are those of the original experiment, whose checkpoints load as they are.
+    Pictures: conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015). Parameter names are those of
+    the original experiment, whose checkpoints load as they are. Vectors: normalised, then two tanh layers of 64 units
+    for each head, as in Schulman et al. 2017, arXiv 1707.06347.
+
+    Attributes:
+      num_actions: A, how many actions there are, or how many numbers an action is.
+      continuous: whether it is a Gaussian over A numbers; see lib.agent.gaussian.
+      observation_size: D of the vectors that it sees; None where it sees pictures.
     """
 
-    def __init__(self, num_actions: int, in_channels: int = 4) -> None:
+    continuous: bool = False
+    observation_size: int | None = None
+
+    def __init__(
+        self,
+        num_actions: int,
+        in_channels: int = 4,
+        continuous: bool = False,
+        observation_size: int | None = None,
+    ) -> None:
         super().__init__()
-        self.num_actions = num_actions
-        self.conv = nn.Sequential(
-            nn.Conv2d(in_channels, 32, kernel_size=8, stride=4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, kernel_size=4, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, kernel_size=3, stride=1),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
-        features = 64 * 7 * 7
-        self.policy = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, num_actions))
-        self.value = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, 1))
+        self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
+        if observation_size is None:
+            self.conv = nn.Sequential(
+                nn.Conv2d(in_channels, 32, kernel_size=8, stride=4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, kernel_size=4, stride=2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, kernel_size=3, stride=1),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+            sizes, activation = [64 * 7 * 7, 512], cast(type[nn.Module], nn.ReLU)
+        else:
+            self.normaliser = Normaliser(observation_size)
+            sizes, activation = [observation_size, 64, 64], nn.Tanh
+        self.policy = _head([*sizes, num_actions], activation)
+        self.value = _head([*sizes, 1], activation)
         self._initialise()
+        if continuous:
+            self.policy.append(_WithSpread(num_actions))
+
+    @property
+    def body(self) -> nn.Module:
+        """What both heads stand on: the convolutions, or the normaliser, of which a finetune leaves either as it is."""
+        return self.conv if self.observation_size is None else self.normaliser
 
     def _initialise(self) -> None:
         """Orthogonal weights; a nearly uniform first policy (Andrychowicz et al. 2021, arXiv 2006.05990)."""
-        gains = {"policy.2.weight": 0.01, "value.2.weight": 1.0}
+        gains = {f"policy.{len(self.policy) - 1}.weight": 0.01, f"value.{len(self.value) - 1}.weight": 1.0}
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -48,17 +123,20 @@ class PolicyNet(nn.Module):
         """Logits and values.
 
         Args:
-          observations: uint8 `[N, 4, 84, 84]`.
+          observations: uint8 `[N, 4, 84, 84]`, or float32 `[N, D]`.
 
         Returns:
-          float32 logits `[N, A]` and float32 values `[N]`.
+          float32 logits `[N, A]`, of a continuous policy `[N, 2A]`, and float32 values `[N]`.
         """
+        if self.observation_size is not None:
+            return self._heads(self.normaliser(observations))
         dtype = torch.get_autocast_dtype(observations.device.type)
         dtype = dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32
         if observations.device.type == "cpu":
-            features = self._features_cpu(observations, dtype)
-        else:
-            features = self.conv(observations.to(dtype) / 255)
+            return self._heads(self._features_cpu(observations, dtype))
+        return self._heads(self.conv(observations.to(dtype) / 255))
+
+    def _heads(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.policy(features).float(), self.value(features).squeeze(-1).float()
 
     def _features_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -93,25 +171,44 @@ def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
     return last.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
 
 
+def _head(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
+    """Linear layers from each size to the next, the activation between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
 def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
     """A policy with the weights of a state_dict, ours or the original's.
 
     Args:
-      state: the weights; the number of actions is read from them.
+      state: the weights; the kind of the policy and the number of actions are read from them.
       source: file they came from, for messages.
 
     Raises:
       UserError: the weights are of another network; says what differs.
     """
-    head = state.get("policy.2.weight")
+    seen = state.get("normaliser.mean")
+    observation_size = None if seen is None else seen.numel()
+    last = 2 if observation_size is None else 4
+    head = state.get(f"policy.{last}.weight")
     if head is None or head.ndim != 2:
         raise UserError(
-            f"{source}: expected the weights of a policy (conv.*, policy.*, value.*), "
+            f"{source}: expected the weights of a policy (conv.* or normaliser.*, policy.*, value.*), "
             f"got {', '.join(sorted(state)[:3]) or 'none'}…; is it a reward model?"
         )
     if not 1 <= head.shape[0] <= MAX_ACTIONS:
         raise UserError(f"{source}: expected a policy of 1 to {MAX_ACTIONS} actions, got {head.shape[0]}")
-    network = PolicyNet(head.shape[0])
+    if observation_size is not None and not 1 <= observation_size <= MAX_OBSERVATION:
+        raise UserError(
+            f"{source}: expected a policy that sees 1 to {MAX_OBSERVATION} numbers, got {observation_size}"
+        )
+    network = PolicyNet(
+        head.shape[0],
+        continuous=f"policy.{last + 1}.log_std" in state,
+        observation_size=observation_size,
+    )
     expected = network.state_dict()
     for name, value in expected.items():
         if name not in state:

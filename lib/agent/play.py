@@ -1,5 +1,6 @@
 """Playing single games to look at: through ptan's agent and wrappers, with video and the learned reward."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,14 +10,14 @@ import numpy as np
 import ptan
 import torch
 
-from lib.agent.checkpoints import check_actions, check_env_of_file, env_of, load_policy
+from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
 from lib.envs.atari import FRAME_SKIP, TIME_LIMIT, atari_spec
 from lib.envs.make import make_world
-from lib.envs.observation import Observer
-from lib.envs.world import STEPS_PER_SECOND
+from lib.envs.observation import Viewer
+from lib.envs.world import STEPS_PER_SECOND, taken
 from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import format_mean, resolve_device
 
@@ -26,10 +27,21 @@ _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 class PlayedStep(NamedTuple):
     """One decision of the agent and what came of it."""
 
-    frame: np.ndarray  # uint8 [H, W, 3], what a person sees when the action is chosen
-    observation: np.ndarray  # uint8 [4, 84, 84], what the policy sees
-    action: int
+    frame: (
+        np.ndarray | None
+    )  # uint8 [H, W, 3], what a person sees when the action is chosen; None where nobody looks
+    observation: np.ndarray  # uint8 [4, 84, 84] or float32 [D], what the policy sees
+    action: np.ndarray  # int64 [] or float32 [A], as the environment takes it
     score: float
+
+
+class GaussianActionSelector(ptan.actions.ActionSelector):
+    """Draws from the parameters of Gaussians (`lib.agent.gaussian`), float `[N, 2A]` to `[N, A]` within the bounds."""
+
+    def __call__(self, parameters: np.ndarray) -> np.ndarray:
+        mean, log_std = np.split(parameters, 2, -1)
+        drawn = mean + np.exp(log_std) * np.random.standard_normal(mean.shape)
+        return taken(drawn.astype(np.float32), True)
 
 
 class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
@@ -62,29 +74,31 @@ def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterato
         observation, _ = env.reset()
         for _ in range(TIME_LIMIT):
             picture = tap.picture
-            action = int(agent([observation])[0][0])
+            action = agent([observation])[0][0]
             seen = np.asarray(observation)
-            observation, score, terminated, truncated, _ = env.step(action)
+            observation, score, terminated, truncated, _ = env.step(int(action))
             yield PlayedStep(picture, seen, action, float(score))
             if terminated or truncated:
                 return
 
 
-def play_world(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterator[PlayedStep]:
-    """One full game of any other environment."""
+def play_world(
+    env_id: str, agent: ptan.agent.PolicyAgent, seed: int, looked_at: bool = True
+) -> Iterator[PlayedStep]:
+    """One full game of any other environment; frames are left out unless they are looked at."""
     world = make_world(env_id, num_envs=1)
     try:
-        observer = Observer(1, world.frame_shape, torch.device("cpu"))
+        viewer = Viewer(world, torch.device("cpu"))
         step = world.reset(seed)
         while True:
-            observation = observer.push(torch.from_numpy(step.frames), torch.from_numpy(step.reset))
-            action = int(agent([observation[0].numpy()])[0][0])
-            picture, seen = step.frames[0].copy(), observation[0].numpy().copy()
-            world.send(np.array([action]))
+            seen = viewer.look(step)[0].numpy().copy()
+            actions = agent([seen])[0]
+            picture = step.frames[0].copy() if looked_at else None
+            world.send(actions)
             step = world.recv()
             if step.reset[0]:
                 return
-            yield PlayedStep(picture, seen, action, float(step.score[0]))
+            yield PlayedStep(picture, seen, actions[0], float(step.score[0]))
     finally:
         world.close()
 
@@ -102,13 +116,12 @@ def play(config: PlayConfig) -> None:
     if config.env is None:
         check_env_of_file(env_id, config.model, "--env")
     world = make_world(env_id, num_envs=1)
-    frame_shape, num_actions = world.frame_shape, world.num_actions
     world.close()
-    check_actions(network, num_actions, config.model, env_id)
+    check_policy(network, world, config.model)
     reward = None
     if config.reward is not None:
         reward = load_reward_model(config.reward, device)
-        reward.check(frame_shape, num_actions, config.reward, env_id)
+        reward.check_world(world, config.reward)
     if config.record is not None:
         try:
             config.record.mkdir(parents=True, exist_ok=True)
@@ -116,9 +129,19 @@ def play(config: PlayConfig) -> None:
             raise UserError(f"-r {config.record}: expected a folder to write to: {error.strerror}") from error
 
     network.to(device).eval()
-    agent = ptan.agent.PolicyAgent(lambda states: network(states)[0], device=device, apply_softmax=True)
+    agent = ptan.agent.PolicyAgent(
+        lambda states: network(states)[0],
+        GaussianActionSelector() if network.continuous else ptan.actions.ProbabilityActionSelector(),
+        device=device,
+        apply_softmax=not network.continuous,
+    )
     spec = atari_spec(env_id)
-    one_game = play_atari if spec is not None and "NoFrameskip" in env_id else play_world
+    looked_at = config.record is not None or (reward is not None and reward.input == "frame")
+    one_game = (
+        play_atari
+        if spec is not None and "NoFrameskip" in env_id
+        else functools.partial(play_world, looked_at=looked_at)
+    )
     np.random.seed(config.seed)  # ptan's action selector draws from NumPy's global generator
     scores = []
     for game in range(config.games):
@@ -149,9 +172,10 @@ def _play_one(
     try:
         for step in steps:
             if reward is not None:
-                learned = reward.rewards(step.frame[None], np.array([step.action]), step.observation[None])
+                frames = None if step.frame is None else step.frame[None]
+                learned = reward.rewards(frames, step.action[None], step.observation[None])
                 paid.append(float(learned[0]))
-            if video is not None:
+            if video is not None and step.frame is not None:
                 video.add(step.frame if reward is None else with_reward_strip(step.frame, paid))
             score, count = score + step.score, count + 1
         if video is not None:

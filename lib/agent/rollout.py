@@ -9,24 +9,24 @@ import torch
 
 from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
-from lib.envs.observation import SIZE, STACK, Observer
-from lib.envs.world import World
+from lib.envs.observation import Viewer
+from lib.envs.world import World, taken
 from lib.preferences.recorder import SegmentRecorder
 from lib.runs import Stopped
 
 RewardFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Frames uint8 `[B, H, W, 3]`, actions int64 `[B]` and observations uint8 `[B, 4, 84, 84]` to float32 `[B]`, all on one
-device."""
+"""Frames uint8 `[B, H, W, 3]`, actions as the environment takes them, int64 `[B]` or float32 `[B, A]`, and observations
+as the policy sees them, uint8 `[B, 4, 84, 84]` or float32 `[B, D]`, to float32 `[B]`, all on one device."""
 
 
 class Rollout(NamedTuple):
     """What an update learns from. Row t is about action aₜ chosen on sₜ; see `lib.envs.world.Step`."""
 
-    observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] on the device
-    actions: torch.Tensor  # int64 [T, B] on the device
+    observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] or float32 [T, B, D] on the device
+    actions: torch.Tensor  # int64 [T, B], or float32 [T, B, A] as they were drawn, on the device
     logits: (
         torch.Tensor
-    )  # float32 [T, B, A] on the device, of the acting policy; with their graph if asked for
+    )  # float32 [T, B, A or 2A] on the device, of the acting policy; with their graph if asked for
     values: torch.Tensor  # float32 [T+1, B] on the device, as the logits; the last row never has a graph
     learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
     score: np.ndarray  # float32 [T, B]: the game's own reward
@@ -57,29 +57,43 @@ class Collector:
         bf16: bool,
         reward: RewardFunction | None = None,
         recorder: SegmentRecorder | None = None,
+        reward_input: str = "frame",
     ) -> None:
+        """Begins the games.
+
+        Args:
+          world: B environments; they are reset.
+          num_steps: T.
+          device: where the networks lie.
+          seed: of the games and the actions.
+          bf16: whether the policy computes in bf16.
+          reward: what pays in place of the score.
+          recorder: of segments.
+          reward_input: what `reward` looks at; frames are not drawn for one that looks at observations.
+        """
         steps, envs = num_steps, world.num_envs
         self._world, self._device, self._bf16 = world, device, bf16
         self._reward, self._recorder = reward, recorder
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._observer = Observer(envs, world.frame_shape, device)
-        self._observations = torch.empty(steps, envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
-        self._actions = torch.empty(steps, envs, dtype=torch.int64, device=device)
+        self._viewer = Viewer(world, device)
+        self._observations = torch.empty(steps, *self._viewer.shape, dtype=self._viewer.dtype, device=device)
+        self._actions = (
+            torch.empty(steps, envs, world.num_actions, device=device)
+            if world.continuous
+            else torch.empty(steps, envs, dtype=torch.int64, device=device)
+        )
+        self._judges_frames = reward_input == "frame"
+        self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
         self._learned = None if reward is None else torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid = np.empty((3, steps, envs), bool)
         self._step = world.reset(seed)
-        self._observe()
+        self._observation = self._viewer.look(self._step)
 
     @property
     def generator(self) -> torch.Generator:
         """What the actions are drawn with."""
         return self._generator
-
-    def _observe(self) -> None:
-        self._frames = torch.from_numpy(self._step.frames).to(self._device, non_blocking=True)
-        reset = torch.from_numpy(self._step.reset).to(self._device, non_blocking=True)
-        self._observation = self._observer.push(self._frames, reset)
 
     def collect(
         self, network: PolicyNet, keep_graph: bool = False, stop: Callable[[], bool] | None = None
@@ -109,14 +123,16 @@ class Collector:
                     logits, values = network(self._observation)
                 all_logits.append(logits)
                 all_values.append(values)
-                self._actions[t] = sample_actions(logits, self._generator)
-                chosen = self._actions[t].cpu().numpy()
+                self._actions[t] = sample_actions(logits, self._generator, network.continuous)
+                actions = taken(self._actions[t], network.continuous)
+                chosen = actions.cpu().numpy()
                 self._world.send(chosen)
 
                 if self._reward is not None and self._learned is not None:
-                    self._learned[t] = self._reward(self._frames, self._actions[t], self._observation)
+                    frames = self._viewer.frames() if self._judges_frames else self._no_frames
+                    self._learned[t] = self._reward(frames, actions, self._observation)
                 if self._recorder is not None:
-                    self._recorder.before(self._step.frames, chosen)
+                    self._recorder.before(self._step.frames, chosen, self._step.observations)
 
                 self._step = self._world.recv()
                 if self._recorder is not None:
@@ -125,7 +141,7 @@ class Collector:
                 self._terminal[t] = self._step.terminal
                 self._truncated[t] = self._step.truncated
                 self._valid[t] = ~self._step.reset
-                self._observe()
+                self._observation = self._viewer.look(self._step)
             all_values.append(network(self._observation)[1])
         with torch.set_grad_enabled(keep_graph):
             logits, values = torch.stack(all_logits), torch.stack(all_values)

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from lib.agent.actor_critic import actor_critic_loss, log_prob_of
-from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
+from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import CutShort, Evaluation, evaluate
 from lib.agent.leash import Leash
-from lib.agent.network import PolicyNet
+from lib.agent.network import Normaliser, PolicyNet
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
@@ -62,8 +62,8 @@ _EVAL_SEED = 10_000  # evaluations play other games than training does
 class Batch(NamedTuple):
     """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
 
-    observations: torch.Tensor  # uint8 [N, 4, 84, 84]
-    actions: torch.Tensor  # int64 [N]
+    observations: torch.Tensor  # uint8 [N, 4, 84, 84] or float32 [N, D]
+    actions: torch.Tensor  # int64 [N], or float32 [N, A] as they were drawn
     old_log_probs: torch.Tensor  # float32 [N], of the acting policy
     old_values: torch.Tensor  # float32 [N], of the acting policy
     advantages: torch.Tensor  # float32 [N]
@@ -476,12 +476,14 @@ def train(config: TrainConfig) -> Path | None:
         stack.callback(world.close)
         if start is not None and config.model is not None:
             network, origin = start
-            check_actions(network, world.num_actions, config.model, config.env)
+            check_policy(network, world, config.model)
             parents["policy"] = {"file": str(config.model), **lineage(origin)}
         else:
-            network = PolicyNet(world.num_actions)
+            network = PolicyNet(
+                world.num_actions, continuous=world.continuous, observation_size=world.observation_size
+            )
         if reward is not None and config.reward is not None:
-            reward.check(world.frame_shape, world.num_actions, config.reward, config.env)
+            reward.check_world(world, config.reward)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
         if state is not None:
             _check_same_reward(config, parents, state["parents"])
@@ -534,7 +536,7 @@ def train(config: TrainConfig) -> Path | None:
             )
 
         network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        network.conv.requires_grad_(not config.freeze_convs)
+        network.body.requires_grad_(not config.freeze_convs)
         trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
         optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
         leash, reference = None, None
@@ -551,7 +553,8 @@ def train(config: TrainConfig) -> Path | None:
             else config.seed
         )
         collector = Collector(
-            world, config.rollout, device, seed, bf16, reward.pay if reward else None, recorder
+            *(world, config.rollout, device, seed, bf16, reward.pay if reward else None, recorder),
+            *((reward.input,) if reward else ()),
         )
         monitor = _Monitor(config, charts, progress, recorder)
         arena = make_world(config.env, config.eval_games, config.env_threads)
@@ -648,9 +651,11 @@ def train(config: TrainConfig) -> Path | None:
                 break
             # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
             policy_moves = updates >= config.critic_warmup
-            network.conv.requires_grad_(policy_moves and not config.freeze_convs)
+            network.body.requires_grad_(policy_moves and not config.freeze_convs)
             network.policy.requires_grad_(policy_moves)
             parts = update(network, optimizer, rollout, config, bf16, leash, stop)
+            if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
+                network.body.update(rollout.observations)
             if leash is not None and policy_moves:
                 leash.adapt(parts["kl_ref"], rollout.score.size)
             steps, updates = steps + rollout.score.size, updates + 1

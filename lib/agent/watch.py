@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.agent.leash import exact_kl
+from lib.agent.actor_critic import exact_kl
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
+from lib.envs.observation import Viewer
 from lib.envs.world import Step, World
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar
 from lib.preferences.teachers import Teacher
@@ -45,7 +46,16 @@ class FreshClips:
         self._world, self._teacher = world, teacher
         self._rng = np.random.default_rng(seed)
         self._frames = np.empty((games, SEGMENT_LENGTH, *world.frame_shape), np.uint8)
-        self._actions = np.empty((games, SEGMENT_LENGTH), np.int64)
+        self._actions = (
+            np.empty((games, SEGMENT_LENGTH, world.num_actions), np.float32)
+            if world.continuous
+            else np.empty((games, SEGMENT_LENGTH), np.int64)
+        )
+        self._observations = (
+            None
+            if world.observation_size is None
+            else np.empty((games, SEGMENT_LENGTH, world.observation_size), np.float32)
+        )
         self._scores = np.empty((games, SEGMENT_LENGTH), np.float32)
         self._terminal = np.empty((games, SEGMENT_LENGTH), bool)
         self._length, self._begun, self._place = (np.zeros(games, int) for _ in range(3))
@@ -53,12 +63,12 @@ class FreshClips:
         self._start: list[torch.Tensor | None] = [None] * games
         self._clips: dict[tuple[int, int], tuple[float, torch.Tensor | None]] = {}
 
-    def before(self, frames: np.ndarray, actions: np.ndarray, learned: torch.Tensor | None) -> None:
+    def before(self, step: Step, actions: np.ndarray, learned: torch.Tensor | None) -> None:
         """Notes what the next step's actions are chosen on.
 
         Args:
-          frames: uint8 `[B, H, W, 3]`; not kept.
-          actions: int64 `[B]`.
+          step: what the games show; not kept.
+          actions: int64 `[B]` or float32 `[B, A]`.
           learned: float64 `[B]`, the learned return of each game so far, where there is one.
         """
         for game in map(int, np.flatnonzero(self._running)):
@@ -69,7 +79,9 @@ class FreshClips:
                 self._begun[game] += 1
                 self._start[game] = None if learned is None else learned[game].clone()
             if self._place[game] < _CLIPS:
-                self._frames[game, length], self._actions[game, length] = frames[game], actions[game]
+                self._frames[game, length], self._actions[game, length] = step.frames[game], actions[game]
+                if self._observations is not None and step.observations is not None:
+                    self._observations[game, length] = step.observations[game]
 
     def after(self, step: Step, running: np.ndarray, learned: torch.Tensor | None) -> None:
         """Notes the outcome, and has the clips valued that it completes.
@@ -100,7 +112,8 @@ class FreshClips:
             policy="",
             step=0,
         )
-        return Segment(self._frames[game], self._actions[game], sidecar)
+        observations = None if self._observations is None else self._observations[game]
+        return Segment(self._frames[game], self._actions[game], sidecar, observations)
 
     def values(self) -> tuple[list[float], list[float] | None]:
         """What the K clips are worth to the teacher, and their learned returns where there is a reward model."""
@@ -151,31 +164,32 @@ class Watch:
         self._sums = {name: torch.zeros(world.num_envs, dtype=torch.float64, device=device) for name in names}
         self._now: dict[str, torch.Tensor] = {}
 
-    def record(self, frames: np.ndarray, actions: np.ndarray) -> None:
-        """Takes in what the games show and what is done: uint8 `[B, H, W, 3]` and int64 `[B]`, before the step."""
+    def record(self, step: Step, actions: np.ndarray) -> None:
+        """Takes in what the games show and what is done next: int64 `[B]` or float32 `[B, A]`."""
         if self._clips is not None:
-            self._clips.before(frames, actions, self._sums.get("learned"))
+            self._clips.before(step, actions, self._sums.get("learned"))
 
     def judge(
-        self, frames: torch.Tensor, observations: torch.Tensor, logits: torch.Tensor, actions: torch.Tensor
+        self, viewer: Viewer, observations: torch.Tensor, logits: torch.Tensor, actions: torch.Tensor
     ) -> None:
         """Judges a step of every game before its outcome is known.
 
         Args:
-          frames: uint8 `[B, H, W, 3]` on the device.
-          observations: uint8 `[B, 4, 84, 84]` on the device.
-          logits: float32 `[B, A]` of the policy.
-          actions: int64 `[B]` on the device.
+          viewer: has the frames.
+          observations: uint8 `[B, 4, 84, 84]` or float32 `[B, D]` on the device.
+          logits: float32 `[B, A or 2A]` of the policy.
+          actions: int64 `[B]` or float32 `[B, A]` on the device.
         """
         if self._reward is not None:
-            each = self._reward.each(frames if self._reward.input == "frame" else observations, actions)
+            inputs = viewer.frames() if self._reward.input == "frame" else observations
+            each = self._reward.each(inputs, actions)
             self._now["learned"] = self._reward.combine(each)
             if "disagreement" in self._sums:
                 self._now["disagreement"] = each.std(0, correction=0)
         if self._reference is not None:
             with autocast(self._device, self._bf16):
                 reference = self._reference(observations)[0]
-            self._now["kl"] = exact_kl(logits, reference)
+            self._now["kl"] = exact_kl(logits, reference, self._reference.continuous)
 
     def after(self, step: Step, running: np.ndarray) -> None:
         """Counts the step that was judged where its game was running, bool `[B]`."""

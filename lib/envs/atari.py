@@ -54,6 +54,9 @@ class AtariWorld:
     is ignored and its picture is the first of a new game (`Step.reset`).
     """
 
+    continuous: bool = False
+    observation_size: int | None = None
+
     def __init__(
         self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0
     ) -> None:

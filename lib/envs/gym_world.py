@@ -1,11 +1,13 @@
-"""Any Gymnasium environment that shows a picture and takes discrete actions, as a world."""
+"""Any Gymnasium environment that shows or draws a picture and takes discrete or bounded actions, as a world."""
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import ale_py
+import cv2
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -13,13 +15,15 @@ from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
 from lib.envs import moving_dot
-from lib.envs.world import Step
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, Drawings, Step, taken
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
 
 Environment = gymnasium.Env[Any, Any]
 VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]
+
+_LEAST_SIDE, _LARGEST_SIDE = 16, 400  # pixels of a picture
 
 
 def env_name(env: Environment | VectorEnvironment) -> str:
@@ -35,14 +39,48 @@ def env_name(env: Environment | VectorEnvironment) -> str:
     return type(inner).__name__
 
 
-def is_picture(space: spaces.Space[Any]) -> bool:
-    """Whether observations of this space are RGB pictures: uint8 [H, W, 3]."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and space.shape[2] == 3
-    )
+def to_picture(space: spaces.Space[Any]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """How observations of a space are the picture that a person sees, None where they are none.
+
+    Args:
+        space: uint8 of 16 pixels a side or more is a picture where it is RGB [H, W, 3] or [3, H, W], or grey [H, W],
+            [H, W, 1] or [1, H, W]. Smaller ones are boards or symbols.
+
+    Returns:
+        A function from one observation or a batch [..., H, W, 3] and the like to RGB [..., H, W, 3].
+    """
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or not 2 <= len(space.shape) <= 3:
+        return None
+    *sides, last = space.shape
+    if not sides or min(sorted(space.shape)[-2:]) < _LEAST_SIDE:
+        return None
+    if len(sides) == 1:
+        return lambda grey: np.repeat(np.asarray(grey)[..., None], 3, -1)
+    if last == 3:
+        return np.asarray
+    if last == 1:
+        return lambda grey: np.repeat(np.asarray(grey), 3, -1)
+    if sides[0] in (1, 3):
+        return lambda planes: np.ascontiguousarray(
+            np.broadcast_to(
+                np.moveaxis(np.asarray(planes), -3, -1), (*planes.shape[:-3], *space.shape[1:], 3)
+            )
+        )
+    return None
+
+
+def vector_size(space: spaces.Space[Any]) -> int | None:
+    """How many numbers observations of a space are once flattened, None where the policy had better see a picture.
+
+    Args:
+        space: any of Gymnasium's. Dicts and tuples are laid end to end, one of n becomes n numbers of which one is 1
+            (`gymnasium.spaces.utils.flatten`). Spaces without a fixed size and those of more than
+            `MAX_OBSERVATION` numbers, such as stacks of pictures, are none.
+    """
+    if to_picture(space) is not None or not space.is_np_flattenable:
+        return None
+    size = int(spaces.utils.flatdim(space))
+    return size if 1 <= size <= MAX_OBSERVATION else None
 
 
 @dataclass(frozen=True)
@@ -87,7 +125,7 @@ def look_at(env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.n
     Args:
         env: with discrete actions.
         frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
-            it is an RGB picture, else `env.render()`.
+            it is a picture, else `env.render()`.
 
     Raises:
         UserError: the actions are not discrete; or there is no frame_fn, observations are no pictures and the
@@ -113,9 +151,9 @@ def look_at(env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.n
     picture: Callable[[Any], np.ndarray]
     if frame_fn is not None:
         source, picture = "frame_fn", from_function
-    elif is_picture(space):
-        source = "the observation"
-        picture = np.asarray if vector else lambda observation: np.asarray(observation)[None]
+    elif (convert := to_picture(space)) is not None:
+        source, shown = "the observation", convert
+        picture = shown if vector else lambda observation: shown(np.asarray(observation)[None])
     elif env.render_mode == "rgb_array":
         source, picture = "render()", rendered
     else:
@@ -144,23 +182,50 @@ def discrete_actions(space: spaces.Space[Any], name: str) -> spaces.Discrete:
     return space
 
 
+def bounded_actions(env: Environment) -> spaces.Box:
+    """The action space of an environment whose actions are numbers within bounds.
+
+    Args:
+        env: a single environment.
+
+    Returns:
+        Its action space; both bounds of every number are finite.
+
+    Raises:
+        UserError: actions are of another kind, or without bounds.
+    """
+    space = env.action_space
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise UserError(
+            f"{env_name(env)} cannot serve: expected one of n actions (Discrete) or numbers within bounds (Box), "
+            f"got {_brief(space)}"
+        )
+    if not np.isfinite([space.low, space.high]).all() or not 1 <= math.prod(space.shape) <= MAX_ACTIONS:
+        raise UserError(
+            f"{env_name(env)} cannot serve: expected actions of 1 to {MAX_ACTIONS} numbers with a least and a "
+            f"largest value each, got {_brief(space)} from {space.low.min():g} to {space.high.max():g}"
+        )
+    return space
+
+
 class GymWorld:
     """B copies of a Gymnasium environment as a `lib.envs.world.World`.
 
-    The frame is the observation where that is an RGB uint8 picture, else what `render()` draws. `terminal` is the
-    environment's own `terminated`; lives are not looked at. Atari games are better served by `AtariWorld`, which
-    skips frames and is faster.
+    The frame is the observation where that is a picture (`to_picture`), else what `render()` draws, when somebody looks
+    at it. The policy sees the picture too where the observation is one, or is nothing that fits into a vector
+    (`vector_size`); else the flattened observation. `terminal` is the environment's own `terminated`; lives are not looked
+    at. Atari games are better served by `AtariWorld`, which skips frames and is faster.
 
     Args:
         env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.
         num_envs: B.
         vectorization_mode: "sync" steps the copies in turn; "async" gives each a process, which pays where a
-            step takes much longer than handing a frame over (about 0.1 ms).
+            step takes much longer than handing a frame over (about 0.1 ms). There, frames are drawn at every step.
         **env_kwargs: handed to each environment.
 
     Raises:
-        UserError: the id is unknown, its packages are missing, or the environment has no picture or no discrete
-            actions.
+        UserError: the id is unknown, its packages are missing, or the environment has no picture, or neither discrete
+            nor bounded actions.
     """
 
     def __init__(
@@ -171,26 +236,36 @@ class GymWorld:
         **env_kwargs: Any,
     ) -> None:
         with _make(env_id, env_kwargs) as probe:
-            actions = discrete_actions(probe.action_space, env_name(probe))
-            self._renders = not is_picture(probe.observation_space)
-            if self._renders and "rgb_array" not in probe.metadata.get("render_modes", []):
-                raise UserError(
-                    f"{env_id} cannot serve: expected a picture, got observations of {_brief(probe.observation_space)} "
-                    f"and render modes {probe.metadata.get('render_modes', [])} without 'rgb_array'"
+            self._space = probe.observation_space
+            self._bounds: spaces.Box | None = None
+            self._first_action = 0
+            if isinstance(probe.action_space, spaces.Discrete):
+                self._first_action, self.num_actions = (
+                    int(number) for number in (probe.action_space.start, probe.action_space.n)
                 )
-            meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: map(str, range(actions.n)))
+            else:
+                self._bounds = bounded_actions(probe)
+                self.num_actions = math.prod(self._bounds.shape)
+            self._picture = to_picture(self._space)
+            modes = probe.metadata.get("render_modes", [])
+            if self._picture is None and "rgb_array" not in modes:
+                raise UserError(
+                    f"{env_id} cannot serve: expected a picture, got observations of {_brief(self._space)} "
+                    f"and render modes {modes} without 'rgb_array'"
+                )
+            meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: range(self.num_actions))
             self.action_names = [str(name) for name in meanings()]
-            shape = probe.observation_space.shape
-        if self._renders:
+        if self._picture is None:
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
             with _make(env_id, env_kwargs) as probe:
-                shape = _rendered_shape(env_id, probe)
-        assert shape is not None
-        self.frame_shape = (shape[0], shape[1], shape[2])
+                height, width, _ = _drawn(env_id, probe).shape
+        else:
+            height, width, _ = self._picture(np.zeros(self._space.shape or (), np.uint8)).shape
+        self.frame_shape = (height, width, 3)
         self.env_id = env_id
         self.num_envs = num_envs
-        self.num_actions = int(actions.n)
-        self._first_action = int(actions.start)
+        self.continuous = self._bounds is not None
+        self.observation_size = vector_size(self._space)
         # In processes of their own the copies write their observations while the last ones are still being read.
         copy = vectorization_mode == "async"
         self._envs = gymnasium.make_vec(
@@ -202,7 +277,8 @@ class GymWorld:
             **env_kwargs,
         )
         self._ended = np.zeros(num_envs, bool)
-        self._actions = np.zeros(num_envs, np.int64)
+        self._actions: np.ndarray = np.zeros(num_envs, np.int64)
+        self._drawings: Drawings | None = None
 
     def reset(self, seed: int) -> Step:
         """Start a new game in every environment. See `World.reset`."""
@@ -211,14 +287,21 @@ class GymWorld:
         observations, _ = self._envs.reset(seed=[int(each) for each in seeds])  # type: ignore[arg-type]  # a list will do
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
-        return Step(self._frames(observations), np.zeros(self.num_envs, np.float32), off, off, ~off)
+        score = np.zeros(self.num_envs, np.float32)
+        return Step(self._frames(observations), score, off, off, ~off, self._vectors(observations))
 
     def send(self, actions: np.ndarray) -> None:
         """Hand over the next actions. See `World.send`."""
-        if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
-            self._envs.step_async(actions + self._first_action)
+        if self._bounds is None:
+            actions = actions + self._first_action
         else:
-            self._actions = actions + self._first_action
+            low, high = self._bounds.low, self._bounds.high
+            shares = (taken(actions, True).reshape(self.num_envs, *self._bounds.shape) + 1) / 2
+            actions = (low + shares * (high - low)).astype(self._bounds.dtype)
+        if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
+            self._envs.step_async(actions)
+        else:
+            self._actions = actions
 
     def recv(self) -> Step:
         """Wait for the outcome of the actions sent last. See `World.recv`."""
@@ -235,6 +318,7 @@ class GymWorld:
             terminated.copy(),
             truncated & ~terminated,
             reset,
+            self._vectors(observations),
         )
 
     def close(self) -> None:
@@ -242,12 +326,32 @@ class GymWorld:
         if not self._envs.closed:
             self._envs.close()
 
-    def _frames(self, observations: np.ndarray) -> np.ndarray:
-        if not self._renders:
-            return observations
-        pictures = self._envs.render()
+    def _frames(self, observations: Any) -> np.ndarray:
+        if self._picture is not None:
+            return self._picture(observations)
+        envs = self._envs
+        if isinstance(envs, gymnasium.vector.SyncVectorEnv):
+            if self._drawings is not None:
+                self._drawings.over = True
+            self._drawings = Drawings(
+                lambda env: smaller(np.asarray(envs.envs[env].render())), (self.num_envs, *self.frame_shape)
+            )
+            return cast(np.ndarray, self._drawings)
+        pictures = envs.render()
         assert pictures is not None
-        return np.stack([np.asarray(picture) for picture in pictures])
+        return np.stack([smaller(np.asarray(picture)) for picture in pictures])
+
+    def _vectors(self, observations: Any) -> np.ndarray | None:
+        """float32 [B, D], a copy; None where the policy sees pictures."""
+        if self.observation_size is None:
+            return None
+        if not isinstance(self._space, spaces.Box):
+            each = gymnasium.vector.utils.iterate(self._envs.observation_space, observations)
+            observations = [np.asarray(spaces.utils.flatten(self._space, one)) for one in each]
+        vectors = np.array(observations, np.float32).reshape(self.num_envs, -1)
+        if not np.isfinite(vectors).all():
+            raise UserError(f"{self.env_id} went wrong: expected observations of finite numbers, got others")
+        return vectors
 
 
 def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
@@ -265,22 +369,35 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
             else "write module:Name-v0 for an id a module registers"
         )
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
-    except (gymnasium.error.Error, ImportError) as error:
+    except Exception as error:  # of Gymnasium, of a missing package, or of somebody else's environment
         raise UserError(f"environment {env_id!r} cannot be made: {one_line(str(error))}") from error
 
 
-def _rendered_shape(env_id: str, env: Environment) -> tuple[int, ...]:
+def smaller(picture: np.ndarray) -> np.ndarray:
+    """A drawn picture, uint8 [H, W, 3], with both sides cut to a half, a third, … where one is beyond 400 pixels.
+
+    Windows of classic control are made for screens; clips of them would fill the disk with empty background.
+    """
+    height, width, _ = picture.shape
+    every = -(-max(height, width) // _LARGEST_SIDE)
+    if every == 1:
+        return picture
+    return np.asarray(cv2.resize(picture, (width // every, height // every), interpolation=cv2.INTER_AREA))
+
+
+def _drawn(env_id: str, env: Environment) -> np.ndarray:
+    """The first picture that an environment draws."""
     try:
         env.reset(seed=0)
         picture = np.asarray(env.render())
-    except gymnasium.error.DependencyNotInstalled as error:
+    except Exception as error:  # without a display, each library that draws fails in its own way
         raise UserError(f"environment {env_id!r} cannot draw itself: {one_line(str(error))}") from error
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise UserError(
             f"{env_id} cannot serve: expected render() to give uint8 [H, W, 3], "
             f"got {picture.dtype} {list(picture.shape)}"
         )
-    return picture.shape
+    return smaller(picture)
 
 
 def _brief(space: spaces.Space[Any]) -> str:

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import torch
 
+from lib.envs.world import Step, World
+
 SIZE = 84
 """Height and width of an observation, in pixels."""
 
@@ -132,3 +134,42 @@ class Observer:
             stack.masked_fill_(reset[:, None, None, None], 0)
             stack[:, -1] = grey_resize_torch(frames, self._rows, self._columns)
         return stack
+
+
+class Viewer:
+    """What networks see of a world's steps, on one device: the policy's observations, and frames where they are asked for.
+
+    Attributes:
+      shape, dtype: of the observations.
+    """
+
+    def __init__(self, world: World, device: torch.device) -> None:
+        self.shape: tuple[int, ...]
+        self._device = device
+        self._observer: Observer | None = None
+        self._frames: torch.Tensor | None = None
+        if world.observation_size is None:
+            self._observer = Observer(world.num_envs, world.frame_shape, device)
+            self.shape, self.dtype = (world.num_envs, STACK, SIZE, SIZE), torch.uint8
+        else:
+            self.shape, self.dtype = (world.num_envs, world.observation_size), torch.float32
+
+    def look(self, step: Step) -> torch.Tensor:
+        """The observations of the newest step of every environment.
+
+        Returns:
+          uint8 `[B, 4, 84, 84]` or float32 `[B, D]`. The tensor may be overwritten by the next call.
+        """
+        self._step, self._frames = step, None
+        if self._observer is None:
+            assert step.observations is not None
+            return torch.from_numpy(step.observations).to(self._device, non_blocking=True)
+        reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
+        return self._observer.push(self.frames(), reset)
+
+    def frames(self) -> torch.Tensor:
+        """The frames of the newest step, uint8 `[B, H, W, 3]`; a world that draws them does so now."""
+        if self._frames is None:
+            frames = torch.from_numpy(np.asarray(self._step.frames))
+            self._frames = frames.to(self._device, non_blocking=True)
+        return self._frames

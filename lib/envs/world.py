@@ -1,11 +1,21 @@
 """What every world says to the rest of the house: batches of frames, scores and flags as NumPy arrays."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import torch
+
+Actions = TypeVar("Actions", np.ndarray, "torch.Tensor")
+
 STEPS_PER_SECOND = 15
 """An Atari game's own pace: 60 emulator frames a second, 4 to a step."""
+
+
+MAX_ACTIONS = 1024
+MAX_OBSERVATION = 4096  # numbers that a policy sees; more are as good as a picture
 
 
 class Step(NamedTuple):
@@ -22,7 +32,8 @@ class Step(NamedTuple):
     """
 
     frames: np.ndarray
-    """uint8 [B, H, W, 3]: what a person sees now."""
+    """uint8 [B, H, W, 3]: what a person sees now. A world that has to draw them hands out `Drawings`, which draw what
+    is looked at: `frames[env]` one, `np.asarray(frames)` all."""
     score: np.ndarray
     """float32 [B]: the game's own reward of the transition, unclipped."""
     terminal: np.ndarray
@@ -31,14 +42,79 @@ class Step(NamedTuple):
     """bool [B]: the time limit ended the game; the return is bootstrapped from this frame, then cut."""
     reset: np.ndarray
     """bool [B]: the transition's action was ignored; this is the first frame of a new game."""
+    observations: np.ndarray | None = None
+    """float32 [B, D]: what the policy sees now, where that is no picture."""
+
+
+class Drawings:
+    """Frames of B environments that are drawn when they are looked at, each once, and before the next step.
+
+    Drawing often takes longer than all the rest of a step, and of most steps nobody looks at a frame.
+
+    Args:
+        draw: the frame of an environment as it is now, uint8 [H, W, 3].
+        shape: (B, H, W, 3).
+
+    Attributes:
+        over: the environments have moved on; what was not drawn is lost, and asking for it is an error.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, draw: Callable[[int], np.ndarray], shape: tuple[int, int, int, int]) -> None:
+        self.shape, self.over = shape, False
+        self._draw = draw
+        self._drawn: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, at: Any) -> np.ndarray:
+        if not isinstance(at, int):
+            part: np.ndarray = np.asarray(self)[at]
+            return part
+        if at not in self._drawn:
+            if self.over:
+                raise RuntimeError("a frame was looked at after the step that followed it")
+            self._drawn[at] = self._draw(at)
+        return self._drawn[at]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.stack([self[env] for env in range(len(self))])
+
+
+def taken(actions: Actions, continuous: bool) -> Actions:
+    """The actions as an environment takes them: continuous ones clipped to their bounds, others as they are.
+
+    Recorders and reward models are given these, so that nothing is paid for beyond the bounds. A policy learns from
+    what it drew.
+
+    Args:
+        actions: int64 [...] or float32 [..., A], an array or a tensor.
+        continuous: which of the two.
+
+    Returns:
+        The same type and shape.
+    """
+    return actions.clip(-1, 1) if continuous else actions
 
 
 class World(Protocol):
-    """A batch of B environments stepped together. `send` then `recv`: other work may go on between the two."""
+    """A batch of B environments stepped together. `send` then `recv`: other work may go on between the two.
+
+    Attributes:
+        num_actions: A, of which one is taken; where they are continuous, how many numbers one action is.
+        continuous: whether an action is A numbers, each from −1 (the least that the environment takes) to 1.
+        observation_size: D, numbers that the policy sees; None where it sees pictures, through `Observer`.
+        frame_shape: (H, W, 3).
+        action_names: A of them.
+    """
 
     env_id: str
     num_envs: int
     num_actions: int
+    continuous: bool
+    observation_size: int | None
     frame_shape: tuple[int, int, int]
     action_names: list[str]
 
@@ -57,7 +133,7 @@ class World(Protocol):
         """Hand over the next actions without waiting for their outcome.
 
         Args:
-            actions: int64 [B], each in 0 .. num_actions − 1.
+            actions: int64 [B], each in 0 .. num_actions − 1, or float32 [B, num_actions], clipped to ±1.
         """
         ...
 

@@ -21,7 +21,8 @@ class _Recording:
     step: int
     policy: str
     frames: np.ndarray  # uint8 [T, H, W, 3]
-    actions: np.ndarray  # int64 [T]
+    actions: np.ndarray  # int64 [T] or float32 [T, A]
+    observations: np.ndarray | None  # float32 [T, D]
     scores: np.ndarray  # float32 [T]
     terminal: np.ndarray  # bool [T]
     length: int = 0
@@ -110,12 +111,13 @@ class SegmentRecorder:
         """Whether the DB has reached `max_mb`."""
         return self._present_bytes + self.stored_bytes >= self._max_bytes
 
-    def before(self, frames: np.ndarray, actions: np.ndarray) -> None:
+    def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
         """Note what the next step's actions are chosen on.
 
         Args:
             frames: uint8 [B, H, W, 3]; not kept.
-            actions: int64 [B]; those of games about to be reset are sorted out in `after`.
+            actions: int64 [B], or float32 [B, A] in −1 … 1; those of games about to be reset are sorted out in `after`.
+            observations: float32 [B, D], where the policy sees no pictures; not kept.
         """
         for env in map(int, np.flatnonzero(self.recording)):
             recording = self._recordings.get(env)
@@ -125,12 +127,19 @@ class SegmentRecorder:
                     step=self.steps,
                     policy=self.policy,
                     frames=spare.pop() if spare else np.empty((SEGMENT_LENGTH, *frames.shape[1:]), np.uint8),
-                    actions=np.empty(SEGMENT_LENGTH, np.int64),
+                    actions=np.empty(
+                        (SEGMENT_LENGTH, *actions.shape[1:]), np.int64 if actions.ndim == 1 else np.float32
+                    ),
+                    observations=None
+                    if observations is None
+                    else np.empty((SEGMENT_LENGTH, *observations.shape[1:]), np.float32),
                     scores=np.empty(SEGMENT_LENGTH, np.float32),
                     terminal=np.empty(SEGMENT_LENGTH, bool),
                 )
             recording.frames[recording.length] = frames[env]
             recording.actions[recording.length] = actions[env]
+            if recording.observations is not None and observations is not None:
+                recording.observations[recording.length] = observations[env]
 
     def after(self, step: Step) -> None:
         """Note the outcome of the actions that `before` was given, and save the segments it completes.
@@ -234,7 +243,7 @@ class SegmentRecorder:
             step=recording.step,
             origin=self.origin,
         )
-        segment = Segment(recording.frames, recording.actions, sidecar)
+        segment = Segment(recording.frames, recording.actions, sidecar, recording.observations)
         number = self._first_number + recording.step
         while True:
             path = self._db_path / f"{self._first_env + env:02d}" / f"{number:08d}.dat"

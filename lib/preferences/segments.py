@@ -24,21 +24,22 @@ import numpy as np
 import zstandard
 
 from lib.cli import UserError
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
 
 SEGMENT_LENGTH = 50
 """Steps in a segment that the recorder writes; a file may hold another number."""
 
 MAX_STEPS = 10_000
 MAX_SIDE = 4096  # pixels
-MAX_ACTIONS = 1024
 MAX_BYTES = 512 * 2**20  # of a file, and of the frames in it
 
 _FORMAT = "segment"
 _VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD = 4096  # bytes; the shape is among the first hundred
-_MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its frames: 250 KB at most, and a few texts
+_MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its arrays: 250 KB at most, and a few texts
 _MAX_ORIGIN = 20  # texts
+_MAX_ROW = 4 * (MAX_ACTIONS + MAX_OBSERVATION)  # bytes of a step's action and observation
 _MAX_FRAME = 2**20  # bytes; picklers begin a new frame after 64 KiB, and leave long bytes outside of frames
 _FOLDER = re.compile(r"[0-9]{2,}")
 _NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
@@ -64,7 +65,7 @@ class Sidecar:
     life_lost: np.ndarray  # bool [T]
     game_over: np.ndarray  # bool [T]
     env_id: str
-    num_actions: int
+    num_actions: int  # or how many numbers an action is
     policy: str  # checkpoint the recording policy came from, "" when it has none
     step: int  # training step at which the recording began
     origin: dict[str, str] = field(default_factory=dict)  # the run, seed, commit, … it was recorded by
@@ -75,8 +76,19 @@ class Segment:
     """Consecutive steps of one game. Arrays that were loaded may be read-only."""
 
     frames: np.ndarray  # uint8 [T, H, W, 3], what a person sees when each action is chosen
-    actions: np.ndarray  # int64 [T]
+    actions: np.ndarray  # int64 [T], or float32 [T, A] in −1 … 1, the bounds of the environment
     sidecar: Sidecar | None  # None for a file of the original format
+    observations: np.ndarray | None = None  # float32 [T, D], what the policy saw where that was no picture
+
+    @property
+    def continuous(self) -> bool:
+        """Whether an action is A numbers."""
+        return self.actions.ndim == 2
+
+    @property
+    def observation_size(self) -> int | None:
+        """D, or None where the policy saw pictures, or nothing is known of it."""
+        return None if self.observations is None else self.observations.shape[1]
 
 
 class _Bad(Exception):
@@ -125,7 +137,8 @@ def _to_plain(segment: Segment) -> dict[str, object]:
         "version": _VERSION,
         "shape": segment.frames.shape,
         "frames": segment.frames.tobytes(),
-        "actions": segment.actions.tolist(),
+        "actions": _vectors_to_plain(segment.actions) if segment.continuous else segment.actions.tolist(),
+        **({} if segment.observations is None else {"observations": _vectors_to_plain(segment.observations)}),
         "sidecar": None
         if sidecar is None
         else {
@@ -139,6 +152,10 @@ def _to_plain(segment: Segment) -> dict[str, object]:
             "origin": dict(sidecar.origin),
         },
     }
+
+
+def _vectors_to_plain(vectors: np.ndarray) -> dict[str, object]:
+    return {"shape": vectors.shape, "float32": vectors.astype("<f4").tobytes()}
 
 
 def _write_new(path: Path, data: bytes) -> None:
@@ -227,7 +244,7 @@ def _unpack(data: bytes) -> object:
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             shape = _shape_in(reader.read(_HEAD))
         _check_shape(shape)
-        limit = math.prod(shape) + _MAX_COLUMNS
+        limit = math.prod(shape) + shape[0] * _MAX_ROW + _MAX_COLUMNS
         if size > limit:
             raise _Bad(f"would unpack to {size} bytes; its shape {shape} makes at most {limit}")
     raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
@@ -266,7 +283,12 @@ def _from_plain(plain: object) -> Segment:
         raise _Bad("sidecar is no dict")
     return Segment(
         frames=np.frombuffer(data, np.uint8).reshape(shape),
-        actions=_column(plain, "actions", steps, int, np.int64),
+        actions=_vectors(plain, "actions", steps, MAX_ACTIONS)
+        if isinstance(plain.get("actions"), dict)
+        else _column(plain, "actions", steps, int, np.int64),
+        observations=_vectors(plain, "observations", steps, MAX_OBSERVATION)
+        if "observations" in plain
+        else None,
         sidecar=None
         if sidecar is None
         else Sidecar(
@@ -295,6 +317,23 @@ def _column(plain: dict[str, Any], key: str, steps: int, kind: type, dtype: type
         raise _Bad(f"{key} must be a list of {steps} {kind.__name__}")
     with np.errstate(over="ignore"):  # a score too large for float32 becomes infinite, which _check refuses
         return np.array(values, dtype)
+
+
+def _vectors(plain: dict[str, Any], key: str, steps: int, most: int) -> np.ndarray:
+    """float32 [T, at most `most`], over the bytes of the pickle."""
+    vectors = _field(plain, key, dict)
+    shape, data = vectors.get("shape"), vectors.get("float32")
+    if (
+        type(shape) is not tuple
+        or len(shape) != 2
+        or any(type(side) is not int for side in shape)
+        or shape[0] != steps
+        or not 1 <= shape[1] <= most
+    ):
+        raise _Bad(f"{key} must have shape ({steps}, 1 to {most}), not {_printable(str(shape), 60)}")
+    if not isinstance(data, bytes | memoryview) or len(data) != 4 * math.prod(shape):
+        raise _Bad(f"{key} of shape {shape} must be {4 * math.prod(shape)} bytes")
+    return np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(shape)
 
 
 def _from_steps(steps: object) -> Segment:
@@ -331,10 +370,15 @@ def _check(segment: Segment) -> None:
     """Hold what is saved and what is loaded to the same rules; raises _Bad."""
     _check_shape(segment.frames.shape)
     steps = segment.frames.shape[0]
-    columns: list[tuple[str, np.ndarray, type]] = [
-        ("frames", segment.frames, np.uint8),
-        ("actions", segment.actions, np.int64),
-    ]
+    columns: list[tuple[str, np.ndarray, type]] = [("frames", segment.frames, np.uint8)]
+    if segment.continuous:
+        _check_vectors("actions", segment.actions, steps, MAX_ACTIONS)
+        if np.abs(segment.actions).max() > 1:
+            raise _Bad(f"actions must be −1 to 1, are {segment.actions.min():g} to {segment.actions.max():g}")
+    else:
+        columns.append(("actions", segment.actions, np.int64))
+    if segment.observations is not None:
+        _check_vectors("observations", segment.observations, steps, MAX_OBSERVATION)
     sidecar = segment.sidecar
     if sidecar is not None:
         columns += [
@@ -360,7 +404,10 @@ def _check(segment: Segment) -> None:
             raise _Bad("step must be an int of at least 0")
         if not _is_origin(sidecar.origin):
             raise _Bad(f"origin must be at most {_MAX_ORIGIN} short texts by name")
-    if segment.actions.min() < 0 or segment.actions.max() >= limit:
+    if segment.continuous:
+        if sidecar is not None and segment.actions.shape[1] != sidecar.num_actions:
+            raise _Bad(f"actions must be of {sidecar.num_actions} numbers, are of {segment.actions.shape[1]}")
+    elif segment.actions.min() < 0 or segment.actions.max() >= limit:
         raise _Bad(
             f"actions must be 0 to {limit - 1}, are {segment.actions.min()} to {segment.actions.max()}"
         )
@@ -372,6 +419,15 @@ def _is_origin(origin: object) -> bool:
         and len(origin) <= _MAX_ORIGIN
         and all(type(text) is str and len(text) <= 1000 for part in origin.items() for text in part)
     )
+
+
+def _check_vectors(name: str, vectors: np.ndarray, steps: int, most: int) -> None:
+    if vectors.dtype != np.float32:
+        raise _Bad(f"{name} must be float32, is {vectors.dtype}")
+    if vectors.ndim != 2 or len(vectors) != steps or not 1 <= vectors.shape[1] <= most:
+        raise _Bad(f"{name} must have shape ({steps}, 1 to {most}), has {vectors.shape}")
+    if not np.isfinite(vectors).all():
+        raise _Bad(f"{name} must be finite")
 
 
 # --- The unpickler --------------------------------------------------------------------------------------------

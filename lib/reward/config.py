@@ -23,10 +23,11 @@ class FitConfig:
         choices=("bradley-terry", "original"),
         help="what is minimised; original: two separate cross-entropies, as in the original experiment",
     )
-    input: str = flag(
-        default="frame",
+    input: str | None = flag(
+        default=None,
         choices=("frame", "observation"),
-        help="what the model sees: the colour frame and the action, or the policy's four grey 84×84 frames alone",
+        help="what the model sees: the colour frame and the action, or what the policy saw: four grey 84×84 frames alone, "
+        "or a vector and the action; by default frame, and observation where the DBs hold vectors",
     )
     error_rate: float = flag(
         default=0.1,

@@ -12,6 +12,8 @@ from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 
+_CONSTANT = 1e-6  # a standard deviation that is a rounding error
+
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
 """μ of the preference loss for each label; a pair that nobody could tell apart (null) has none."""
 
@@ -38,12 +40,20 @@ class SegmentStore:
 
     Args:
       memory_mb: the budget.
-      input: what the network will see, one of `lib.reward.model.INPUTS`; that is what is held.
+      input: what the network will see, one of `lib.reward.model.INPUTS`; that is what is held. None: the vectors that
+        the policy observed, where the first segment has any, else frames.
+
+    Attributes:
+      input: the same, not None once there is a segment.
+      continuous: whether an action is `num_actions` numbers.
+      observation_size: D of the vectors that the network will see; None where it sees pictures.
     """
 
-    def __init__(self, memory_mb: float, input: str = "frame") -> None:
+    def __init__(self, memory_mb: float, input: str | None = None) -> None:
         self._budget = memory_mb * 1e6
-        self._input = input
+        self.input = input
+        self.continuous = False
+        self.observation_size: int | None = None
         self._sources: list[tuple[SegmentDB, str]] = []
         self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sidecars: list[Sidecar | None] = []
@@ -65,6 +75,16 @@ class SegmentStore:
         shape, env_id = segment.frames.shape[1:], "" if segment.sidecar is None else segment.sidecar.env_id
         if self.frame_shape is None:
             self.frame_shape = shape
+            self.input = self.input or ("frame" if segment.observations is None else "observation")
+            self.continuous = segment.continuous
+            self.observation_size = segment.observation_size if self.input == "observation" else None
+        if segment.continuous != self.continuous or (
+            self.input == "observation" and segment.observation_size != self.observation_size
+        ):
+            raise UserError(
+                f"{name}: expected actions and observations like those of the segments before it, got others; "
+                f"fit one model per environment"
+            )
         if shape != self.frame_shape:
             raise UserError(
                 f"{name}: expected frames of {'×'.join(map(str, self.frame_shape[:2]))} pixels like the segments "
@@ -76,7 +96,8 @@ class SegmentStore:
             )
         self.env_id = self.env_id or env_id
         if segment.sidecar is None:
-            self.num_actions = max(self.num_actions, int(segment.actions.max()) + 1)
+            here = segment.actions.shape[1] if segment.continuous else int(segment.actions.max()) + 1
+            self.num_actions = max(self.num_actions, here)
         else:
             said = segment.sidecar.num_actions
             if self._num_actions_said not in (None, said):
@@ -93,41 +114,58 @@ class SegmentStore:
         return len(self._sources) - 1
 
     def _hold(self, index: int, segment: Segment) -> None:
-        seen = self._seen(segment.frames)
+        seen = self._seen(segment)
         if seen.nbytes <= self._budget:
             self._budget -= seen.nbytes
             self._held[index] = seen, segment.actions
 
-    def _seen(self, frames: np.ndarray) -> np.ndarray:
-        return frames if self._input == "frame" else grey_resize_cpu(np.ascontiguousarray(frames))
+    def _seen(self, segment: Segment) -> np.ndarray:
+        if self.input == "frame":
+            return segment.frames
+        if segment.observations is not None:
+            return segment.observations
+        return grey_resize_cpu(np.ascontiguousarray(segment.frames))
 
-    def get(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Frames uint8 `[T, H, W, 3]` and actions int64 `[T]` of a segment."""
-        if self._input == "frame" and index in self._held:
-            return self._held[index]
+    def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Frames uint8 `[T, H, W, 3]`, actions int64 `[T]` or float32 `[T, A]`, and where a network sees such vectors
+        observations float32 `[T, D]` of a segment."""
+        if self.input == "frame" and index in self._held:
+            return *self._held[index], None
+        segment = self._load(index)
+        return segment.frames, segment.actions, segment.observations
+
+    def _load(self, index: int) -> Segment:
         db, name = self._sources[index]
         try:
-            segment = db.load(name)
+            return db.load(name)
         except SegmentError as error:
             raise UserError(
                 f"a segment that was there when the fit began cannot be read any more: {error}; put it back and go on "
                 "with --resume, or give more --memory-mb, which holds segments in memory"
             ) from error
-        return segment.frames, segment.actions
 
     def inputs(self, index: int, stride: int = 1, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """What the network sees of every `stride`-th step of a segment, beginning with step `offset`.
 
         Returns:
-          Frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]`, and actions int64 `[N]`.
+          Frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, and actions int64 `[N]`
+          or float32 `[N, A]`.
         """
         if index in self._held:
             seen, actions = self._held[index]
         else:
-            frames, actions = self.get(index)
-            seen = self._seen(frames)
+            segment = self._load(index)
+            seen, actions = self._seen(segment), segment.actions
+        if self.input == "observation" and self.observation_size is None:
+            seen = stacked_clip(seen)
         steps = slice(offset, None, stride)
-        return (seen if self._input == "frame" else stacked_clip(seen))[steps], actions[steps]
+        return seen[steps], actions[steps]
+
+    def observation_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each number of the vectors observed, float32 `[D]`; 1 where it never changes."""
+        seen = np.concatenate([self.inputs(index)[0] for index in range(len(self))]).astype(float)
+        std = seen.std(0)
+        return seen.mean(0).astype(np.float32), np.where(std > _CONSTANT, std, 1).astype(np.float32)
 
     def length(self, index: int) -> int:
         """T, the steps of a segment."""
@@ -166,7 +204,7 @@ def load_preferences(
     num_actions: int | None = None,
     weights: dict[str, float] | None = None,
     only: Collection[str] = (),
-    input: str = "frame",
+    input: str | None = None,
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -180,7 +218,7 @@ def load_preferences(
       weights: how much the labels of a labeller (a person's or a teacher's name) count; 1 where nothing is said,
         and labels of weight 0 are left out.
       only: the labellers whose labels to take; empty for all.
-      input: what the network will see.
+      input: what the network will see; see `SegmentStore`.
 
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.

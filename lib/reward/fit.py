@@ -387,8 +387,7 @@ def fit(config: FitConfig) -> Fit:
             train, test = split_by_segment(
                 data.pairs, config.held_out, config.seed, data.at_random, data.db_of
             )
-        assert data.segments.frame_shape is not None
-        masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)  # before anything is written
+        _masks(config, data.segments)  # before anything is written
         if config.resume is None:
             run_dir = make_run_dir(config.runs, "reward", config.name)
             stack.enter_context(held(run_dir))
@@ -590,8 +589,7 @@ def fit_model(
     Raises:
       UserError: the fit cannot come to anything; says why.
     """
-    assert data.segments.frame_shape is not None
-    masks = masks_for(config.mask, data.segments.frame_shape, data.segments.env_id)
+    masks = _masks(config, data.segments)
     members: list[Member] = []
     judged: list[HeldOut] = []
     history: list[Epoch] = []
@@ -657,6 +655,22 @@ def fit_model(
     return Fitted(model, best, judged, history)
 
 
+def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
+    """What is hidden from the network.
+
+    Raises:
+      UserError: a mask does not fit the frames, or there are no pixels to hide or to move.
+    """
+    assert segments.frame_shape is not None
+    for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
+        if given and segments.observation_size is not None:
+            raise UserError(
+                f"{name} is about pixels, but the model sees vectors of {segments.observation_size} numbers; "
+                f"add --input frame"
+            )
+    return masks_for(config.mask, segments.frame_shape, segments.env_id)
+
+
 def _new_network(
     config: FitConfig, data: PreferenceData, masks: tuple[Mask, ...], device: torch.device
 ) -> RewardNet:
@@ -668,8 +682,14 @@ def _new_network(
         masks,
         config.shift,
         config.noise,
-        config.input,
+        data.segments.input or "frame",
+        data.segments.continuous,
+        data.segments.observation_size,
     )
+    if data.segments.observation_size is not None:
+        mean, std = data.segments.observation_statistics()
+        network.mean.copy_(torch.from_numpy(mean))
+        network.std.copy_(torch.from_numpy(std))
     return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

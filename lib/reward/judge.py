@@ -43,7 +43,8 @@ class ModelJudge:
             except SegmentError:
                 continue
             env_id = segment.sidecar.env_id if segment.sidecar else str(db.root)
-            model.check(segment.frames.shape[1:], self._num_actions(segment), Path("--reward"), env_id)
+            frame_shape, num_actions, continuous, size = self._kind(segment)
+            model.check(frame_shape, num_actions, Path("--reward"), env_id, continuous, size)
             break
 
     def returns(self, names: Sequence[str]) -> np.ndarray:
@@ -83,14 +84,15 @@ class ModelJudge:
     def _judge(self, name: str) -> None:
         """Fills in a segment's returns and its curve; raises SegmentError."""
         model, segment = self._model, self._db.load(name)
-        if segment.frames.shape[1:] != model.frame_shape or self._num_actions(segment) != model.num_actions:
+        if not model.fits(*self._kind(segment)):
             raise SegmentError(f"{name}: of another environment than the reward model")
         # An observation reaches back over the steps before it, which therefore come along.
-        before = 0 if model.input == "frame" else STACK - 1
+        before = STACK - 1 if model.input == "observation" and model.observation_size is None else 0
         parts = []
         for start in range(0, len(segment.actions), _STEPS_AT_ONCE):
             first, stop = max(0, start - before), start + _STEPS_AT_ONCE
-            each = model.each_along(segment.frames[first:stop], segment.actions[first:stop])
+            seen = None if segment.observations is None else segment.observations[first:stop]
+            each = model.each_along(segment.frames[first:stop], segment.actions[first:stop], seen)
             parts.append(each[:, start - first :])
         standardised = np.concatenate(parts, axis=1)
         mean, std = np.array([(member.mean, member.std) for member in model.members]).T
@@ -101,8 +103,11 @@ class ModelJudge:
             del self._curves[next(iter(self._curves))]
         self._curves[name] = curve
 
-    def _num_actions(self, segment: Segment) -> int:
-        """Size of the action set; the model's where the segment does not say it and has none beyond."""
-        if segment.sidecar is not None:
-            return segment.sidecar.num_actions
-        return max(self._model.num_actions, int(segment.actions.max()) + 1)
+    def _kind(self, segment: Segment) -> tuple[tuple[int, int, int], int, bool, int | None]:
+        """What `RewardModel.fits` asks for. The action set is the model's where the segment says none and has none beyond."""
+        num_actions = (
+            max(self._model.num_actions, int(segment.actions.max()) + 1)
+            if segment.sidecar is None
+            else segment.sidecar.num_actions
+        )
+        return segment.frames.shape[1:], num_actions, segment.continuous, segment.observation_size

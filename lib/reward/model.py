@@ -13,26 +13,35 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lib.cli import UserError
 from lib.envs.observation import SIZE, STACK, Observer, grey_resize_cpu, stacked_clip
+from lib.envs.world import MAX_OBSERVATION, World
 from lib.reward.masks import Mask
 from lib.runs import check_weights, lineage, load_checkpoint, save_checkpoint
 
 INPUTS = ("frame", "observation")
-"""What a reward network may see: the colour frame and the action, or the policy's observation alone."""
+"""What a reward network may see: the colour frame and the action, or the policy's observation; pictures alone, vectors
+with the action."""
 
 _KERNELS = ((7, 3), (5, 2), (3, 1), (3, 1))
 _FILTERS = 16
+_CLIP = 10.0  # standard deviations of a number in a vector
 
 
 class RewardNet(nn.Module):
     """Four convolutions of 16 filters (7/3, 5/2, 3/1, 3/1), the one-hot action joined behind them, 64 units, 1.
 
     Sees the colour frame and the action, as the original's did, or the policy's observation without the action, as
-    that of Christiano et al. (section A.2).
+    that of Christiano et al. (section A.2). Of an observation that is a vector there is nothing to convolve: it is
+    standardised and joined by the action, then two layers of 64 units, as theirs for MuJoCo (section A.1).
+
+    A continuous action is joined as its A numbers, one of A as A numbers of which one is 1.
 
     Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the
     original experiment, whose checkpoints load as they are. Masks are blank (black) to it, whatever is there.
     Dropout, shifts and noise are for fitting only: in evaluation mode there are none.
     """
+
+    mean: torch.Tensor  # float32 [D], of vectors over the segments of the fit
+    std: torch.Tensor  # float32 [D]
 
     def __init__(
         self,
@@ -43,11 +52,30 @@ class RewardNet(nn.Module):
         shift: int = 0,
         noise: float = 0.0,
         input: str = "frame",
+        continuous: bool = False,
+        observation_size: int | None = None,
     ) -> None:
         super().__init__()
         self.frame_shape, self.num_actions, self.masks = frame_shape, num_actions, tuple(masks)
-        self.input = input
+        self.input, self.continuous = input, continuous
+        self.observation_size = observation_size if input == "observation" else None
         self._shift, self._noise = shift, noise
+        self._joins = input == "frame" or self.observation_size is not None
+        if self.observation_size is not None:
+            self.register_buffer("mean", torch.zeros(self.observation_size))
+            self.register_buffer("std", torch.ones(self.observation_size))
+            last = nn.Linear(64, 1)
+            self.out = nn.Sequential(
+                nn.Linear(self.observation_size + num_actions, 64),
+                nn.Dropout(dropout),
+                nn.LeakyReLU(),
+                nn.Linear(64, 64),
+                nn.Dropout(dropout),
+                nn.LeakyReLU(),
+                last,
+            )
+            _begin_near_zero(last)
+            return
         if input == "frame":
             channels, sides, joined = frame_shape[2], frame_shape[:2], num_actions
             self._blank = self.masks
@@ -66,21 +94,24 @@ class RewardNet(nn.Module):
         self.conv = nn.Sequential(*layers, nn.Flatten())
         last = nn.Linear(64, 1)
         self.out = nn.Sequential(nn.Linear(conv_features(sides) + joined, 64), nn.LeakyReLU(), last)
-        # Sums over a segment begin near 0. From large ones, a loss that allows for a teacher's errors takes what is
-        # wrong at first for such an error and never learns it.
-        nn.init.normal_(last.weight, std=1e-3)
-        nn.init.zeros_(last.bias)
+        _begin_near_zero(last)
 
     def forward(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂ of single steps, before standardisation.
 
         Args:
-          inputs: frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]`, as `input` says.
-          actions: int64 `[N]`; observations are judged without.
+          inputs: frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, as `input`
+            says.
+          actions: int64 `[N]` or float32 `[N, A]`; observed pictures are judged without.
 
         Returns:
           float32 `[N]`.
         """
+        if self.observation_size is not None:
+            vectors = ((inputs - self.mean) / self.std).clamp(-_CLIP, _CLIP)
+            if self.training and self._noise:
+                vectors = vectors + self._noise * torch.randn_like(vectors)
+            return self._head(vectors, actions)
         pictures = _as_arithmetic(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
         for x, y, width, height in self._blank:
             pictures[:, :, y : y + height, x : x + width] = 0
@@ -95,15 +126,25 @@ class RewardNet(nn.Module):
         return self._head(self.conv[1:](features), actions)
 
     def _head(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        if self.input == "frame":
-            features = torch.cat([features, F.one_hot(actions, self.num_actions).to(features.dtype)], 1)
+        if self._joins:
+            joined = actions if self.continuous else F.one_hot(actions, self.num_actions)
+            features = torch.cat([features, joined.to(features.dtype)], 1)
         return self.out(features).squeeze(-1).float()
 
     def for_paying(self) -> "RewardNet":
         """A copy that computes the same in evaluation mode with fewer passes: batch norms folded, no dropout."""
-        fast = RewardNet(self.frame_shape, self.num_actions, masks=self.masks, input=self.input)
+        fast = RewardNet(
+            self.frame_shape,
+            self.num_actions,
+            masks=self.masks,
+            input=self.input,
+            continuous=self.continuous,
+            observation_size=self.observation_size,
+        )
         fast.load_state_dict(self.state_dict())
         fast.eval()
+        if self.observation_size is not None:
+            return fast.requires_grad_(False)
         layers: list[nn.Module] = []
         for layer in fast.conv:
             if isinstance(layer, nn.BatchNorm2d):
@@ -112,6 +153,16 @@ class RewardNet(nn.Module):
                 layers.append(layer)
         fast.conv = nn.Sequential(*layers)
         return fast.requires_grad_(False)
+
+
+def _begin_near_zero(last: nn.Linear) -> None:
+    """Sums over a segment begin near 0.
+
+    From large ones, a loss that allows for a teacher's errors takes what is wrong at first for such an error and never
+    learns it.
+    """
+    nn.init.normal_(last.weight, std=1e-3)
+    nn.init.zeros_(last.bias)
 
 
 def conv_features(shape: tuple[int, ...]) -> int:
@@ -200,6 +251,8 @@ class RewardModel:
         self.frame_shape = self.members[0].network.frame_shape
         self.num_actions = self.members[0].network.num_actions
         self.input = self.members[0].network.input
+        self.continuous = self.members[0].network.continuous
+        self.observation_size = self.members[0].network.observation_size
         self.origin = origin or {}
         self._device, self._bf16, self._pessimism = device, bf16, pessimism
         self._fast = [
@@ -212,9 +265,9 @@ class RewardModel:
         """What each member makes of a batch of steps.
 
         Args:
-          inputs: on the model's device, frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]`, as
-            `input` says: what was seen when the action was chosen.
-          actions: int64 `[N]` on the same device.
+          inputs: on the model's device, frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]` or float32
+            `[N, D]`, as `input` says: what was seen when the action was chosen.
+          actions: int64 `[N]`, or float32 `[N, A]` in −1 … 1, on the same device.
 
         Returns:
           float32 `[M, N]`, zₘ; of each member, mean 0 and standard deviation 1 over the segments of the fit.
@@ -239,55 +292,108 @@ class RewardModel:
         """The learned reward of a batch of steps, in one call.
 
         Args:
-          frames: uint8 `[N, H, W, 3]` on the model's device.
-          actions: int64 `[N]` on the same device.
-          observations: uint8 `[N, 4, 84, 84]` on the same device; needed where the model judges those.
+          frames: uint8 `[N, H, W, 3]` on the model's device; not looked at where the model judges observations.
+          actions: int64 `[N]`, or float32 `[N, A]` in −1 … 1, on the same device.
+          observations: uint8 `[N, 4, 84, 84]` or float32 `[N, D]` on the same device; needed where the model judges those.
 
         Returns:
           float32 `[N]`.
         """
         inputs = frames if self.input == "frame" else observations
-        assert inputs is not None, "a reward model of observations was given none"
+        assert inputs is not None, f"a reward model of {self.input}s was given none"
         return self.combine(self.each(inputs, actions))
 
     def rewards(
+        self, frames: np.ndarray | None, actions: np.ndarray, observations: np.ndarray | None = None
+    ) -> np.ndarray:
+        """`pay` for NumPy arrays: uint8 `[N, H, W, 3]` and integers `[N]` or float32 `[N, A]` to float32 `[N]`."""
+        looked_at = torch.empty(0) if frames is None else self._on_device(frames)
+        seen = None if observations is None else self._on_device(observations)
+        return self.pay(looked_at, self._actions(actions), seen).cpu().numpy()
+
+    def each_along(
         self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None
     ) -> np.ndarray:
-        """`pay` for NumPy arrays: uint8 `[N, H, W, 3]` and integers `[N]` to float32 `[N]`."""
-        seen = None if observations is None else self._on_device(observations)
-        return self.pay(self._on_device(frames), self._on_device(actions).long(), seen).cpu().numpy()
-
-    def each_along(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """`each` along a clip: T consecutive steps of one game.
 
         Args:
           frames: uint8 `[T, H, W, 3]`.
-          actions: integers `[T]`.
+          actions: integers `[T]` or float32 `[T, A]`.
+          observations: float32 `[T, D]`; needed where the model judges vectors.
 
         Returns:
           float32 `[M, T]`.
         """
-        inputs = clip_inputs(frames, self.input)
-        return self.each(self._on_device(inputs), self._on_device(actions).long()).cpu().numpy()
+        inputs = clip_inputs(frames, self.input) if self.observation_size is None else observations
+        assert inputs is not None, "a reward model of vectors was given none"
+        return self.each(self._on_device(inputs), self._actions(actions)).cpu().numpy()
 
-    def rewards_along(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def rewards_along(
+        self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None
+    ) -> np.ndarray:
         """What is paid along a clip: float32 `[T]`, of arguments as `each_along` takes them."""
-        return self.combine(torch.from_numpy(self.each_along(frames, actions))).numpy()
+        return self.combine(torch.from_numpy(self.each_along(frames, actions, observations))).numpy()
+
+    def _actions(self, actions: np.ndarray) -> torch.Tensor:
+        tensor = self._on_device(actions)
+        return tensor if self.continuous else tensor.long()
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.tensor(array, device=self._device)
 
-    def check(self, frame_shape: tuple[int, int, int], num_actions: int, path: Path, env_id: str) -> None:
+    def fits(
+        self,
+        frame_shape: tuple[int, int, int],
+        num_actions: int,
+        continuous: bool = False,
+        observation_size: int | None = None,
+    ) -> bool:
+        """Whether the model was fitted for an environment of these frames, actions and observations."""
+        if self.num_actions != num_actions or self.continuous != continuous:
+            return False
+        if self.input == "observation" and self.observation_size != observation_size:
+            return False
+        return self.observation_size is not None or self.frame_shape == frame_shape
+
+    def check(
+        self,
+        frame_shape: tuple[int, int, int],
+        num_actions: int,
+        path: Path,
+        env_id: str,
+        continuous: bool = False,
+        observation_size: int | None = None,
+    ) -> None:
         """Refuses an environment that the model was not fitted for.
 
         Raises:
           UserError: says what differs.
         """
-        if self.num_actions != num_actions or self.frame_shape != frame_shape:
-            raise UserError(
-                f"{path}: a reward model of {_shape(self.frame_shape)} frames and {self.num_actions} actions, "
-                f"but {env_id} has {_shape(frame_shape)} and {num_actions}; fit one on segments of that environment"
+        if self.fits(frame_shape, num_actions, continuous, observation_size):
+            return
+        ours = _seen(self.frame_shape, self.observation_size)
+        theirs = _shape(frame_shape)
+        if self.input == "observation" and self.observation_size != observation_size:
+            theirs = _seen(frame_shape, observation_size)
+        numbers = [
+            f"{count} numbers an action" if many else f"{count}{noun}"
+            for count, many, noun in (
+                (self.num_actions, self.continuous, " actions"),
+                (num_actions, continuous, " actions" if self.continuous else ""),
             )
+        ]
+        raise UserError(
+            f"{path}: a reward model of {ours} and {numbers[0]}, "
+            f"but {env_id} has {theirs} and {numbers[1]}; fit one on segments of that environment"
+        )
+
+    def check_world(self, world: World, path: Path) -> None:
+        """`check` for a world."""
+        self.check(
+            *(world.frame_shape, world.num_actions, path, world.env_id),
+            continuous=world.continuous,
+            observation_size=world.observation_size,
+        )
 
 
 class ObservingRewards:
@@ -331,6 +437,14 @@ def clip_inputs(frames: np.ndarray, input: str) -> np.ndarray:
     return frames if input == "frame" else stacked_clip(grey_resize_cpu(np.ascontiguousarray(frames)))
 
 
+def _seen(frame_shape: tuple[int, int, int], observation_size: int | None) -> str:
+    return (
+        f"{_shape(frame_shape)} frames"
+        if observation_size is None
+        else f"observations of {observation_size} numbers"
+    )
+
+
 def _shape(frame_shape: tuple[int, int, int]) -> str:
     return "×".join(map(str, frame_shape))
 
@@ -351,6 +465,8 @@ def save_reward_model(
         "frame_shape": list(model.frame_shape),
         "num_actions": model.num_actions,
         "input": model.input,
+        "continuous": model.continuous,
+        "observation_size": model.observation_size,
         "disagreement": model.disagreement,
         "masks": [list(mask) for mask in model.members[0].network.masks],
         "members": [
@@ -414,6 +530,8 @@ def load_reward_model(
                     path,
                     masks,
                     input,
+                    payload.get("continuous", False),
+                    payload.get("observation_size"),
                 ),
                 float(member["mean"]),
                 float(member["std"]),
@@ -448,6 +566,9 @@ def _check_payload(payload: dict[str, Any], path: Path) -> None:
         "frame_shape": are_numbers(payload.get("frame_shape"), 3, (int,), 1, 4096),
         "num_actions": are_numbers([payload.get("num_actions")], 1, (int,), 1, 1024),
         "input": isinstance(payload.get("input", "frame"), str),
+        "continuous": isinstance(payload.get("continuous", False), bool),
+        "observation_size": payload.get("observation_size") is None
+        or are_numbers([payload["observation_size"]], 1, (int,), 1, MAX_OBSERVATION),
         "masks": isinstance(masks, (list, tuple)) and all(are_numbers(m, 4, (int,), 0, 4096) for m in masks),
         "disagreement": are_numbers([payload.get("disagreement", 0.0)], 1, (int, float), 0, 1e9),
         "members": isinstance(members, (list, tuple))
@@ -475,13 +596,22 @@ def _network_from_state(
     path: Path,
     masks: Sequence[Mask] = (),
     input: str = "frame",
+    continuous: bool = False,
+    observation_size: int | None = None,
 ) -> RewardNet:
     try:
-        network = RewardNet(frame_shape, num_actions, masks=masks, input=input)
+        network = RewardNet(
+            frame_shape,
+            num_actions,
+            masks=masks,
+            input=input,
+            continuous=continuous,
+            observation_size=observation_size,
+        )
         network.load_state_dict(state)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{path}: expected the reward network for {_shape(frame_shape)} frames: {reason[:200]}"
+            f"{path}: expected the reward network for {_seen(frame_shape, observation_size)}: {reason[:200]}"
         ) from error
     return network

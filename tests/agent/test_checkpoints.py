@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.checkpoints import CheckpointFolder, check_actions, load_policy
+from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from tests.agent.worlds import ScriptedWorld
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +178,28 @@ def test_refuses_what_is_no_policy(tmp_path: Path) -> None:
 
 
 def test_refuses_a_policy_of_other_actions(network: PolicyNet) -> None:
-    check_actions(network, 4, Path("m.dat"), "Pong")
-    with pytest.raises(UserError, match=r"m\.dat: a policy of 4 actions, but Seaquest has 18"):
-        check_actions(network, 18, Path("m.dat"), "Seaquest")
+    check_policy(network, ScriptedWorld([[]], num_actions=4), Path("m.dat"))
+    with pytest.raises(UserError, match=r"m\.dat: a policy of 4 actions, but Scripted-v0 has 18"):
+        check_policy(network, ScriptedWorld([[]], num_actions=18), Path("m.dat"))
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (PolicyNet(2), "a policy that sees pictures, but CartPole-v1 shows 4 numbers"),
+        (PolicyNet(2, observation_size=3), "a policy that sees 3 numbers, but CartPole-v1 shows 4 numbers"),
+        (
+            PolicyNet(1, continuous=True, observation_size=4),
+            "a policy of actions of 1 numbers, but CartPole-v1 has 2 actions",
+        ),
+    ],
+)
+def test_refuses_a_policy_of_another_kind(network: PolicyNet, says: str) -> None:
+    world = ScriptedWorld([[]], num_actions=2)
+    world.env_id, world.observation_size = "CartPole-v1", 4
+    check_policy(PolicyNet(2, observation_size=4), world, Path("m.dat"))
+    with pytest.raises(UserError, match=rf"m\.dat: {says}; take"):
+        check_policy(network, world, Path("m.dat"))
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

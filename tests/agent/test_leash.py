@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lib.agent.leash import Leash, adapted, exact_kl, k1, k2, k3
+from lib.agent.actor_critic import exact_kl
+from lib.agent.leash import Leash, adapted, k1, k2, k3
 from lib.agent.network import PolicyNet
 from tests.agent.worlds import random_rollout
 

@@ -28,6 +28,9 @@ class ScriptedWorld:
     The arrays of a step are overwritten by the next `recv`, as the interface allows.
     """
 
+    continuous: bool = False
+    observation_size: int | None = None
+
     def __init__(self, scripts: Sequence[Sequence[Row]], num_actions: int = 5, size: int = 84) -> None:
         self.env_id, self.num_envs, self.num_actions = "Scripted-v0", len(scripts), num_actions
         self.frame_shape = (size, size, 3)

@@ -42,8 +42,8 @@ def play(world: AtariWorld, steps: int, seed: int, act: Callable[[int], np.ndarr
         assert step.frames.dtype == np.uint8
         assert step.frames.shape == (world.num_envs, *world.frame_shape)
         assert step.score.dtype == np.float32
-        assert {flags.dtype for flags in step[2:]} == {np.dtype(bool)}
-        assert {field.shape for field in step[1:]} == {(world.num_envs,)}
+        assert {flags.dtype for flags in step[2:5]} == {np.dtype(bool)}
+        assert {field.shape for field in step[1:5]} == {(world.num_envs,)}
         rows.append(
             [step.score.copy(), step.terminal.copy(), step.truncated.copy(), step.reset.copy(), hashes(step)]
         )
@@ -133,10 +133,10 @@ def test_results_come_in_the_order_of_the_environments(world: AtariWorld) -> Non
 def test_frames_stay_until_the_next_step_comes(world: AtariWorld) -> None:
     step = world.reset(0)
     for _ in range(30):
-        held = [field.copy() for field in step]
+        held = [field.copy() for field in step[:5]]
         world.send(np.full(ENVS, 2))
         time.sleep(0.005)  # the emulator is at work meanwhile
-        assert all(np.array_equal(field, copy) for field, copy in zip(step, held, strict=True))
+        assert all(np.array_equal(field, copy) for field, copy in zip(step[:5], held, strict=True))
         step = world.recv()
 
 

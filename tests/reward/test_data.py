@@ -176,7 +176,7 @@ def test_past_the_budget_segments_are_read_again(tmp_path: Path, memory_mb: floa
     add_labels(tmp_path, [(names[0], names[1], 1), (names[2], names[3], 1)])
     held, streamed = load_preferences([tmp_path], 100), load_preferences([tmp_path], memory_mb)
     for index in range(4):
-        for ours, theirs in zip(held.segments.get(index), streamed.segments.get(index), strict=True):
+        for ours, theirs in zip(held.segments.get(index)[:2], streamed.segments.get(index)[:2], strict=True):
             assert ours.dtype == theirs.dtype
             assert np.array_equal(ours, theirs)
     for name in names:
