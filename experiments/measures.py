@@ -21,7 +21,7 @@ from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.cli import UserError, flag
-from lib.envs.make import counter, make_world, probes
+from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.observation import Viewer
 from lib.envs.world import World
 from lib.reward.model import load_reward_model
@@ -110,7 +110,8 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
             reward.check_world(world, config.reward)
         watch = Watch(world, device, bf16, seed, reward, reference)
         played = evaluate(
-            network, world, seed, device, bf16, probes(env_id), counter(env_id, config.games), watch
+            *(network, world, seed, device, bf16, probes(env_id), counter(env_id, config.games), watch),
+            gauges=gauges(env_id),
         )
     found = {
         "model": str(config.model),

@@ -60,6 +60,7 @@ def evaluate(
     counter: Counter | None = None,
     watch: Watch | None = None,
     stop: Callable[[], bool] | None = None,
+    gauges: dict[str, Probe] | None = None,
 ) -> Evaluation:
     """Plays one full game in every environment of a world, with sampled actions.
 
@@ -75,6 +76,7 @@ def evaluate(
       counter: of events in the B games; a new one, as it remembers.
       watch: what else to measure; a new one, as it remembers.
       stop: asked at every step whether to give up.
+      gauges: measures to read off vector observations.
 
     Returns:
       The B games.
@@ -83,20 +85,22 @@ def evaluate(
       CutShort: `stop` said so.
     """
     envs = world.num_envs
-    probes = probes or {}
+    probes, gauges = probes or {}, gauges or {}
     generator = torch.Generator(device).manual_seed(seed)
     viewer = Viewer(world, device)
     step = world.reset(seed)
     running = np.ones(envs, bool)
     scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
-    sums = {name: np.zeros(envs) for name in probes}
-    readings = {name: np.zeros(envs) for name in probes}
+    sums = {name: np.zeros(envs) for name in probes | gauges}
+    readings = {name: np.zeros(envs) for name in sums}
     counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
     while True:
         if stop is not None and stop():
             raise CutShort
-        for name, probe in probes.items():
-            reading = probe(np.asarray(step.frames))
+        read = {name: probe(np.asarray(step.frames)) for name, probe in probes.items()}
+        if step.observations is not None:
+            read |= {name: gauge(step.observations) for name, gauge in gauges.items()}
+        for name, reading in read.items():
             seen = running & ~np.isnan(reading)
             sums[name][seen] += reading[seen]
             readings[name][seen] += 1
@@ -121,7 +125,7 @@ def evaluate(
             break
         scores[running] += step.score[running]
         steps[running] += 1
-    means = {name: sums[name] / np.maximum(readings[name], 1) for name in probes}
+    means = {name: sums[name] / np.maximum(readings[name], 1) for name in sums}
     if watch is None:
         return Evaluation(scores, steps, means | counts)
     return Evaluation(scores, steps, means | counts | watch.measures(steps), watch.overall())

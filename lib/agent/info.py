@@ -15,7 +15,7 @@ from typing import Any
 
 from lib.cli import UserError, one_line
 from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.segments import SegmentDB, SegmentError, Sidecar, load_segment
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, load_segment
 from lib.runs import KINDS, format_mean, load_checkpoint
 
 _MAX_TEXT = 200  # characters of anything that a file says
@@ -224,14 +224,15 @@ class _Genealogist:
         sampled, games, policies, broken = names[::every], Counter[str](), Counter[str](), 0
         for name in sampled:
             try:
-                sidecar = db.load(name).sidecar
+                segment = db.load(name)
             except SegmentError:
                 broken += 1
                 continue
+            sidecar = segment.sidecar
             if sidecar is None:
                 games["no game named (the original's format)"] += 1
             else:
-                games[f"{_said(sidecar.env_id)} with {sidecar.num_actions} actions"] += 1
+                games[f"{_said(sidecar.env_id)} with {_actions(segment, sidecar)}"] += 1
                 policies[sidecar.origin.get("run", sidecar.policy)] += 1
         policies.pop("", None)
         facts = [f"{len(names)} segments" + (f", {len(sampled)} of them read" if every > 1 else "")]
@@ -302,7 +303,7 @@ class _Genealogist:
             facts.append("of the original's format: it does not say where it came from")
             return Node(f"segment {_said(str(path))}", facts)
         facts.append(
-            f"of {_said(sidecar.env_id)} with {sidecar.num_actions} actions, score {sidecar.scores.sum():g}"
+            f"of {_said(sidecar.env_id)} with {_actions(segment, sidecar)}, score {sidecar.scores.sum():g}"
         )
         facts.append(f"begun at step {sidecar.step} of the run that recorded it")
         if sidecar.origin:
@@ -403,6 +404,11 @@ def _used(record: Mapping[str, Any]) -> str:
     if isinstance(policies, Mapping) and policies:
         by += "; recorded by " + ", ".join(f"{_said(k)} ({_said(v)})" for k, v in list(policies.items())[:20])
     return f"{_said(record.get('labels', '?'))} of its labels were used{by}"
+
+
+def _actions(segment: Segment, sidecar: Sidecar) -> str:
+    count = sidecar.num_actions
+    return f"actions of {count} numbers" if segment.continuous else f"{count} actions"
 
 
 def _labellers(labels: Iterable[Label]) -> list[str]:

@@ -23,7 +23,7 @@ from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
-from lib.envs.make import counter, make_world, probes
+from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.world import World
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
@@ -410,6 +410,7 @@ class _Examiner:
             events,
             watch,
             self._stop,
+            gauges(config.env),
         )
         self.readings.append(_reading(result, steps))
         self._charts.scalars(_evaluation_scalars(result), steps)

@@ -14,11 +14,12 @@ from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
-from lib.envs import moving_dot
+from lib.envs import control, moving_dot
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, Drawings, Step, taken
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
+gymnasium.register_envs(control)
 
 Environment = gymnasium.Env[Any, Any]
 VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lib.envs import moving_dot, seaquest
+from lib.envs import control, moving_dot, seaquest
 from lib.envs.atari import TIME_LIMIT, AtariWorld, atari_spec
 from lib.envs.gym_world import GymWorld
 from lib.envs.world import World
@@ -31,7 +31,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 
     Args:
       env_id: an Atari id (`SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5`) or that of any Gymnasium environment
-        with discrete actions and a picture (`MovingDot-v0`, `package.module:Name-v0`).
+        with a picture and discrete or bounded actions (`MovingDot-v0`, `package.module:Name-v0`).
       num_envs: B.
       num_threads: emulator threads; 0 takes one per core.
 
@@ -54,6 +54,15 @@ def probes(env_id: str) -> dict[str, Probe]:
         }
     if "MovingDot" in env_id:
         return {"distance": moving_dot.distance_from_middle}
+    return {}
+
+
+def gauges(env_id: str) -> dict[str, Probe]:
+    """Measures of behaviour that can be read off this environment's vector observations, float32 `[B, D]`, by name."""
+    if "CartPole" in env_id:
+        return {"position": control.cart_position}
+    if "Hopper" in env_id:
+        return {"spin": control.backward_spin}
     return {}
 
 

@@ -169,13 +169,16 @@ class ClipStore:
         steps, height, width, _ = segment.frames.shape
         sheet, columns = sprite_sheet(segment.frames)
         sidecar = segment.sidecar
-        names = self._action_names(sidecar.env_id, sidecar.num_actions) if sidecar else []
+        named = sidecar if not segment.continuous else None
+        names = self._action_names(named.env_id, named.num_actions) if named else []
         meta = {
             "steps": steps,
             "width": width,
             "height": height,
             "columns": columns,
-            "actions": [int(action) for action in segment.actions],
+            "actions": [
+                _numbers(action) if segment.continuous else int(action) for action in segment.actions
+            ],
             "names": names,
             "game": sidecar.env_id if sidecar else "",
         }
@@ -184,6 +187,12 @@ class ClipStore:
     def _encode_thumbnail(self, segment: Segment) -> Clip:
         frame = segment.frames[len(segment.frames) // 2]
         return Clip(encode_png(np.ascontiguousarray(frame[::2, ::2])), "")
+
+
+def _numbers(action: np.ndarray) -> str:
+    """A continuous action as the player shows it, its first four numbers."""
+    shown = "  ".join(f"{number:+.1f}" for number in action[:4]).replace("-", "−")
+    return shown + (" …" if len(action) > 4 else "")
 
 
 # The emulator's joystick, which every game that uses all of it numbers this way (Seaquest does).

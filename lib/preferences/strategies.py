@@ -344,7 +344,7 @@ def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         uint8 [5 · 12 · 12], grey thumbnails (cell means) of five moments from the first to the last, and float32 [A],
-        the share of each action up to the highest that occurs.
+        the share of each action up to the highest that occurs, or [2A], mean and deviation of each number of an action.
     """
     steps, height, width = segment.frames.shape[:3]
     grey = segment.frames[np.linspace(0, steps - 1, _MOMENTS).astype(int)].mean(axis=3)
@@ -353,7 +353,10 @@ def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
         # Where the picture has fewer pixels than cells, reduceat repeats them.
         sums = np.add.reduceat(grey, edges[:-1], axis=axis)
         grey = sums / np.maximum(np.diff(edges), 1).reshape((-1, 1) if axis == 1 else -1)
-    shares = np.bincount(segment.actions) / steps
+    if segment.continuous:
+        shares = np.concatenate([segment.actions.mean(0), segment.actions.std(0)])
+    else:
+        shares = np.bincount(segment.actions) / steps
     return np.rint(grey).astype(np.uint8).ravel(), shares.astype(np.float32)
 
 

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from lib.cli import UserError
+from lib.envs.control import TRACK, backward_turns, cart_position
 from lib.envs.seaquest import (
     LOW_OXYGEN,
     SurfaceCounter,
@@ -127,6 +128,39 @@ def seaquest(segment: Segment) -> float:
     return float(_SURVIVAL * survival + hits + counter.pickups[0])
 
 
+def left(segment: Segment) -> float:
+    """How far to the left CartPole's cart kept while the pole stood: 1 at the left end of the track, −1 at the right.
+
+    A clip in which the pole falls, or the cart leaves the track, counts 2 less: less than any in which neither does.
+
+    Raises:
+      UserError: the segment is not of CartPole, or has no record of its observations.
+    """
+    observations = _observations(segment, "left", "CartPole")
+    fell = segment.sidecar is not None and segment.sidecar.life_lost.any()
+    return float(-cart_position(observations).mean() / TRACK - 2 * fell)
+
+
+def backflip(segment: Segment) -> float:
+    """How many times Hopper's torso turned over backwards, in turns: the paper's backflip. Best in `HopperFlip-v0`.
+
+    Raises:
+      UserError: the segment is not of Hopper, or has no record of its observations.
+    """
+    return backward_turns(_observations(segment, "backflip", "Hopper"))
+
+
+def _observations(segment: Segment, teacher: str, game: str) -> np.ndarray:
+    """float32 `[T, D]`."""
+    env_id = "the original format" if segment.sidecar is None else segment.sidecar.env_id
+    if segment.observations is None or game not in env_id:
+        raise UserError(
+            f"teacher {teacher}: expected segments of {game} with its observations, got one of {env_id}; "
+            f"record a DB with 01_a2c.py --env"
+        )
+    return segment.observations
+
+
 _SURVIVAL = 10 * MAX_STEPS
 """Outweighs whatever else can be done in the longest of clips."""
 
@@ -206,6 +240,8 @@ TEACHERS = {
     "midwater": Teacher(midwater, tie=0.02),
     "score": _ORACLE,
     "seaquest": Teacher(seaquest),
+    "left": Teacher(left, tie=0.02),
+    "backflip": Teacher(backflip, tie=0.01),
 }
 """Teachers by the name that --teacher takes and labels carry."""
 

@@ -8,6 +8,7 @@ const WORDS = {
 
 function actionText(meta, step) {
   const action = meta.actions[step];
+  if (typeof action === "string") return action; // numbers
   const name = meta.names[action];
   if (name === undefined) return `action ${action}`;
   if (name === "NOOP") return "no action";
