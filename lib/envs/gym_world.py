@@ -298,7 +298,7 @@ class GymWorld:
         else:
             low, high = self._bounds.low, self._bounds.high
             shares = (taken(actions, True).reshape(self.num_envs, *self._bounds.shape) + 1) / 2
-            actions = (low + shares * (high - low)).astype(self._bounds.dtype)
+            actions = (low + shares * (high - low)).clip(low, high).astype(self._bounds.dtype)
         if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
             self._envs.step_async(actions)
         else:

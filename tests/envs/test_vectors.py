@@ -1,0 +1,229 @@
+"""Worlds whose policies see vectors: dicts flattened, bounds, frames drawn when looked at, pictures of every kind."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from lib.cli import UserError
+from lib.envs.gym_world import GymWorld, smaller, to_picture, vector_size
+from lib.envs.make import make_world
+from lib.envs.observation import Viewer
+from tests.envs.reach import HIGH, LOW, Reach
+
+CPU = torch.device("cpu")
+REACH = "tests.envs.reach:Reach-v0"
+
+
+def copies(world: GymWorld) -> list[Reach]:
+    return [env.unwrapped for env in world._envs.envs]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def world() -> Iterator[GymWorld]:
+    world = GymWorld(REACH, 3)
+    yield world
+    world.close()
+
+
+def test_says_what_it_is(world: GymWorld) -> None:
+    assert (world.num_actions, world.continuous, world.observation_size) == (2, True, 5)
+    assert world.frame_shape == (48, 48, 3)
+    assert world.action_names == ["0", "1"]
+    dot = make_world("MovingDot-v0", 1)
+    assert (dot.num_actions, dot.continuous, dot.observation_size) == (5, False, None)
+    assert dot.reset(0).observations is None
+
+
+def test_dicts_are_laid_end_to_end(world: GymWorld) -> None:
+    step = world.reset(seed=4)
+    for _ in range(62):
+        assert step.observations is not None
+        assert step.observations.dtype == np.float32
+        for row, env in zip(step.observations, copies(world), strict=True):
+            seen = env._seen()
+            np.testing.assert_allclose(row[:2], seen["at"], rtol=1e-6)
+            assert row[2:].tolist() == np.eye(3)[seen["goal"]].tolist()
+        held = step.observations
+        copy = held.copy()
+        world.send(np.ones((3, 2), np.float32))
+        step = world.recv()
+        assert np.array_equal(held, copy)  # a policy's graph may still hold it
+
+
+@pytest.mark.parametrize(("sent", "share"), [(-1, 0), (-7, 0), (0, 0.5), (0.5, 0.75), (1, 1), (9, 1)])
+def test_actions_are_scaled_to_the_bounds_and_clipped(world: GymWorld, sent: float, share: float) -> None:
+    world.reset(seed=0)
+    world.send(np.full((3, 2), sent, np.float32))
+    world.recv()
+    for env in copies(world):
+        assert env.taken.shape == LOW.shape
+        np.testing.assert_allclose(env.taken, LOW + share * (HIGH - LOW), rtol=1e-6)
+
+
+def test_frames_are_drawn_once_and_only_when_looked_at(world: GymWorld) -> None:
+    viewer = Viewer(world, CPU)
+    step = world.reset(seed=0)
+    for _ in range(3):
+        observations = viewer.look(step)
+        assert observations.shape == (3, 5)
+        world.send(np.zeros((3, 2), np.float32))
+        step = world.recv()
+    assert [env.drawn for env in copies(world)] == [0, 0, 0]
+    assert np.array_equal(step.frames[1], copies(world)[1].render())
+    assert [env.drawn for env in copies(world)] == [0, 2, 0]
+    viewer.look(step)
+    assert viewer.frames().shape == (3, 48, 48, 3)
+    assert np.array_equal(np.asarray(step.frames), viewer.frames().numpy())
+    assert [env.drawn for env in copies(world)] == [1, 2, 1]
+    world.send(np.zeros((3, 2), np.float32))
+    world.recv()
+    assert step.frames[0].shape == (48, 48, 3)  # was looked at in time
+
+
+def test_a_frame_that_nobody_looked_at_in_time_is_an_error(world: GymWorld) -> None:
+    step = world.reset(seed=0)
+    world.send(np.zeros((3, 2), np.float32))
+    world.recv()
+    with pytest.raises(RuntimeError, match="after the step"):
+        step.frames[0]
+
+
+def test_processes_play_the_same() -> None:
+    sync, processes = GymWorld(REACH, 2), GymWorld(REACH, 2, "async")
+    steps = [world.reset(seed=1) for world in (sync, processes)]
+    for _ in range(5):
+        for ours, theirs in zip(*steps, strict=True):
+            assert np.array_equal(ours, theirs)
+        for world in (sync, processes):
+            world.send(np.full((2, 2), 0.3, np.float32))
+        steps = [world.recv() for world in (sync, processes)]
+    sync.close()
+    processes.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "at"),
+    [
+        ((40, 30, 3), (2, 3, 1)),
+        ((40, 30, 1), (2, 3, 0)),
+        ((40, 30), (2, 3)),
+        ((3, 40, 30), (1, 2, 3)),
+        ((1, 40, 30), (0, 2, 3)),
+    ],
+)
+def test_every_picture_becomes_rgb(shape: tuple[int, ...], at: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    picture = np.zeros(shape, np.uint8)
+    picture[at] = 200
+    convert = to_picture(space)
+    assert convert is not None
+    assert vector_size(space) is None
+    shown, batch = convert(picture), convert(np.stack([picture] * 2))
+    assert shown.shape == (40, 30, 3)
+    assert batch.shape == (2, 40, 30, 3)
+    assert batch.flags.c_contiguous
+    assert shown[2, 3].tolist() == ([0, 200, 0] if 3 in shape else [200] * 3)
+    assert (batch == shown).all()
+    assert np.count_nonzero(shown.any(-1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "size"),
+    [
+        (spaces.Box(-1, 1, (2, 3)), 6),
+        (spaces.Discrete(7, start=3), 7),
+        (spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)]), 5),
+        (spaces.Box(0, 255, (7, 7, 3), np.uint8), 147),  # symbols, not a picture
+        (spaces.Box(0, 255, (128,), np.uint8), 128),
+        (spaces.Box(0, 255, (4, 84, 84), np.uint8), None),  # a stack of pictures
+        (spaces.Box(0, 1, (64, 64, 3), np.float32), None),
+        (spaces.Sequence(spaces.Discrete(2)), None),
+    ],
+)
+def test_what_a_vector_is(space: spaces.Space[Any], size: int | None) -> None:
+    assert vector_size(space) == size
+
+
+def test_large_drawings_are_made_smaller() -> None:
+    picture = np.zeros((500, 801, 3), np.uint8)
+    picture[:, :400] = 90
+    assert smaller(picture).shape == (166, 267, 3)
+    assert (smaller(picture)[:, :130] == 90).all()
+    assert smaller(picture[:400, :400]) is not None
+    assert smaller(picture[:400, :400]).shape == (400, 400, 3)
+
+
+class Odd(Reach):
+    """Reach with other spaces."""
+
+    def __init__(self, render_mode: str | None = None, **given: Any) -> None:
+        super().__init__(render_mode)
+        self.action_space = given.get("actions", self.action_space)
+        if given.get("fails"):
+            raise KeyError("no such track")
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        return {"at": np.array([np.nan, 0]), "goal": np.int64(0)}, 0.0, False, False, {}
+
+
+class Agents:
+    """As PettingZoo's: no environment of Gymnasium."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.possible_agents = ["one", "two"]
+
+
+gymnasium.register(id="TestOdd-v0", entry_point=Odd)
+gymnasium.register(id="TestAgents-v0", entry_point=lambda **kwargs: Agents(**kwargs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "says"),
+    [
+        (
+            "TestOdd-v0",
+            {"actions": spaces.MultiDiscrete([2, 3])},
+            r"one of n actions \(Discrete\) or .*got MultiDiscrete",
+        ),
+        ("TestOdd-v0", {"actions": spaces.Box(0, 9, (2,), np.int64)}, r"got Box int64 \[2\]"),
+        (
+            "TestOdd-v0",
+            {"actions": spaces.Box(-1, np.inf, (2,))},
+            r"least and a largest value .* from -1 to inf",
+        ),
+        ("TestOdd-v0", {"fails": True}, r"'TestOdd-v0' cannot be made: .*no such track"),
+        ("TestAgents-v0", {}, r"'TestAgents-v0' cannot be made: .*gymnasium.Env"),
+    ],
+)
+def test_says_why_an_environment_cannot_serve(env_id: str, kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        GymWorld(env_id, 2, **kwargs)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_observation_that_is_no_number_is_said() -> None:
+    world = GymWorld("TestOdd-v0", 1)
+    world.reset(0)
+    world.send(np.zeros((1, 2), np.float32))
+    with pytest.raises(UserError, match="TestOdd-v0 went wrong: expected observations of finite numbers"):
+        world.recv()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "size", "num_actions", "continuous"),
+    [("CartPole-v1", 4, 2, False), ("Pendulum-v1", 3, 1, True)],
+)
+def test_worlds_that_many_know(env_id: str, size: int, num_actions: int, continuous: bool) -> None:
+    pytest.importorskip("pygame")
+    world = make_world(env_id, 2)
+    assert (world.observation_size, world.num_actions, world.continuous) == (size, num_actions, continuous)
+    step = world.reset(0)
+    assert step.observations is not None
+    assert not np.array_equal(*step.observations)
+    assert len(np.unique(step.frames[0].reshape(-1, 3), axis=0)) > 2
+    world.close()

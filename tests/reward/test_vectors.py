@@ -1,0 +1,164 @@
+"""Reward models of vectors and of continuous actions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.preferences.segments import Segment, SegmentDB, Sidecar
+from lib.reward.config import FitConfig
+from lib.reward.data import SegmentStore, load_preferences
+from lib.reward.fit import fit
+from lib.reward.judge import ModelJudge
+from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from tests.reward.clips import add_labels, save
+
+CPU = torch.device("cpu")
+SMALL = (48, 48, 3)
+
+
+def clip(value: float, seed: int, size: int | None = 3, numbers: int | None = 2, steps: int = 5) -> Segment:
+    """Observations of which the middle number is the value, in the hundreds, and the last never changes."""
+    rng = np.random.default_rng(seed)
+    seen = rng.standard_normal((steps, size or 1)).astype(np.float32)
+    seen[:, seen.shape[1] // 2] += 100 * value
+    seen[:, -1] = 7
+    actions = (
+        rng.integers(0, 4, steps)
+        if numbers is None
+        else rng.uniform(-1, 1, (steps, numbers)).astype(np.float32)
+    )
+    off = np.zeros(steps, bool)
+    sidecar = Sidecar(np.zeros(steps, np.float32), off, off, "Vector-v0", numbers or 4, "", 0)
+    return Segment(np.zeros((steps, *SMALL), np.uint8), actions, sidecar, None if size is None else seen)
+
+
+def db_of(root: Path, count: int = 30, labels: int = 60, **kind: Any) -> Path:
+    """A database in which the higher of two values is preferred."""
+    root.mkdir()
+    values = np.random.default_rng(0).permutation(count) / count
+    names = [save(root, i, clip(float(value), i, **kind)) for i, value in enumerate(values)]
+    pairs = [np.random.default_rng(i).choice(count, 2, replace=False) for i in range(labels)]
+    add_labels(root, ((names[a], names[b], 1 if values[a] > values[b] else 2) for a, b in pairs))
+    return root
+
+
+def flags(root: Path, db: Path, **more: object) -> FitConfig:
+    given = {"dbs": [db], "name": "x", "out": root, "runs": root / "runs", "bf16": False, "frame_stride": 1}
+    return FitConfig(**{**given, **more})  # type: ignore[arg-type]
+
+
+def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
+    db = db_of(tmp_path / "db")
+    made = fit(flags(tmp_path, db, ensemble=2, epochs=40))
+    assert made.data.segments.input == "observation"
+    assert made.best.accuracy == 1
+    model = load_reward_model(made.path)
+    assert (model.input, model.continuous, model.observation_size) == ("observation", True, 3)
+    low, high = clip(0.1, 77), clip(0.9, 78)
+    paid = [model.rewards_along(one.frames, one.actions, one.observations).mean() for one in (low, high)]
+    assert paid[1] > paid[0] + 1
+    # What a fit saw is standardised by the network itself; a number that never changed is left as it is.
+    network = model.members[0].network
+    assert network.mean[1].item() == pytest.approx(48, abs=5)
+    assert network.std[2].item() == 1
+    judge = ModelJudge(model, SegmentDB(db))
+    names = SegmentDB(db).names
+    returns = judge.returns(names[:2])
+    segment = SegmentDB(db).load(names[0])
+    theirs = model.each_along(segment.frames, segment.actions, segment.observations)
+    member = model.members[0]
+    assert returns[0, 0] == pytest.approx(float((theirs[0] * member.std + member.mean).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("numbers", [None, 2])
+def test_a_fit_to_frames_joins_the_action(tmp_path: Path, numbers: int | None) -> None:
+    db = db_of(tmp_path / "db", 12, 20, size=3, numbers=numbers)
+    made = fit(flags(tmp_path, db, epochs=1, input="frame"))
+    model = load_reward_model(made.path)
+    assert (model.input, model.observation_size, model.continuous) == ("frame", None, numbers is not None)
+    one = clip(0.5, 1, numbers=numbers)
+    paid = model.rewards(one.frames, one.actions)
+    assert paid.shape == (5,)
+    assert len(set(paid.tolist())) > 1  # frames are alike, so the actions make the difference
+
+
+def test_what_the_model_sees_follows_from_the_segments(tmp_path: Path) -> None:
+    for name, size, input in (("with", 3, "observation"), ("without", None, "frame")):
+        store = load_preferences([db_of(tmp_path / name, 6, 4, size=size)], 100).segments
+        assert (store.input, store.observation_size) == (input, size)
+        seen, actions = store.inputs(0, stride=2, offset=1)
+        assert seen.shape == ((2, 3) if size else (2, *SMALL))
+        assert actions.shape == (2, 2)
+    pictures = load_preferences([tmp_path / "without"], 100, input="observation").segments
+    assert pictures.inputs(0)[0].shape == (5, 4, 84, 84)
+
+
+@pytest.mark.parametrize("memory_mb", [0.0, 100.0])
+def test_vectors_are_read_again_past_the_budget(tmp_path: Path, memory_mb: float) -> None:
+    store = load_preferences([db_of(tmp_path / "db", 6, 4)], memory_mb).segments
+    first = SegmentDB(tmp_path / "db").load(store.source(0)[1])
+    assert first.observations is not None
+    assert np.array_equal(store.inputs(0)[0], first.observations)
+    frames, actions, observations = store.get(0)
+    assert np.array_equal(frames, first.frames)
+    assert np.array_equal(actions, first.actions)
+    assert observations is not None
+    assert np.array_equal(observations, first.observations)
+
+
+def test_others_among_them_are_refused(tmp_path: Path) -> None:
+    for other in (clip(0, 1, size=4), clip(0, 1, size=None), clip(0, 1, numbers=None)):
+        store = SegmentStore(100)
+        store.add(SegmentDB(tmp_path), "00/00000001.dat", clip(0, 0))
+        with pytest.raises(
+            UserError, match=r"00/00000002\.dat: expected actions and observations like those"
+        ):
+            store.add(SegmentDB(tmp_path), "00/00000002.dat", other)
+
+
+@pytest.mark.parametrize("flag", [{"mask": ["0,0,2,2"]}, {"shift": 2}])
+def test_pixels_cannot_be_hidden_from_who_sees_none(tmp_path: Path, flag: dict[str, object]) -> None:
+    db = db_of(tmp_path / "db", 12, 20)
+    with pytest.raises(
+        UserError, match=f"--{next(iter(flag))} is about pixels, but the model sees vectors of 3"
+    ):
+        fit(flags(tmp_path, db, **flag))
+
+
+def test_says_what_it_was_fitted_for(tmp_path: Path) -> None:
+    network = RewardNet(SMALL, 2, input="observation", continuous=True, observation_size=3)
+    model = RewardModel([Member(network, 0.0, 1.0)], CPU)
+    assert model.fits((99, 99, 3), 2, True, 3)  # it never looks at frames
+    model.check((99, 99, 3), 2, tmp_path, "Vector-v0", True, 3)
+    for kind, says in (
+        (
+            (SMALL, 2, True, 4),
+            "observations of 3 numbers and 2 numbers an action, but X-v0 has observations of 4 numbers and 2",
+        ),
+        (
+            (SMALL, 2, True, None),
+            "observations of 3 numbers .*but X-v0 has 48×48×3 frames and 2 numbers an action",
+        ),
+        ((SMALL, 5, False, 3), "2 numbers an action, but X-v0 has .* and 5 actions"),
+    ):
+        shape, count, continuous, size = kind
+        with pytest.raises(UserError, match=says):
+            model.check(shape, count, tmp_path, "X-v0", continuous, size)
+
+
+def test_a_checkpoint_that_claims_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.dat"
+    model = RewardModel([Member(RewardNet(SMALL, 2, input="observation", observation_size=3), 0.0, 1.0)], CPU)
+    save_reward_model(path, model, {}, {}, {})
+    payload = torch.load(path, weights_only=True)
+    for key, value in (("observation_size", 10**9), ("observation_size", "3"), ("continuous", 1)):
+        torch.save({**payload, key: value}, path)
+        with pytest.raises(UserError, match=f"its {key} is none"):
+            load_reward_model(path)
+    torch.save({key: value for key, value in payload.items() if key != "observation_size"}, path)
+    with pytest.raises(UserError, match=r"r\.dat: expected the reward network for 48×48×3 frames"):
+        load_reward_model(path)

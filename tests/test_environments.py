@@ -1,0 +1,89 @@
+"""The four stages on environments without pictures to learn from, through their command lines, on budgets of seconds."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import pytest
+
+from lib.preferences.segments import SegmentDB
+
+ROOT = Path(__file__).parents[1]
+REACH = "tests.envs.reach:Reach-v0"
+
+
+def call(cwd: Path, script: str, *args: object, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_dicts_and_bounds(tmp_path: Path) -> None:
+    small = ("-e", REACH, "--num-envs", 8, "--eval-games", 2, "--seed", 1)
+    call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v0", "--algo", "ppo", "--steps", 3000, *small, "--save", "v0"),
+        *("--db-path", "db", "--record-prob", 0.02),
+    )
+    said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "score", "--count", 20)
+    assert "20 labels by score" in said
+    said = call(
+        tmp_path,
+        *("03_reward_train.py", "-n", "r", "-o", ".", "db", "--ensemble", 2, "--epochs", 2),
+        *("--audit", "v0/best.dat", "--audit-games", 1),
+    )
+    assert "saved reward-r.dat" in said
+    assert (tmp_path / "reward-r.report.html").exists()
+    assert (tmp_path / "reward-r.audit.html").exists()
+    said = call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v1", "--steps", 400, *small, "-m", "v0/best.dat", "-r", "reward-r.dat"),
+        *("--finetune", "--kl", 0.1, "--teacher", "score", "--save", "v1", "--critic-warmup", 1),
+    )
+    assert re.search(r"0 steps: score .* learned .* kl 0\.00", said)
+    said = call(
+        tmp_path, "04_play.py", "-m", "v1/latest.dat", "-n", 1, "-r", "videos", "--reward", "reward-r.dat"
+    )
+    assert "in 60 steps, learned return" in said
+    with av.open(str(tmp_path / "videos" / "game-01.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 60
+    segment = SegmentDB(tmp_path / "db").load(SegmentDB(tmp_path / "db").names[0])
+    assert segment.actions.shape == (50, 2)
+    assert segment.observations is not None
+    assert (tmp_path / "reward-r.report.html").exists()
+    assert (tmp_path / "reward-r.audit.html").exists()
+    assert f"of {REACH} with actions of 2 numbers" in call(tmp_path, "04_play.py", "--info", "db")
+    # What was learned there means nothing elsewhere.
+    said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", "MovingDot-v0", status=2)
+    assert "a policy of actions of 2 numbers, but MovingDot-v0 has 5 actions" in said
+    call(tmp_path, "03_reward_train.py", "-n", "f", "-o", ".", "db", "--epochs", 1, "--input", "frame")
+    said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-n", 1, "--reward", "reward-f.dat")
+    assert "learned return" in said
+
+
+def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
+    flags = ("-n", "x", "-e", REACH, "--num-envs", 4, "--eval-games", 1, "--save", "v0")
+    call(tmp_path, "01_a2c.py", *flags, "--steps", 200)
+    run = next((tmp_path / "runs").iterdir())
+    assert "going on after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
+
+
+def test_the_pole_that_many_know(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v0", "-e", "CartPole-v1", "--algo", "ppo", "--steps", 6000, "--num-envs", 8),
+        *("--eval-games", 2, "--db-path", "db", "--record-prob", 0.02, "--db-max-mb", 0.2),
+    )
+    said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "left", "--count", 12)
+    assert "12 labels by left" in said
