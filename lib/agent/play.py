@@ -14,7 +14,7 @@ from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
-from lib.envs.atari import FRAME_SKIP, TIME_LIMIT, atari_spec
+from lib.envs.atari import FRAME_SKIP, atari_spec, time_limit
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.world import STEPS_PER_SECOND, taken
@@ -65,14 +65,15 @@ class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
 
 def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterator[PlayedStep]:
     """One full game of a `…NoFrameskip` environment under `wrap_dqn`, with every life and the unclipped score."""
-    tap = LastFrames(gymnasium.make(env_id, max_episode_steps=TIME_LIMIT * (FRAME_SKIP + 1)))
+    limit = time_limit(env_id)
+    tap = LastFrames(gymnasium.make(env_id, max_episode_steps=limit * (FRAME_SKIP + 1)))
     env = ptan.common.wrappers.wrap_dqn(tap, episodic_life=False, clip_reward=False, noop_max=30)
     with env:
         # wrap_dqn passes no seed on, so the emulator and the number of no-ops are seeded below it.
         tap.reset(seed=seed)
         env.unwrapped.np_random = np.random.default_rng(seed)
         observation, _ = env.reset()
-        for _ in range(TIME_LIMIT):
+        for _ in range(limit):
             picture = tap.picture
             action = agent([observation])[0][0]
             seen = np.asarray(observation)

@@ -16,8 +16,27 @@ FRAME_SKIP = 4
 TIME_LIMIT = 5000
 """Steps after which a game is cut off (a truncation, not an end)."""
 
+FAIR_WEATHER = 750
+"""Steps of Enduro before its weather changes. By the game's own clock, which no action moves, the sky grows lighter after
+1,024 emulator frames and the grass turns to snow after 3,072, which is step 768, or 7 earlier for the no-ops that a game
+begins with; found by playing with and without FIRE and watching the commonest colour of sky and ground."""
+
 gymnasium.register_envs(ale_py)
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
+
+
+_ENDURO = gymnasium.spec("EnduroNoFrameskip-v4")
+gymnasium.register(
+    id="EnduroFairWeatherNoFrameskip-v4",
+    entry_point=_ENDURO.entry_point,
+    max_episode_steps=FAIR_WEATHER * FRAME_SKIP,
+    kwargs=_ENDURO.kwargs,
+)
+
+
+def time_limit(env_id: str) -> int:
+    """Steps after which a game of this id is cut off."""
+    return FAIR_WEATHER if "FairWeather" in env_id else TIME_LIMIT
 
 
 def atari_spec(env_id: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.envs import control, moving_dot, seaquest
-from lib.envs.atari import TIME_LIMIT, AtariWorld, atari_spec
+from lib.envs.atari import AtariWorld, atari_spec, time_limit
 from lib.envs.gym_world import GymWorld
 from lib.envs.world import World
 
@@ -30,7 +30,8 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
     """A batch of environments.
 
     Args:
-      env_id: an Atari id (`SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5`) or that of any Gymnasium environment
+      env_id: an Atari id (`SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5`; `EnduroFairWeatherNoFrameskip-v4` is cut off
+        before the weather changes) or that of any Gymnasium environment
         with a picture and discrete or bounded actions (`MovingDot-v0`, `package.module:Name-v0`).
       num_envs: B.
       num_threads: emulator threads; 0 takes one per core.
@@ -39,7 +40,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
       UserError: no such environment, or one that cannot serve; says why.
     """
     if atari_spec(env_id) is not None:
-        return AtariWorld(env_id, num_envs, TIME_LIMIT, num_threads)
+        return AtariWorld(env_id, num_envs, time_limit(env_id), num_threads)
     return GymWorld(env_id, num_envs)
 
 

@@ -14,6 +14,7 @@ PRESETS: dict[str, Mask] = {
     "qbert-score": (33, 6, 40, 9),
     "beamrider-score": (60, 10, 48, 8),
     "beamrider-lives": (32, 182, 114, 9),
+    "enduro-speed": (56, 164, 48, 9),  # the odometer: how fast its last digits roll tells the speed
     "enduro-score": (48, 161, 64, 30),  # the panel with distance, day and cars to pass
 }
 """By `<game>-<what is hidden>`, on native Atari frames (210×160). Found by changing the games' memory and looking at

@@ -241,3 +241,19 @@ def test_probes_belong_to_their_game() -> None:
     assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == names
     assert set(probes("MovingDot-v0")) == {"distance"}
     assert probes("PongNoFrameskip-v4") == {}
+
+
+def test_enduro_is_cut_off_before_the_snow() -> None:
+    fair = make_world("EnduroFairWeatherNoFrameskip-v4", 2, 1)
+    long = AtariWorld("EnduroNoFrameskip-v4", 2, 780, num_threads=1)
+    grass, snow = (0, 68, 0), (236, 236, 236)
+    for world, whole in ((fair, 750), (long, 780)):
+        step, seen = world.reset(3), set()
+        for _ in range(whole):
+            assert not step.truncated.any()
+            seen |= {tuple(map(int, frame[100, 12])) for frame in step.frames}
+            world.send(np.array([1, 0]))
+            step = world.recv()
+        assert step.truncated.all()
+        assert (grass in seen, snow in seen) == (True, whole == 780)
+        world.close()

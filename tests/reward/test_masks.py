@@ -63,6 +63,7 @@ MEMORY = {
     "qbert-score": ("qbert", (89, 90, 91), (0x00, 0x12, 0x88, 0x99)),
     "beamrider-score": ("beam_rider", (9, 10, 11), (0x00, 0x12, 0x88, 0x99)),
     "beamrider-lives": ("beam_rider", (5,), (0, 1, 3, 5)),
+    "enduro-speed": ("enduro", (40, 41, 42), (0x00, 0x12, 0x88, 0x99)),
     "enduro-score": ("enduro", (41, 42, 43, 44), (0x00, 0x12, 0x88, 0x99)),
 }
 
