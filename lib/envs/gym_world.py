@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -257,6 +258,8 @@ class GymWorld:
             meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: range(self.num_actions))
             self.action_names = [str(name) for name in meanings()]
         if self._picture is None:
+            # Drawing into memory needs no screen, and SDL complains where it finds none.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
             with _make(env_id, env_kwargs) as probe:
                 height, width, _ = _drawn(env_id, probe).shape

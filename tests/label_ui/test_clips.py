@@ -1,5 +1,6 @@
 """Frames reach the browser exactly as recorded."""
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from lib.label_ui.clips import ClipStore, action_names, encode_png, sprite_sheet
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
 from tests.label_ui.dbs import make_db, segment
 
 
@@ -84,6 +85,19 @@ def test_store_serves_only_what_the_db_lists(tmp_path: Path) -> None:
         store.clip("0" * 16)
     fresh = ClipStore(SegmentDB(tmp_path / "db"))
     assert fresh.clip(id) == clip, "ids outlive the process that made them"
+
+
+def test_continuous_actions_are_shown_as_numbers(tmp_path: Path) -> None:
+    plain = segment(0, steps=2)
+    assert plain.sidecar is not None
+    actions = np.array([[0.31, -1, 0, 0.06, 1], [1, 1, 1, 1, 1]], np.float32)
+    sidecar = dataclasses.replace(plain.sidecar, num_actions=5)
+    (tmp_path / "db").mkdir()
+    save_segment(tmp_path / "db" / "00" / "00000000.dat", Segment(plain.frames, actions, sidecar))
+    store = ClipStore(SegmentDB(tmp_path / "db"))
+    meta = json.loads(store.clip(store.id_of("00/00000000.dat")).meta)
+    assert meta["actions"][0] == "+0.3  −1.0  +0.0  +0.1 …"
+    assert meta["names"] == []
 
 
 def test_store_keeps_its_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,168 @@
+"""A quirk taught by comparisons alone in other worlds than Atari's, on several seeds: the wheel once for each seed.
+
+CartPole is taught to keep to the left, the moving dot to keep to the middle, and MuJoCo's Hopper to flip over backwards.
+Every stage is a command of its own; one that has ended is not run again. Ends in environments.md.
+
+    .venv/bin/python -m experiments.environments [cartpole|dot|hopper] [--seeds 3] [--out FOLDER] [--max-minutes 9]
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.rounds import Experiment, RoundsConfig
+from experiments.stages import TIME_IS_UP, Stages, settle
+from lib import cli
+from lib.cli import flag
+from lib.runs import format_duration, format_mean
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is taught where."""
+
+    measure: str
+    """Of an evaluation: what the teaching is to change."""
+    says: str
+    """What that is, with its unit."""
+    rounds: dict[str, Any]
+    """Flags of experiments.rounds."""
+
+
+_FIT = "--ensemble 3 --frame-stride 1 --batch-size 16"
+
+TASKS = {
+    "cartpole": Task(
+        "position",
+        "where the cart is, −2.4 (left end) to 2.4 (right end)",
+        {
+            "env": "CartPole-v1",
+            "teacher": "left",
+            "v0_steps": 100_000,
+            "steps": 100_000,
+            "segments": 400,
+            "v0_flags": "--algo ppo --num-envs 16 --lr 1e-3",
+            "fit_flags": _FIT,
+            "finetune_flags": "--algo ppo --num-envs 16 --lr 1e-3 --critic-warmup 10",
+        },
+    ),
+    "dot": Task(
+        "distance",
+        "pixels from the middle, sideways and up or down",
+        {
+            "env": "MovingDot-v0",
+            "teacher": "score",
+            "v0_steps": 40_000,  # of chance: nothing but comparisons teaches it
+            "steps": 40_000,
+            "labels": 400,
+            "v0_flags": "--lr 0 --num-envs 16",
+            "fit_flags": "--ensemble 3 --frame-stride 5",
+            "finetune_flags": "--num-envs 32 --lr 7e-4 --no-freeze-convs",
+        },
+    ),
+    "hopper": Task(
+        "spin",
+        "how fast the torso turns backwards, rad/s",
+        {
+            "env": "HopperFlip-v0",
+            "teacher": "backflip",
+            "v0_steps": 50_000,
+            "steps": 500_000,
+            "rounds": 2,
+            "labels": 200,
+            "v0_flags": "--algo ppo --num-envs 16 --lr 0",
+            "fit_flags": _FIT,
+            "finetune_flags": "--algo ppo --num-envs 16 --lr 3e-4 --rollout 128 --no-freeze-convs --critic-warmup 5",
+        },
+    ),
+}
+"""By the name that the command takes."""
+
+
+@dataclass(frozen=True)
+class EnvironmentsConfig:
+    """Which world, and how often."""
+
+    task: str = flag(
+        positional=True,
+        default="cartpole",
+        choices=tuple(TASKS),
+        help="what is taught: cartpole, dot or hopper",
+    )
+    seeds: int = flag(default=3, min=1, help="seeds: 0, 1, …")
+    out: Path = flag(default=Path("runs/environments"), help="folder for everything the experiment makes")
+    max_minutes: float | None = flag(
+        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
+    )
+
+
+def rounds_config(config: EnvironmentsConfig, seed: int) -> RoundsConfig:
+    """The rounds of one seed."""
+    given = {"rounds": 1, "labels": 100, "error_rate": 0.1, "eval_every": 25_000, "games": 20, "lives": 1}
+    return RoundsConfig(
+        out=config.out / config.task / f"seed-{seed}", seed=seed, **(given | TASKS[config.task].rounds)
+    )
+
+
+def table(config: EnvironmentsConfig, measured: Sequence[Sequence[dict[str, Any]]], seconds: float) -> str:
+    """The page of results.
+
+    Args:
+      config: of the experiment.
+      measured: of each seed, what `experiments.measures` found of its versions, v0 first.
+      seconds: what all of it took.
+    """
+    task, flags = TASKS[config.task], rounds_config(config, 0)
+    lines = [
+        f"{flags.env}, taught by {flags.labels} labels a round of teacher `{flags.teacher}` ({flags.error_rate:.0%} errors). "
+        f"`{task.measure}`: {task.says}. Means of {flags.games} full games ± 95 %. {format_duration(seconds)} in all.",
+        "",
+        f"| seed | | {task.measure} | score | steps a game | learned return |",
+        "|---|---|---|---|---|---|",
+    ]
+    for seed, versions in enumerate(measured):
+        for version, found in enumerate(versions):
+            games = found["games"]
+            cells = [
+                str(seed),
+                f"v{version}",
+                format_mean(games[task.measure], 2),
+                format_mean(games["score"], 1),
+                format_mean(games["steps"], 0),
+                format_mean(games["learned"], 1) if "learned" in games else "–",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    means = [[np.mean(found["games"][task.measure]) for found in versions] for versions in measured]
+    said = ", ".join(
+        f"v{version} {format_mean(column, 2)}" for version, column in enumerate(zip(*means, strict=True))
+    )
+    lines += ["", f"Mean {task.measure} over seeds ± 95 %: {said}."]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config = cli.parse(EnvironmentsConfig, argv, description=(__doc__ or "").splitlines()[0])
+    measured, seconds = [], 0.0
+    for seed in range(config.seeds):
+        flags = rounds_config(config, seed)
+        settle(flags, flags.out, free=("out", "dev"))
+        stages = Stages(flags.out, config.max_minutes)
+        experiment = Experiment(flags, stages)
+        if not stages.finish(experiment.run):
+            return TIME_IS_UP
+        seconds += stages.seconds
+        measured.append(
+            [json.loads(experiment.measured(version).read_text()) for version in range(flags.rounds + 1)]
+        )
+    page = table(config, measured, seconds)
+    (config.out / config.task / "environments.md").write_text(page)
+    print("\n" + page)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)
