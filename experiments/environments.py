@@ -1,6 +1,7 @@
-"""A quirk taught by comparisons alone in other worlds than Atari's, on several seeds: the wheel once for each seed.
+"""A quirk taught by comparisons in other worlds than Atari's, on several seeds: the wheel once for each seed.
 
-CartPole is taught to keep to the left, the moving dot to keep to the middle, and MuJoCo's Hopper to flip over backwards.
+CartPole is taught to keep to the left beside standing, which the score goes on paying for. By comparisons alone, the
+moving dot is taught to keep to the middle and MuJoCo's Hopper to flip over backwards.
 Every stage is a command of its own; one that has ended is not run again. Ends in environments.md.
 
     .venv/bin/python -m experiments.environments [cartpole|dot|hopper] [--seeds 3] [--out FOLDER] [--max-minutes 9]
@@ -47,7 +48,7 @@ TASKS = {
             "segments": 400,
             "v0_flags": "--algo ppo --num-envs 16 --lr 1e-3",
             "fit_flags": _FIT,
-            "finetune_flags": "--algo ppo --num-envs 16 --lr 1e-3 --critic-warmup 10",
+            "finetune_flags": "--algo ppo --num-envs 16 --lr 1e-3 --critic-warmup 10 --score-weight 2",
         },
     ),
     "dot": Task(

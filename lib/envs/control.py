@@ -10,10 +10,8 @@ import numpy as np
 TRACK = 2.4
 """Of CartPole: how far from the middle the cart may go, in its own units."""
 
-_ANGLE, _SPIN = (
-    1,
-    7,
-)  # of the torso, in Hopper's observation: rad and rad/s; positive leans back, away from where it hops
+_ANGLE, _SPIN = 1, 7
+"""Of the torso, in Hopper's observation: rad and rad/s. Positive leans forwards, to where it hops."""
 
 
 def cart_position(observations: np.ndarray) -> np.ndarray:
@@ -23,12 +21,12 @@ def cart_position(observations: np.ndarray) -> np.ndarray:
 
 def backward_spin(observations: np.ndarray) -> np.ndarray:
     """How fast Hopper's torso turns backwards: float32 [..., 11] to [...], in rad/s, clipped to ±10 by the environment."""
-    return observations[..., _SPIN]
+    return -observations[..., _SPIN]
 
 
 def backward_turns(observations: np.ndarray) -> float:
     """How far Hopper's torso turned backwards: float32 [T, 11] of consecutive steps to turns, below 0 for forwards."""
-    return float(observations[-1, _ANGLE] - observations[0, _ANGLE]) / (2 * np.pi)
+    return float(observations[0, _ANGLE] - observations[-1, _ANGLE]) / (2 * np.pi)
 
 
 gymnasium.register(

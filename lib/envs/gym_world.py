@@ -237,6 +237,7 @@ class GymWorld:
         vectorization_mode: Literal["sync", "async"] = "sync",
         **env_kwargs: Any,
     ) -> None:
+        _draw_into_memory()
         with _make(env_id, env_kwargs) as probe:
             self._space = probe.observation_space
             self._bounds: spaces.Box | None = None
@@ -258,8 +259,6 @@ class GymWorld:
             meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: range(self.num_actions))
             self.action_names = [str(name) for name in meanings()]
         if self._picture is None:
-            # Drawing into memory needs no screen, and SDL complains where it finds none.
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
             with _make(env_id, env_kwargs) as probe:
                 height, width, _ = _drawn(env_id, probe).shape
@@ -375,6 +374,13 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except Exception as error:  # of Gymnasium, of a missing package, or of somebody else's environment
         raise UserError(f"environment {env_id!r} cannot be made: {one_line(str(error))}") from error
+
+
+def _draw_into_memory() -> None:
+    """Tells SDL (classic control) and MuJoCo to draw without a screen; what the user has set holds."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # which else complains
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def smaller(picture: np.ndarray) -> np.ndarray:

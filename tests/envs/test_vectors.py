@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 from lib.cli import UserError
+from lib.envs import control
 from lib.envs.gym_world import GymWorld, smaller, to_picture, vector_size
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
@@ -226,4 +227,30 @@ def test_worlds_that_many_know(env_id: str, size: int, num_actions: int, continu
     assert step.observations is not None
     assert not np.array_equal(*step.observations)
     assert len(np.unique(step.frames[0].reshape(-1, 3), axis=0)) > 2
+    world.close()
+
+
+def test_a_hopper_may_fall_and_leans_forwards_by_a_positive_angle() -> None:
+    mujoco = pytest.importorskip("mujoco")
+    env = gymnasium.make("HopperFlip-v0")
+    env.reset(seed=0)
+    hopper: Any = env.unwrapped
+    place = hopper.data.qpos.copy()
+    place[2] = 0.5  # rad
+    hopper.set_state(place, hopper.data.qvel * 0)
+    mujoco.mj_forward(hopper.model, hopper.data)
+    assert hopper.data.body("torso").xmat.reshape(3, 3)[0, 2] > 0.4  # its top is ahead of it
+    before = hopper._get_obs()
+    assert before[1] == pytest.approx(0.5)
+    ended = [env.step(np.zeros(3, np.float32))[2] for _ in range(60)]
+    assert not any(ended)
+    after = hopper._get_obs()
+    assert after[1] > 0.6  # on its way down
+    assert control.backward_turns(np.stack([before, after])) == pytest.approx((0.5 - after[1]) / (2 * np.pi))
+    try:
+        world = make_world("HopperFlip-v0", 1)
+    except UserError as error:
+        assert "cannot draw itself" in str(error)  # noqa: PT017 (a machine without EGL)
+        return
+    assert (world.observation_size, world.num_actions, world.continuous) == (11, 3, True)
     world.close()

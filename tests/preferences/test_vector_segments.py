@@ -142,7 +142,7 @@ def test_backflip_counts_turns_backwards() -> None:
     whole = segment(size=11, numbers=3, env_id="HopperFlip-v0")
     assert whole.observations is not None
     whole.observations[:, 1] = np.linspace(1, 1 - 2 * np.pi, 6)
-    assert backflip(whole) == pytest.approx(-1)
+    assert backflip(whole) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("teacher", [left, backflip])
