@@ -28,6 +28,7 @@ def call(cwd: Path, script: str, *args: object, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_dicts_and_bounds(tmp_path: Path) -> None:
     small = ("-e", REACH, "--num-envs", 8, "--eval-games", 2, "--seed", 1)
     call(
@@ -40,7 +41,7 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     said = call(
         tmp_path,
         *("03_reward_train.py", "-n", "r", "-o", ".", "db", "--ensemble", 2, "--epochs", 2),
-        *("--audit", "v0/best.dat", "--audit-games", 1),
+        *("--audit", "v0/best.dat", "--audit-games", 1, "--audit-env", REACH),
     )
     assert "saved reward-r.dat" in said
     assert (tmp_path / "reward-r.report.html").exists()
@@ -52,7 +53,18 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     )
     assert re.search(r"0 steps: score .* learned .* kl 0\.00", said)
     said = call(
-        tmp_path, "04_play.py", "-m", "v1/latest.dat", "-n", 1, "-r", "videos", "--reward", "reward-r.dat"
+        tmp_path,
+        "04_play.py",
+        "-m",
+        "v1/latest.dat",
+        "-e",
+        REACH,
+        "-n",
+        1,
+        "-r",
+        "videos",
+        "--reward",
+        "reward-r.dat",
     )
     assert "in 60 steps, learned return" in said
     with av.open(str(tmp_path / "videos" / "game-01.mp4")) as container:
@@ -67,7 +79,7 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", "MovingDot-v0", status=2)
     assert "a policy of actions of 2 numbers, but MovingDot-v0 has 5 actions" in said
     call(tmp_path, "03_reward_train.py", "-n", "f", "-o", ".", "db", "--epochs", 1, "--input", "frame")
-    said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-n", 1, "--reward", "reward-f.dat")
+    said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", REACH, "-n", 1, "--reward", "reward-f.dat")
     assert "learned return" in said
 
 
