@@ -1,0 +1,213 @@
+"""Labels while it trains: how many are due by when, and the file by which the stages know how far the training is.
+
+The training writes `<db>/progress.json`; the page, the watching teacher and the reward trainer read it. Nobody waits for
+anybody there: whoever finds no file, or a broken one, goes by what it knows without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog, current
+from lib.runs import write_atomic
+
+PROGRESS = "progress.json"
+"""Name of the file in a DB."""
+SCHEDULES = ("constant", "paper")
+"""How the labels after the opening are spread over the training, as --label-schedule names it."""
+PHASES = ("opening", "waiting", "training", "over")
+"""What the training is at: it records the first clips; it waits for labels or a model; it learns; it has ended."""
+
+_SECONDS = 1.0  # between two writes while nothing but the steps has changed
+_MAX_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class LabelPlan:
+    """When the labels of a training are due."""
+
+    steps: int
+    """Of the training, by the end of which all labels are due."""
+    budget: int
+    """Labels in all, those of the opening included."""
+    opening: int
+    """Labels due before the first step."""
+    schedule: str = "constant"
+    """One of SCHEDULES."""
+    halving: float = 5e6
+    """Steps after which the rate of `paper` has halved."""
+
+
+def labels_due(plan: LabelPlan, steps: float) -> int:
+    """How many labels are due in all after so many steps of training.
+
+    Those of the opening at once, the others in proportion to ∫₀ᵀ r(t) dt, with r = 1 (constant) or
+    r = h / (t + h), of which the integral is h ln(1 + T/h); all of them at the end of the training.
+
+    Args:
+      plan: the budget and its schedule.
+      steps: T, of all environments together.
+
+    Returns:
+      0 to `plan.budget`.
+
+    Source: Christiano et al. 2017, arXiv 1706.03741, section A.2 (h = 5·10⁶).
+    """
+    done = min(max(steps, 0.0), plan.steps)
+    if plan.schedule == "paper":
+        share = math.log1p(done / plan.halving) / math.log1p(plan.steps / plan.halving)
+    else:
+        share = done / plan.steps
+    opening = min(plan.opening, plan.budget)
+    return opening + math.floor(
+        (plan.budget - opening) * share + 1e-9
+    )  # which 0.1 + 0.2 would miss by a label
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far a training is, as progress.json has it."""
+
+    plan: LabelPlan
+    steps: int
+    """Of training so far; those of the opening do not count."""
+    phase: str
+    """One of PHASES."""
+    policy: str = ""
+    """Name of the run."""
+    reward_version: int | None = None
+    """Of the reward model that pays; None before there is one."""
+
+    @property
+    def due(self) -> int:
+        """Labels due in all."""
+        return labels_due(self.plan, self.steps)
+
+
+class ProgressWriter:
+    """Keeps a DB's progress.json up to date: at once when something happens, every second while steps go by.
+
+    Args:
+      db: the DB; it exists.
+      clock: seconds from any origin.
+    """
+
+    def __init__(self, db: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = db / PROGRESS, clock
+        self._last: TrainingProgress | None = None
+        self._next = -math.inf
+
+    def write(self, progress: TrainingProgress) -> None:
+        """Takes note of where the training is.
+
+        Raises:
+          OSError: the file could not be written; the one before stands.
+        """
+        last, now = self._last, self._clock()
+        same = last is not None and dataclasses.replace(progress, steps=last.steps) == last
+        if same and (progress == last or now < self._next):
+            return
+        content = {"format": "progress", "version": 1, **dataclasses.asdict(progress), "due": progress.due}
+        write_atomic(self._path, (json.dumps(content, indent=2) + "\n").encode())
+        self._last, self._next = progress, now + _SECONDS
+
+
+class ProgressReader:
+    """Reads a DB's progress.json, again only when it has changed.
+
+    Args:
+      db: the DB; neither it nor the file need be there yet.
+    """
+
+    def __init__(self, db: Path) -> None:
+        self._path = db / PROGRESS
+        self._seen: tuple[int, ...] | None = None
+        self._found: TrainingProgress | None = None
+
+    def read(self) -> TrainingProgress | None:
+        """What the file says; None where there is none that can be read."""
+        try:
+            now = signature(self._path)
+            if now != self._seen:
+                self._seen, self._found = now, None if now is None else _parsed(self._path.read_bytes())
+        except OSError:
+            self._seen, self._found = None, None
+        return self._found
+
+
+def signature(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced or written to; None where there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _parsed(data: bytes) -> TrainingProgress | None:
+    """The content of a progress.json, or None if it is none of ours."""
+    try:
+        content: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("format") != "progress" or content.get("version") != 1:
+        return None
+    plan, version = content.get("plan"), content.get("reward_version")
+    right = (
+        isinstance(plan, dict)
+        and all(
+            _is_count(plan.get(name), least) for name, least in (("steps", 1), ("budget", 0), ("opening", 0))
+        )
+        and plan.get("schedule") in SCHEDULES
+        and type(plan.get("halving")) in (int, float)
+        and 0 < plan["halving"] < math.inf
+        and _is_count(content.get("steps"), 0)
+        and content.get("phase") in PHASES
+        and isinstance(content.get("policy"), str)
+        and (version is None or _is_count(version, 0))
+    )
+    if not right or not isinstance(plan, dict):
+        return None
+    return TrainingProgress(
+        LabelPlan(**{field.name: plan[field.name] for field in dataclasses.fields(LabelPlan)}),
+        content["steps"],
+        content["phase"],
+        content["policy"][:200],
+        version,
+    )
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < 2**53
+
+
+class LabelCount:
+    """How many labels of a DB a fit can use, read again only when the file has changed.
+
+    Args:
+      db: the DB; neither it nor its labels need be there yet.
+    """
+
+    def __init__(self, db: Path) -> None:
+        self._log = LabelLog(db / "labels.json")
+        self._seen: tuple[int, ...] | None = None
+        self._count = 0
+
+    def read(self) -> int:
+        """Labels that hold, without the can't-tells; as many as before where the file cannot be read just now."""
+        try:
+            now = signature(self._log.path)
+            if now != self._seen:
+                self._count = sum(label.label is not None for label in current(self._log.read()))
+                self._seen = now
+        except (OSError, UserError):
+            pass
+        return self._count
