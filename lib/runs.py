@@ -45,7 +45,7 @@ _PACKAGES = ("torch", "numpy", "gymnasium", "ale-py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
 _STALE_MINUTES = 10
-_LINEAGE = ("config", "parents", "versions", "git_commit", "created", "steps", "results")
+_LINEAGE = ("config", "parents", "versions", "git_commit", "created", "steps", "results", "version")
 _LINEAGE_BYTES = 1 << 20  # of all that a checkpoint's ancestors say; a generation takes some 5,000
 _LINEAGE_DEPTH = 100  # of dicts and lists; a generation takes two
 _LINEAGE_TEXT = 1000  # characters
@@ -367,8 +367,8 @@ def lineage(content: Mapping[str, Any]) -> dict[str, Any]:
         content: As `load_checkpoint` returns it, from a file that may say anything.
 
     Returns:
-        Its configuration, parents (with what they say of theirs), versions, commit, time, steps and results, as far as
-        it has them: dicts, lists, texts and numbers, of a bounded size and depth. What lies beyond is left out.
+        Its configuration, parents (with what they say of theirs), versions, commit, time, steps, results and its own
+        version, as far as it has them: dicts, lists, texts and numbers, of a bounded size and depth. What lies beyond is left out.
     """
     room = _LINEAGE_BYTES
 

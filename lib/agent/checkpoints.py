@@ -198,6 +198,14 @@ class CheckpointFolder:
         self._kept.add(path.name)
         return path
 
+    def forget_best(self, link: str) -> None:
+        """Lets the next evaluation be the best by a criterion whose measure has changed.
+
+        Args:
+          link: of LINKS.
+        """
+        self._best.pop(link, None)
+
     def _point(self, link: str, name: str) -> None:
         """Moves a link to a new checkpoint."""
         fresh = self._root / f".{link}.new"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError, flag
+from lib.preferences.schedule import SCHEDULES
 
 FINETUNE_DIVISOR = 10
 
@@ -41,7 +42,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """What the flags that depend on --algo are where they are not given."""
 
-MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads")
+MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
 """What may be given beside --resume."""
 
 _PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean nothing with a single pass
@@ -71,6 +72,10 @@ class TrainConfig:
         metavar="K",
         help="pay K standard deviations less where the members of the reward model disagree",
     )
+    watch_reward: bool = flag(
+        default=False,
+        help="take each new model that 03_reward_train.py --watch puts in place of --reward, and wait for the first",
+    )
     model: Path | None = flag("-m", default=None, help="policy checkpoint to start from")
     finetune: bool = flag(
         default=False,
@@ -98,7 +103,10 @@ class TrainConfig:
         default=50_000, min=1, help="steps in which --kl-target changes --kl by a fifth at most"
     )
     critic_warmup: int = flag(
-        default=0, min=0, help="updates of the value head alone before the policy moves; for a new reward"
+        default=0,
+        min=0,
+        help="updates of the value head alone before the policy moves; for a new reward, so also after each that "
+        "--watch-reward takes",
     )
     freeze_convs: bool = flag(
         default=None,
@@ -165,6 +173,33 @@ class TrainConfig:
     db_max_mb: float | None = flag(
         default=None, min=0, help="stop recording when the segments take this many MB"
     )
+    db_drop_oldest: bool = flag(
+        default=False,
+        help="at --db-max-mb make room instead: drop the oldest segments, but none that a label names",
+    )
+
+    labels: int = flag(
+        default=5500, min=0, help="with --watch-reward: labels to be given in all by the end of --steps"
+    )
+    opening_labels: int = flag(
+        default=500,
+        min=0,
+        help="of these, how many are due before the first step, on clips of the first policy",
+    )
+    label_schedule: str = flag(
+        default="constant",
+        choices=SCHEDULES,
+        help="how the others are spread over the steps: evenly, or at the paper's rate, h ÷ (steps + h)",
+    )
+    label_halving: int = flag(
+        default=5_000_000, min=1, help="h: steps after which the paper's rate has halved"
+    )
+    wait_for_labels: int | None = flag(
+        default=None,
+        min=0,
+        metavar="SLACK",
+        help="wait between two updates while more than so many labels are due; without, training goes on",
+    )
 
     eval_every: int = flag(default=250_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")
@@ -182,8 +217,8 @@ class TrainConfig:
     resume: Path | None = flag(
         default=None,
         metavar="RUN",
-        help="go on with the run of this folder under runs/; beside it only --steps, --checkpoint-minutes, --dev and "
-        "--env-threads may be given",
+        help="go on with the run of this folder under runs/; beside it only --steps, --checkpoint-minutes, --dev, "
+        "--env-threads, --threads, --labels and --wait-for-labels may be given",
     )
     checkpoint_minutes: float = flag(
         default=5.0, min=0, help="minutes between states that --resume goes on from"
@@ -215,6 +250,14 @@ class TrainConfig:
             raise UserError("--pessimism expects a reward model of several members: add -r FILE")
         if self.score_weight and self.reward is None:
             raise UserError("--score-weight expects a learned reward to add the score to: add -r FILE")
+        if self.watch_reward and self.reward is None:
+            raise UserError("--watch-reward expects the file that reward models come in: add -r FILE")
+        if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
+            raise UserError(
+                "--wait-for-labels expects --watch-reward and a DB that is labelled: add --db-path DB"
+            )
+        if self.db_drop_oldest and self.db_max_mb is None:
+            raise UserError("--db-drop-oldest expects a limit: add --db-max-mb N")
         if self.kl and self.model is None:
             raise UserError("--kl expects a policy to stay near: add -m FILE")
         if self.kl_target and not self.kl:

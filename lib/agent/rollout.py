@@ -46,6 +46,9 @@ class Collector:
     Buffers are allocated once and overwritten by every `collect`. While the emulator works on a step, the
     reward model judges it and the recorder takes its frames; per step the actions are the only thing that
     is copied from the device.
+
+    Attributes:
+      reward_input: what the reward looks at; it may change while another reward pays.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Collector:
             if world.continuous
             else torch.empty(steps, envs, dtype=torch.int64, device=device)
         )
-        self._judges_frames = reward_input == "frame"
+        self.reward_input = reward_input
         self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
         self._learned = None if reward is None else torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
@@ -129,7 +132,7 @@ class Collector:
                 self._world.send(chosen)
 
                 if self._reward is not None and self._learned is not None:
-                    frames = self._viewer.frames() if self._judges_frames else self._no_frames
+                    frames = self._viewer.frames() if self.reward_input == "frame" else self._no_frames
                     self._learned[t] = self._reward(frames, actions, self._observation)
                 if self._recorder is not None:
                     self._recorder.before(self._step.frames, chosen, self._step.observations)

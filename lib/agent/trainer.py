@@ -19,6 +19,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.evaluate import CutShort, Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
+from lib.agent.online import LiveReward, Online
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
@@ -211,6 +212,7 @@ class _Monitor:
 
     Attributes:
       last_good: the newest checkpoint.
+      online: what else to chart in concurrent mode, where it is on.
     """
 
     def __init__(
@@ -225,6 +227,7 @@ class _Monitor:
         self._learns = config.reward is not None
         self._usual: deque[float] = deque(maxlen=1000)  # total losses
         self.last_good: Path | None = None
+        self.online: Online | None = None
         self.resume()
 
     def resume(self) -> None:
@@ -330,6 +333,9 @@ class _Monitor:
                 scalars |= {"real_reward_sum": self._recent[-1].score, "learned_return_100": learned}
                 line += f"  learned {learned:.1f}"
         line += f"  {self._games} games"
+        if self.online is not None:
+            scalars |= self.online.scalars(steps)
+            line += f"  reward model {self.online.live.version}"
         if self._recorder is not None:
             scalars["segments"] = self._recorder.stored
             line += f"  {self._recorder.stored} segments" + (" (DB full)" if self._recorder.full else "")
@@ -343,6 +349,7 @@ class _Examiner:
 
     Attributes:
       readings: of every evaluation so far.
+      comparable: those since the reward model was last replaced; learned returns of two models have no common unit.
     """
 
     def __init__(
@@ -364,6 +371,15 @@ class _Examiner:
         self._charts, self._progress, self._stop = charts, progress, stop
         self._first: dict[str, np.ndarray] | None = None
         self._baseline: list[float] | None = None
+        self._since = 0
+
+    @property
+    def comparable(self) -> list[Reading]:
+        return self.readings[self._since :]
+
+    def replace_reward(self, reward: RewardModel | None) -> None:
+        """Another reward model pays from now on."""
+        self._reward, self._since = reward, len(self.readings)
 
     def state(self) -> dict[str, Any]:
         """The evaluations so far and what the policy was at the start, for `restore`."""
@@ -470,7 +486,7 @@ def train(config: TrainConfig) -> Path | None:
         start = None if config.model is None or state is not None else load_policy(config.model)
         reward = (
             None
-            if config.reward is None
+            if config.reward is None or config.watch_reward
             else load_reward_model(config.reward, device, bf16, config.pessimism)
         )
         world = make_world(config.env, config.num_envs, config.env_threads)
@@ -486,8 +502,10 @@ def train(config: TrainConfig) -> Path | None:
         if reward is not None and config.reward is not None:
             reward.check_world(world, config.reward)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
+        live = LiveReward(config, world, device, bf16) if config.watch_reward else None
         if state is not None:
-            _check_same_reward(config, parents, state["parents"])
+            if live is None:
+                _check_same_reward(config, parents, state["parents"])
             parents = state["parents"]
             network.load_state_dict(state["network"])
         folder = None if config.save is None else CheckpointFolder(config.save)
@@ -503,6 +521,7 @@ def train(config: TrainConfig) -> Path | None:
                     config.seed,
                     max_mb=config.db_max_mb,
                     policy=config.name,
+                    drop_oldest=config.db_drop_oldest,
                 )
             except OSError as error:
                 raise UserError(
@@ -553,9 +572,10 @@ def train(config: TrainConfig) -> Path | None:
             if steps
             else config.seed
         )
+        pays = live or reward
         collector = Collector(
-            *(world, config.rollout, device, seed, bf16, reward.pay if reward else None, recorder),
-            *((reward.input,) if reward else ()),
+            *(world, config.rollout, device, seed, bf16, pays.pay if pays else None, recorder),
+            *((pays.input,) if pays else ()),
         )
         monitor = _Monitor(config, charts, progress, recorder)
         arena = make_world(config.env, config.eval_games, config.env_threads)
@@ -587,6 +607,9 @@ def train(config: TrainConfig) -> Path | None:
             if state["device"] == device.type:
                 collector.generator.set_state(state["actions"])
             set_random_state(state["random"], device)
+        online, new_reward_at = None, 0 if state is None else state.get("new_reward_at", 0)
+        if live is not None:
+            online = monitor.online = Online(config, live, recorder, progress, stop)
         checkpoints = Every(config.checkpoint_minutes)
 
         def keep() -> None:
@@ -596,6 +619,7 @@ def train(config: TrainConfig) -> Path | None:
             kept = {
                 "steps": steps,
                 "updates": updates,
+                "new_reward_at": new_reward_at,
                 "examined": examined,
                 "next_eval": next_eval,
                 "saved_at": saved_at,
@@ -615,11 +639,28 @@ def train(config: TrainConfig) -> Path | None:
             monitor.last_good = saved if saved_at == steps and saved else run_dir / STATE
             checkpoints.restart()
 
-        if config.finetunes and not examiner.readings:  # what the policy was before
+        def take_reward(model: RewardModel | None) -> None:
+            """From now on another reward model pays than before."""
+            examiner.replace_reward(model)
+            if model is not None:
+                collector.reward_input = model.input
+                parents["reward"] = {"file": str(config.reward), **model.origin}
+            if folder is not None:
+                folder.forget_best("best-learned.dat")
+
+        if online is not None:
+            try:
+                online.open(steps, lambda: collector.collect(network, stop=stop))
+            except Stopped:
+                pass
+            except OSError as error:
+                disk_error = error
+            take_reward(online.live.model)
+        if config.finetunes and not examiner.readings and disk_error is None:  # what the policy was before
             with contextlib.suppress(CutShort):
                 examiner.examine(network, 0)
             monitor.resume()
-        while not interrupt.asked:
+        while not interrupt.asked and disk_error is None:
             if steps > examined and (steps >= next_eval or steps >= config.steps):
                 monitor.check(network, steps)
                 try:
@@ -629,7 +670,7 @@ def train(config: TrainConfig) -> Path | None:
                 examined, next_eval = steps, steps + config.eval_every
                 if folder is not None:
                     saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
-                warning = drifting(examiner.readings, config.drift_patience)
+                warning = drifting(examiner.comparable, config.drift_patience)
                 if warning is not None:
                     progress.line(f"{warning}; {_best_before(examiner, config, folder)}")
                     drifted = config.stop_on_drift
@@ -638,6 +679,16 @@ def train(config: TrainConfig) -> Path | None:
                 monitor.resume()
             if steps >= config.steps or drifted:
                 break
+            if online is not None:
+                try:
+                    if online.wait(steps):
+                        monitor.resume()
+                except OSError as error:
+                    disk_error = error
+                    break
+                if online.take(steps):
+                    take_reward(online.live.model)
+                    new_reward_at = updates
             if checkpoints.due():
                 keep()
             lr = config.lr * max(0.0, 1 - steps / config.lr_decay_steps)
@@ -651,7 +702,7 @@ def train(config: TrainConfig) -> Path | None:
                 disk_error = error
                 break
             # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
-            policy_moves = updates >= config.critic_warmup
+            policy_moves = updates - new_reward_at >= config.critic_warmup
             network.body.requires_grad_(policy_moves and not config.freeze_convs)
             network.policy.requires_grad_(policy_moves)
             parts = update(network, optimizer, rollout, config, bf16, leash, stop)
@@ -667,6 +718,8 @@ def train(config: TrainConfig) -> Path | None:
             saved_at = steps
         with contextlib.suppress(UserError) if disk_error else contextlib.nullcontext():
             keep()
+        if online is not None and not interrupt.asked and disk_error is None:
+            online.end(steps)
         where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if folder else '--save'}"
         if disk_error is not None:
             raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")
@@ -695,7 +748,7 @@ def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str
 
 def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFolder | None) -> str:
     """Keeps the best checkpoint before a drift, and says which one that is."""
-    best = best_before(examiner.readings, config.drift_patience)
+    best = best_before(examiner.comparable, config.drift_patience)
     if best is not None and best.steps == 0:
         return f"the best before it is {_start(config)}"
     return (

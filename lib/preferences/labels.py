@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,21 @@ class LabelLog:
                 else:
                     problems.append(f"{self.path.name} line {number}: {result}; left out")
         return labels, problems
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[list[Label]]:
+        """All lines, to which nobody on this machine adds any meanwhile.
+
+        Raises:
+            UserError: the path is no regular file.
+            OSError: it cannot be opened.
+        """
+        fd = self._open(os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield self.read()
+        finally:
+            os.close(fd)
 
     def _open(self, flags: int) -> int:
         """Open the file, but neither wait on a pipe nor follow a link to somewhere else."""

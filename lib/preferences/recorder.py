@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from lib.envs.world import Step
+from lib.preferences.dropping import drop_oldest
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segment
 from lib.runs import remove_stale
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
+_ROOM = (
+    0.95  # of the limit that is left when old segments are dropped: looking for them takes some milliseconds
+)
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class SegmentRecorder:
         policy: checkpoint the recording policy came from; it may change while recording.
         origin: short texts by name that say more of where segments come from, such as the run, its seed and the
             commit of the code; it may change as well.
+        record_prob: probability that an environment that is not being recorded begins a segment at a step; it may change
+            while recording.
         recording: bool [B], environments whose frame the next `before` stores. Where none is set, frames may be
             anything.
         stored: segments saved by this recorder.
@@ -64,6 +70,7 @@ class SegmentRecorder:
             recorded; it is passed by less than one segment. None: no limit.
         policy: see the attribute.
         first_env: index of the first environment, the name of its folder.
+        drop_oldest: at `max_mb`, drop the oldest segments that no label names instead of ending the recording.
 
     Raises:
         OSError: the DB cannot be created or read.
@@ -80,6 +87,7 @@ class SegmentRecorder:
         max_mb: float | None = None,
         policy: str = "",
         first_env: int = 0,
+        drop_oldest: bool = False,
     ) -> None:
         self.steps = 0
         self.policy = policy
@@ -92,7 +100,7 @@ class SegmentRecorder:
         self._env_id = env_id
         self._num_actions = num_actions
         self._first_env = first_env
-        self._record_prob = record_prob
+        self.record_prob = record_prob
         self._rng = np.random.default_rng([seed, first_env])
         self._recordings: dict[int, _Recording] = {}
         self._awaiting_outcome: dict[int, _Recording] = {}
@@ -104,6 +112,8 @@ class SegmentRecorder:
         self._first_number = 1 + max((int(path.stem) for path in present), default=-1)
         self._max_bytes = np.inf if max_mb is None else max_mb * 1e6
         self._present_bytes = sum(path.stat().st_size for path in present)
+        self._drop_oldest = drop_oldest
+        self._make_room()
         self._begin()
 
     @property
@@ -217,7 +227,7 @@ class SegmentRecorder:
         self._awaiting_outcome.clear()
         self._spare_frames.clear()
         self.recording[:] = False
-        self._record_prob = 0.0
+        self.record_prob = 0.0
 
     def _begin(self, among: np.ndarray | None = None) -> None:
         """Draw which environments begin a segment at the next step, among these (bool [B]) or all."""
@@ -225,7 +235,7 @@ class SegmentRecorder:
             self.recording[:] = False
             self._recordings.clear()
         else:
-            drawn = self._rng.random(len(self.recording)) < self._record_prob
+            drawn = self._rng.random(len(self.recording)) < self.record_prob
             self.recording |= drawn if among is None else drawn & among
 
     def _save(self, env: int, recording: _Recording, game_over: bool) -> None:
@@ -256,3 +266,10 @@ class SegmentRecorder:
                 number += 1  # another run records into this DB
         self.stored += 1
         self._spare_frames.append(recording.frames)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Drops old segments where the DB is full and may not stay so."""
+        if self.full and self._drop_oldest:
+            left = drop_oldest(self._db_path, _ROOM * self._max_bytes)
+            self._present_bytes = left - self.stored_bytes

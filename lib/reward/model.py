@@ -450,7 +450,12 @@ def _shape(frame_shape: tuple[int, int, int]) -> str:
 
 
 def save_reward_model(
-    path: Path, model: RewardModel, config: Any, parents: dict[str, Any], results: dict[str, Any]
+    path: Path,
+    model: RewardModel,
+    config: Any,
+    parents: dict[str, Any],
+    results: dict[str, Any],
+    refit: dict[str, Any] | None = None,
 ) -> None:
     """Writes a reward checkpoint, atomically.
 
@@ -460,6 +465,7 @@ def save_reward_model(
       config: the configuration of the fit.
       parents: the DBs it was fitted on.
       results: figures of the fit to keep with it.
+      refit: `version` and what the next refit needs (lib.reward.watch), where models follow each other.
     """
     payload = {
         "frame_shape": list(model.frame_shape),
@@ -474,6 +480,7 @@ def save_reward_model(
             for member in model.members
         ],
         "results": results,
+        **(refit or {}),
     }
     save_checkpoint(path, "reward", payload, config, parents)
 

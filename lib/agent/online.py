@@ -1,0 +1,216 @@
+"""Training on a reward model that is refitted meanwhile: files are all that the stages say to each other.
+
+A reward model is taken between two updates when its file has been replaced (`LiveReward`). Beside the DB lies progress.json, by
+which the others know how many labels are due (`Online`, lib/preferences/schedule.py).
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import torch
+
+from lib.agent.config import TrainConfig
+from lib.cli import UserError
+from lib.envs.world import World
+from lib.preferences.recorder import SegmentRecorder
+from lib.preferences.schedule import (
+    LabelCount,
+    LabelPlan,
+    ProgressWriter,
+    TrainingProgress,
+    labels_due,
+    signature,
+)
+from lib.preferences.segments import SegmentDB
+from lib.reward.model import RewardModel, load_reward_model
+from lib.runs import Progress
+
+_OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
+_SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twice
+_POLL_SECONDS = 0.2
+
+
+class LiveReward:
+    """The newest reward model in a file that somebody keeps replacing; the one before for as long as that one is broken.
+
+    Attributes:
+      model: None before the first.
+      version: of the model, as 03_reward_train.py --watch counts them; 0 for one that was fitted without.
+      problem: why what lies in the file now was not taken; "" if it was.
+
+    Args:
+      config: where the file is, and how its model is to pay.
+      world: that the model has to fit.
+      device: where the model computes.
+      bf16: whether it does so in bf16.
+    """
+
+    def __init__(self, config: TrainConfig, world: World, device: torch.device, bf16: bool) -> None:
+        assert config.reward is not None
+        self.path = config.reward
+        self.model: RewardModel | None = None
+        self.version = 0
+        self.problem = ""
+        self._config, self._world, self._device, self._bf16 = config, world, device, bf16
+        self._seen: tuple[int, ...] | None = None
+
+    @property
+    def input(self) -> str:
+        """What the model looks at; observations before there is one, as no frames need be drawn for it."""
+        return "observation" if self.model is None else self.model.input
+
+    def refresh(self) -> bool:
+        """Looks whether there is a new model, and takes it; whether it did. Looking takes microseconds."""
+        try:
+            now = signature(self.path)
+            if now is None or now == self._seen:
+                return False
+            self._seen = now
+            model = load_reward_model(self.path, self._device, self._bf16, self._config.pessimism)
+            model.check_world(self._world, self.path)
+        except (OSError, UserError) as error:
+            self.problem = str(error)
+            return False
+        self.model, self.problem = model, ""
+        version = model.origin.get("version")
+        self.version = version if type(version) is int else 0
+        return True
+
+    def pay(self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
+        """What `RewardModel.pay` does, by the newest model; 0 before there is one."""
+        if self.model is None:
+            return torch.zeros(len(actions), device=self._device)
+        return self.model.pay(frames, actions, observations)
+
+
+class Online:
+    """What a training does between two updates in concurrent mode.
+
+    Args:
+      config: of the training.
+      live: the reward model.
+      recorder: of the training, where it records.
+      progress: gets a line whenever something happens.
+      stop: whether to give up waiting.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        live: LiveReward,
+        recorder: SegmentRecorder | None,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.live = live
+        self._config, self._recorder, self._progress, self._stop = config, recorder, progress, stop
+        self._plan = LabelPlan(
+            config.steps, config.labels, config.opening_labels, config.label_schedule, config.label_halving
+        )
+        self._writer: ProgressWriter | None = None
+        self._count: LabelCount | None = None
+        self._before = 0  # segments
+        if config.db_path is not None:
+            self._writer, self._count = ProgressWriter(config.db_path), LabelCount(config.db_path)
+            self._before = len(SegmentDB(config.db_path).names)
+        self._problem = ""
+
+    def open(self, steps: int, play: Callable[[], object]) -> None:
+        """The opening: plays and records until there are clips enough, then waits, all until the first model is there.
+
+        Args:
+          steps: of training so far.
+          play: some steps of every environment, of which nothing is learnt.
+
+        Raises:
+          Stopped: from `play`.
+          OSError: from `play`, or progress.json could not be written.
+        """
+        if self.take(steps):
+            return
+        recorder, wanted = self._recorder, _SEGMENTS_PER_LABEL * self._plan.opening
+        self._progress.line(
+            f"no reward model in {self.live.path} yet: waiting for one"
+            + (f", and recording {wanted} clips to fit it on" if recorder else "")
+        )
+        usual = 0.0
+        if recorder is not None:
+            usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
+        while not self._stop() and not self.take(steps):
+            clips = 0 if recorder is None else self._before + recorder.stored
+            if recorder is not None and clips < wanted and not recorder.full:
+                self._say(steps, "opening")
+                play()
+            else:
+                self._say(steps, "waiting")
+                time.sleep(_POLL_SECONDS)
+            if self._count is not None:
+                self._progress.update(
+                    f"opening: {clips} clips, {self._count.read()} of {self._plan.opening} labels"
+                )
+        if recorder is not None:
+            recorder.record_prob = usual
+
+    def take(self, steps: int) -> bool:
+        """Takes a new reward model where there is one, and says so; whether it did.
+
+        Args:
+          steps: of training so far.
+        """
+        live = self.live
+        taken = live.refresh()
+        if taken and live.model is not None:
+            parents = live.model.origin.get("parents")  # a file may say anything
+            labels = parents.get("labels") if isinstance(parents, dict) else None
+            fitted = f", of {labels} labels" if labels is not None else ""
+            self._progress.line(f"{steps} steps: took reward model {live.version}{fitted}, from {live.path}")
+        if live.problem != self._problem:
+            self._problem = live.problem
+            if live.problem:
+                goes_on = f"going on with version {live.version}" if live.model else "waiting for another"
+                self._progress.line(f"{live.problem}; not taken, {goes_on}")
+        return taken
+
+    def wait(self, steps: int) -> bool:
+        """Says how far the training is and, with --wait-for-labels, waits while too many labels are due.
+
+        Args:
+          steps: of training so far.
+
+        Returns:
+          Whether there was anything to wait for.
+
+        Raises:
+          OSError: progress.json could not be written.
+        """
+        slack, waited = self._config.wait_for_labels, False
+        while slack is not None and self._count is not None and not self._stop():
+            due = labels_due(self._plan, steps) - self._count.read()
+            if due <= slack:
+                break
+            self._say(steps, "waiting")
+            self._progress.update(f"{steps} steps: waiting for labels, {due} due", force=not waited)
+            waited = True
+            time.sleep(_POLL_SECONDS)
+        self._say(steps, "training")
+        return waited
+
+    def end(self, steps: int) -> None:
+        """Says that the training is over, all its steps being done."""
+        with contextlib.suppress(OSError):  # which is worth no failure any more
+            self._say(steps, "over")
+
+    def scalars(self, steps: int) -> dict[str, float]:
+        """What to chart: the version of the reward model, labels given and due."""
+        given = (
+            {}
+            if self._count is None
+            else {"labels": self._count.read(), "labels_due": labels_due(self._plan, steps)}
+        )
+        return {"reward_version": self.live.version, **given}
+
+    def _say(self, steps: int, phase: str) -> None:
+        if self._writer is not None:
+            version = None if self.live.model is None else self.live.version
+            self._writer.write(TrainingProgress(self._plan, steps, phase, self._config.name, version))

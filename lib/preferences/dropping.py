@@ -1,0 +1,37 @@
+"""Making room in a DB that a long training records into: the oldest segments go, labelled ones never."""
+
+import contextlib
+from pathlib import Path
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog
+from lib.preferences.segments import SegmentDB
+
+
+def drop_oldest(db_path: Path, max_bytes: float) -> int:
+    """Removes the oldest segments that no line of labels.json names, cancelled ones included, until a DB is small enough.
+
+    Nobody's label is written meanwhile, so none can come to name a segment that is just being removed. Where the
+    labels cannot be read, nothing is removed.
+
+    Args:
+        db_path: the DB.
+        max_bytes: size of all its segments to come down to, as far as that goes.
+
+    Returns:
+        Bytes that its segments take now.
+    """
+    db = SegmentDB(db_path)
+    sizes: dict[str, int] = {}
+    for name in db.names:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            sizes[name] = (db_path / name).stat().st_size
+    total = sum(sizes.values())
+    with contextlib.suppress(OSError, UserError), LabelLog(db_path / "labels.json").settled() as labels:
+        kept = {name for label in labels for name in label.pair}
+        for name in sorted(sizes.keys() - kept, key=lambda name: int(Path(name).stem)):
+            if total <= max_bytes:
+                break
+            (db_path / name).unlink(missing_ok=True)
+            total -= sizes[name]
+    return total

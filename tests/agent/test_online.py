@@ -1,0 +1,306 @@
+"""Training on a reward model that is replaced meanwhile: what is taken, what is not, who waits for what."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lib.agent import online, trainer
+from lib.agent.config import TrainConfig
+from lib.agent.online import LiveReward
+from lib.agent.trainer import train
+from lib.cli import UserError
+from lib.envs.make import make_world
+from lib.envs.world import World
+from lib.preferences.labels import Label, LabelLog
+from lib.preferences.schedule import ProgressReader
+from lib.preferences.segments import SegmentDB
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.runs import Charts
+
+CPU = torch.device("cpu")
+
+
+def publish(path: Path, version: int, paid: float = 0.0, shape: tuple[int, int, int] = (84, 84, 3)) -> None:
+    """A reward model that pays the same for everything, as `03_reward_train.py --watch` would publish it."""
+    network = RewardNet(shape, 5)
+    torch.nn.init.zeros_(network.out[-1].weight)  # type: ignore[arg-type]
+    model = RewardModel([Member(network, -paid, 1.0)], CPU)
+    save_reward_model(path, model, {}, {"labels": 10 * version}, {}, {"version": version})
+
+
+def dot(root: Path, **flags: Any) -> TrainConfig:
+    small: dict[str, Any] = {
+        **{"env": "MovingDot-v0", "num_envs": 2, "eval_games": 1, "runs": root / "runs", "eval_every": 1000},
+        **{
+            "reward": root / "reward.dat",
+            "watch_reward": True,
+            "rollout": 5,
+            "steps": 40,
+            "save": root / "save",
+        },
+        **{"labels": 40, "opening_labels": 4},
+    }
+    return TrainConfig(name="x", **(small | flags))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = make_world("MovingDot-v0", 1, 1)
+    yield made
+    made.close()
+
+
+def paid(live: LiveReward) -> float:
+    frames = torch.zeros(1, 84, 84, 3, dtype=torch.uint8)
+    return float(live.pay(frames, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 4, 84, 84)))
+
+
+def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: World) -> None:
+    live = LiveReward(dot(tmp_path), world, CPU, False)
+    assert not live.refresh()
+    assert (live.model, live.problem, paid(live)) == (None, "", 0.0)
+    publish(live.path, 1, paid=2.0)
+    assert live.refresh()
+    assert not live.refresh()
+    assert (live.version, paid(live)) == (1, 2.0)
+    publish(live.path, 2, paid=3.0)
+    assert paid(live) == 2.0
+    assert live.refresh()
+    assert (live.version, paid(live)) == (2, 3.0)
+    live.path.unlink()
+    assert not live.refresh()
+    assert paid(live) == 3.0
+
+
+def half(path: Path) -> None:
+    publish(path, 2)
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def of_another_game(path: Path) -> None:
+    publish(path, 2, shape=(210, 160, 3))
+
+
+def not_finite(path: Path) -> None:
+    publish(path, 2)
+    content = torch.load(path, weights_only=True)
+    content["members"][0]["mean"] = float("nan")
+    torch.save(content, path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+BROKEN: list[Callable[[Path], object]] = [
+    half,
+    of_another_game,
+    not_finite,
+    folder,
+    lambda path: path.write_bytes(b""),
+    lambda path: torch.save({"kind": "policy", "format_version": 1}, path),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_model_is_named_and_the_old_one_stays(
+    tmp_path: Path, world: World, broken: Callable[[Path], object]
+) -> None:
+    live = LiveReward(dot(tmp_path), world, CPU, False)
+    publish(live.path, 1, paid=2.0)
+    assert live.refresh()
+    broken(live.path)
+    assert not live.refresh()
+    assert (live.version, paid(live)) == (1, 2.0)
+    assert str(live.path) in live.problem
+    if live.path.is_dir():
+        live.path.rmdir()
+    publish(live.path, 3, paid=4.0)
+    assert live.refresh()
+    assert (live.version, paid(live), live.problem) == (3, 4.0, "")
+
+
+@pytest.fixture
+def charted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """Steps and the version of the reward model on the chart after every update."""
+    points: list[tuple[int, float]] = []
+
+    def scalars(self: Charts, values: dict[str, float], step: int) -> None:
+        if "reward_version" in values:
+            points.append((step, values["reward_version"]))
+
+    monkeypatch.setattr(Charts, "scalars", scalars)
+    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0)
+    return points
+
+
+def before_update(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], object]]) -> None:
+    """Lets something happen within the given updates, counted from 1."""
+    count, update = [0], trainer.update
+
+    def after_that(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        count[0] += 1
+        happens.get(count[0], lambda: None)()
+        return update(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "update", after_that)
+
+
+def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    charted: list[tuple[int, float]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = dot(tmp_path, db_path=tmp_path / "db")
+    assert config.reward is not None
+    path = config.reward
+    publish(path, 1)
+    before_update(
+        monkeypatch,
+        {
+            2: lambda: publish(path, 2),
+            3: lambda: path.write_bytes(b"half a mod"),
+            4: lambda: path.unlink(),
+        },
+    )
+    saved = train(config)
+    assert charted == [(10, 1), (20, 1), (30, 2), (40, 2)]
+    said = capsys.readouterr().out
+    assert "0 steps: took reward model 1, of 10 labels" in said
+    assert "20 steps: took reward model 2, of 20 labels" in said
+    assert "not taken, going on with version 2" in said
+    assert saved is not None
+    parent = torch.load(saved, weights_only=True)["parents"]["reward"]
+    assert (parent["version"], parent["parents"]["labels"]) == (2, 20)
+    progress = ProgressReader(tmp_path / "db").read()
+    assert progress is not None
+    assert (progress.steps, progress.phase, progress.reward_version, progress.due) == (40, "over", 2, 40)
+
+
+def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dot(tmp_path, critic_warmup=2, steps=70)
+    assert config.reward is not None
+    path = config.reward
+    publish(path, 1)
+    moves: list[bool] = []
+    update = trainer.update
+
+    def noted(network: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        moves.append(next(network.policy.parameters()).requires_grad)
+        if len(moves) == 3:
+            publish(path, 2)
+        return update(network, *args, **kwargs)
+
+    monkeypatch.setattr(trainer, "update", noted)
+    train(config)
+    assert moves == [False, False, True, False, False, True, True]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(online, "_OPENING_PROB", 0.5)
+    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10)
+    assert config.reward is not None
+    path = config.reward
+    phases: list[tuple[str, int, int]] = []
+    reader = ProgressReader(tmp_path / "db")
+
+    def others() -> None:
+        def waits() -> bool:
+            progress = reader.read()
+            return progress is not None and progress.phase == "waiting"
+
+        until(waits)
+        progress = reader.read()
+        assert progress is not None
+        phases.append((progress.phase, progress.steps, progress.due))
+        path.write_bytes(b"half")
+        time.sleep(3 * online._POLL_SECONDS)
+        publish(path, 1)
+
+    thread = threading.Thread(target=others, daemon=True)
+    thread.start()
+    train(config)
+    thread.join()
+    assert phases == [("waiting", 0, 4)]
+    assert 8 <= len(SegmentDB(tmp_path / "db").names) <= 10  # two for each label of the opening; then no more
+    said = capsys.readouterr().out
+    assert f"no reward model in {path} yet: waiting for one, and recording 8 clips" in said
+    assert "not taken, waiting for another" in said
+    assert "0 steps: took reward model 1" in said
+    assert "10 steps: score" in said
+
+
+def test_training_waits_for_labels_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """40 labels over 40 steps, 4 of them at the start and up to 6 of slack: 10 steps are free, then labels must come."""
+    monkeypatch.setattr(online, "_POLL_SECONDS", 0.01)
+    config = dot(tmp_path, db_path=tmp_path / "db", wait_for_labels=6)
+    assert config.reward is not None
+    publish(config.reward, 1)
+    reader, log = ProgressReader(tmp_path / "db"), LabelLog(tmp_path / "db" / "labels.json")
+    waited: list[tuple[int, int]] = []
+
+    def labeller() -> None:
+        given = 0
+        while given < 25:
+            progress = reader.read()
+            if progress is not None and progress.phase == "waiting" and progress.due > given + 6:
+                waited.append((progress.steps, progress.due))
+                while progress.due > given + 6:
+                    given += 1
+                    log.append(Label(f"00/{given}.dat", f"01/{given}.dat", 1))
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=labeller, daemon=True)
+    thread.start()
+    train(config)
+    thread.join()
+    assert waited == [(10, 13), (20, 22), (30, 31)]
+    assert "waiting for labels, " in capsys.readouterr().out
+
+
+def test_a_run_goes_on_with_whatever_model_is_there_then(
+    tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dot(tmp_path, db_path=tmp_path / "db")
+    assert config.reward is not None
+    publish(config.reward, 1)
+    train(config)
+    publish(config.reward, 5)
+    (run,) = (tmp_path / "runs").iterdir()
+    train(dataclasses.replace(config, resume=run, steps=60))
+    assert charted[-2:] == [(50, 5), (60, 5)]
+    assert "40 steps: took reward model 5" in capsys.readouterr().out
+    assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ({"reward": None}, "add -r FILE"),
+        ({"wait_for_labels": 5}, "add --db-path DB"),
+        ({"db_drop_oldest": True}, "add --db-max-mb N"),
+    ],
+)
+def test_flags_that_lack_another(tmp_path: Path, flags: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(UserError, match=wanted):
+        dot(tmp_path, **flags)
