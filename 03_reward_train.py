@@ -16,6 +16,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from lib.runs import Charts
 
     check_audit(config)
+    if config.watch:
+        from lib.reward.watch import watch
+
+        watch(config)
+        return
     if config.judge is not None:
         audit(config)
         return

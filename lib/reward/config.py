@@ -89,6 +89,14 @@ class FitConfig:
         metavar="LABELLER=W",
         help="let this labeller's labels count W times, or not at all (0); repeatable",
     )
+    watch: bool = flag(
+        default=False,
+        help="go on for ever: refit, from the weights of the model before, whenever there are labels enough",
+    )
+    refit_every: int = flag(default=50, min=1, help="new labels that --watch refits at")
+    refit_epochs: int = flag(
+        default=10, min=1, help="epochs of a refit at the most; of the first fit: --epochs"
+    )
     audit: Path | None = flag(
         default=None,
         metavar="POLICY",
@@ -125,6 +133,10 @@ class FitConfig:
         for text in self.mask:
             read_mask(text)
         self.weights()
+        if self.watch and (self.audit or self.resume):
+            raise UserError(
+                "--watch goes on with the model that is there by itself: leave --resume and --audit out"
+            )
         if self.judge is not None and self.audit is None:
             raise UserError(
                 "--judge expected --audit POLICY beside it, the policy whose play is to be judged"

@@ -386,15 +386,55 @@ def split_by_segment(
     return train, test
 
 
-def _gather(candidates: Pairs, wanted: int, rng: np.random.Generator) -> set[int]:
-    """Segments that have `wanted` of the candidates, or a few more, among themselves."""
+def grown_split(
+    pairs: Pairs, held_out: float, seed: int, eligible: np.ndarray, trained: np.ndarray, held: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Splits pairs that have become more, so that no segment ever changes its side.
+
+    A model that goes on from its weights remembers what it was fitted to, and can only be judged by what it never was.
+    Of the pairs that no segment of the training side stands in, as many are held out as their share of all wants.
+
+    Args:
+      pairs: the labelled pairs.
+      held_out: share of the pairs to hold out; fewer where fewer can be.
+      seed: of the walk that gathers them.
+      eligible: bool `[N]`, the pairs that may be held out.
+      trained: bool `[S]`, segments that a model was fitted to.
+      held: bool `[S]`, segments that were held out.
+
+    Returns:
+      int64 positions of the training pairs and of the held-out pairs, each sorted, as `split_by_segment`.
+
+    Raises:
+      UserError: one side would have none.
+    """
+    ends = np.stack([pairs.first, pairs.second])
+    free = eligible & ~trained[ends].any(0)
+    wanted = min(round(held_out * len(pairs)), int(free.sum()))
+    candidates = pairs.subset(np.flatnonzero(free))
+    inside = _gather(candidates, wanted, np.random.default_rng(seed), set(np.flatnonzero(held).tolist()))
+    on_side = np.isin(ends, list(inside))
+    test, train = np.flatnonzero(free & on_side.all(0)), np.flatnonzero(~on_side.any(0))
+    if not len(train) or not len(test):
+        raise UserError(
+            f"none of the {len(pairs)} labels is left to {'judge by' if len(train) else 'fit to'}"
+        )
+    return train, test
+
+
+def _gather(
+    candidates: Pairs, wanted: int, rng: np.random.Generator, begin: Collection[int] = ()
+) -> set[int]:
+    """Segments that have `wanted` of the candidates, or a few more, among themselves, those of `begin` included."""
     neighbours: dict[int, list[int]] = {}
     for position, ends in enumerate(zip(candidates.first, candidates.second, strict=True)):
         for end in map(int, ends):
             neighbours.setdefault(end, []).append(position)
 
-    inside: set[int] = set()
+    inside: set[int] = set(begin)
     for start in rng.permutation(len(candidates)):
+        if _count_inside(candidates, inside) >= wanted:
+            break
         queue = deque([int(candidates.first[start]), int(candidates.second[start])])
         while queue and _count_inside(candidates, inside) < wanted:
             segment = queue.popleft()
@@ -403,8 +443,6 @@ def _gather(candidates: Pairs, wanted: int, rng: np.random.Generator) -> set[int
             inside.add(segment)
             for position in neighbours[segment]:
                 queue += [int(candidates.first[position]), int(candidates.second[position])]
-        if _count_inside(candidates, inside) >= wanted:
-            break
     return inside
 
 

@@ -7,9 +7,9 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -356,7 +356,7 @@ def fit(config: FitConfig) -> Fit:
     device = resolve_device(config.dev)
     bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
     path = config.out / f"reward-{check_name(config.name)}.dat"
-    _check_writable(path)  # now, rather than when all the work is done
+    check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress())
         state = None
@@ -484,6 +484,18 @@ def _began_with(config: FitConfig, data: PreferenceData, state: dict[str, Any]) 
     )
 
 
+class Keeper(Protocol):
+    """What a fit calls between its steps."""
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """A member is done, or the end was asked for: this is the state."""
+        ...
+
+    def tick(self, state: Callable[[], dict[str, Any]], may_stop: bool) -> None:
+        """After every update; raises Stopped to end with what there is, where there is anything (`may_stop`)."""
+        ...
+
+
 class _Keeper:
     """Writes the state of a fit: when it is time, when a member is done, and when the end is asked for."""
 
@@ -529,7 +541,7 @@ class _Keeper:
             raise Stopped
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuses a place where no checkpoint can be written, without leaving anything there.
 
     Raises:
@@ -568,8 +580,9 @@ def fit_model(
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
-    keeper: _Keeper | None = None,
+    keeper: Keeper | None = None,
     state: dict[str, Any] | None = None,
+    start: Sequence[Member] = (),
 ) -> Fitted:
     """Fits the members of a reward model, one after the other.
 
@@ -585,6 +598,7 @@ def fit_model(
       interrupt: once asked, the member at hand ends with its best epoch so far.
       keeper: writes the states that the fit can be gone on from, where there shall be any.
       state: one of these, to go on from.
+      start: members whose weights those of this fit begin with; further ones begin with their own.
 
     Raises:
       UserError: the fit cannot come to anything; says why.
@@ -634,6 +648,7 @@ def fit_model(
                 keeper,
                 so_far,
                 begun,
+                start[number].network.state_dict() if number < len(start) else None,
             )
         except Stopped:  # before its first epoch was over
             assert members
@@ -727,9 +742,10 @@ def _fit_member(
     progress: Progress,
     interrupt: Interrupt,
     history: list[Epoch],
-    keeper: _Keeper | None,
+    keeper: Keeper | None,
     so_far: Callable[[], dict[str, Any]],
     begun: dict[str, Any] | None,
+    weights: dict[str, torch.Tensor] | None,
 ) -> tuple[RewardNet, HeldOut]:
     """Epochs until the held-out loss stops falling; the network of the best one and how it did.
 
@@ -747,6 +763,8 @@ def _fit_member(
         train = rng.choice(train, len(train))
         who = f"member {number + 1} of {config.ensemble}, "
     network = _new_network(config, data, masks, device)
+    if weights is not None:
+        network.load_state_dict(weights)
     l2 = config.l2
     optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=l2)
     train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)

@@ -1,0 +1,273 @@
+"""Refitting the reward model while labels come in: `03_reward_train.py --watch`.
+
+Each model goes on from the weights of the one before and takes its place in OUT/reward-NAME.dat by an atomic rename, with
+a version that counts up. That file is also all that the next start of this needs: killed at any moment, the same command
+goes on from the last model that was whole.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.cli import UserError
+from lib.preferences.schedule import LabelCount, ProgressReader
+from lib.reward.config import FitConfig
+from lib.reward.data import PreferenceData, grown_split, load_preferences, split_by_segment
+from lib.reward.fit import Fitted, check_writable, fit_model
+from lib.reward.model import Member, load_reward_model, save_reward_model
+from lib.runs import (
+    Charts,
+    Interrupt,
+    Progress,
+    check_name,
+    has_fast_bf16,
+    held,
+    load_checkpoint,
+    make_run_dir,
+    remove_stale,
+    resolve_device,
+    write_config,
+)
+
+_LEAST_LABELS = 10
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass
+class _Published:
+    """What the next refit knows of the model before it."""
+
+    version: int = 0  # 0: there is none
+    labels: int = 0  # that it was fitted on
+    members: Sequence[Member] = ()
+    trained: frozenset[tuple[str, str]] = frozenset()  # segments it was fitted to: DB and name
+    held: frozenset[tuple[str, str]] = frozenset()  # segments it was judged by
+
+
+class _Abandoned(Exception):
+    """The end was asked for during a fit; the model before stands."""
+
+
+class _Stopper:
+    """Ends a fit at its next update once that is asked for."""
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """A refit has no state of its own."""
+
+    def tick(self, state: Callable[[], dict[str, Any]], may_stop: bool) -> None:
+        """Raises _Abandoned when the end was asked for."""
+        if self._interrupt.asked:
+            raise _Abandoned
+
+
+def labels_wanted(version: int, fitted_on: int, refit_every: int, opening: int | None) -> int:
+    """How many labels there have to be for the next fit.
+
+    Args:
+      version: of the model that there is; 0 for none.
+      fitted_on: labels that it was fitted on.
+      refit_every: new labels for each refit.
+      opening: labels that the training's opening asks for; None where no training says so.
+
+    Returns:
+      For the first fit those of the opening, or as many as a refit wants; ten at the least.
+    """
+    if version:
+        return fitted_on + refit_every
+    return max(_LEAST_LABELS, refit_every if opening is None else opening)
+
+
+def watch(config: FitConfig) -> None:
+    """Fits, waits for labels, refits, and so on until the end is asked for.
+
+    Waits for a DB and labels that are not there yet. What keeps one fit from coming to anything (too few labels of one
+    kind, a full disk) costs that fit: a line says so, and the next labels bring the next attempt.
+
+    Raises:
+      UserError: something about the flags that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    path = config.out / f"reward-{check_name(config.name)}.dat"
+    check_writable(path)
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(Progress())
+        run_dir = make_run_dir(config.runs, "reward", config.name)
+        stack.enter_context(held(run_dir))
+        write_config(run_dir, dataclasses.asdict(config))
+        charts = stack.enter_context(Charts(run_dir))
+        interrupt = stack.enter_context(Interrupt())
+        remove_stale(path.parent)
+        before = _last(config, progress)
+        progress.line(
+            f"watching the labels of {', '.join(map(str, config.dbs))}; "
+            + (
+                f"going on from version {before.version} in {path}"
+                if before.version
+                else f"models go to {path}"
+            )
+            + f"; curves in {run_dir}"
+        )
+        counts = [LabelCount(db) for db in config.dbs]
+        trainings = [ProgressReader(db) for db in config.dbs]
+        tried = 0  # labels of the last attempt that came to nothing
+        while not interrupt.asked:
+            labels = sum(count.read() for count in counts)
+            openings = [found.plan.opening for training in trainings if (found := training.read())]
+            wanted = labels_wanted(
+                before.version, before.labels, config.refit_every, sum(openings) if openings else None
+            )
+            if tried:
+                wanted = max(wanted, tried + config.refit_every)
+            if labels < wanted:
+                progress.update(f"version {before.version}: {labels} labels, refitting at {wanted}")
+                time.sleep(_POLL_SECONDS)
+                continue
+            try:
+                before, tried = _refit(config, before, device, charts, progress, interrupt), 0
+            except _Abandoned:
+                progress.line("the fit under way is dropped")
+            except (OSError, UserError) as error:
+                tried = labels
+                progress.line(
+                    f"no new model: {error}; trying again at {max(wanted, tried + config.refit_every)} labels"
+                )
+        progress.line(
+            f"stopped by request, version {before.version} stands in {path}; the same command goes on from it"
+            if before.version
+            else "stopped by request before there was a model"
+        )
+
+
+def _last(config: FitConfig, progress: Progress) -> _Published:
+    """What the model in place says of itself; nothing where there is none, or none of ours."""
+    path = config.out / f"reward-{config.name}.dat"
+    if not path.exists():
+        return _Published()
+    try:
+        content = load_checkpoint(path, "reward")
+        refit = content.get("refit")
+        if type(content.get("version")) is not int or not isinstance(refit, dict):
+            raise UserError(f"{path}: a model that --watch did not make")
+        return _Published(
+            content["version"],
+            int(content["parents"]["labels"]),
+            load_reward_model(path).members,
+            *(frozenset((str(db), str(name)) for db, name in refit[side]) for side in ("trained", "held")),
+        )
+    except (UserError, KeyError, TypeError, ValueError) as error:
+        progress.line(f"beginning with new weights: {error}")
+        return _Published()
+
+
+def _refit(
+    config: FitConfig,
+    before: _Published,
+    device: torch.device,
+    charts: Charts,
+    progress: Progress,
+    interrupt: Interrupt,
+) -> _Published:
+    """Fits a model to all labels that there are now and publishes it.
+
+    Raises:
+      UserError, OSError: it came to nothing.
+      _Abandoned: the end was asked for.
+    """
+    present = [db for db in config.dbs if LabelCount(db).read()]
+    data = load_preferences(
+        present, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
+    )
+    for problem in data.problems:
+        progress.line(f"left out: {problem}")
+    names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
+    train, test = _split(config, data, before, names)
+    version = before.version + 1
+    progress.line(
+        f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
+        + (f", going on from version {before.version}" if before.version else "")
+    )
+    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    fitting = dataclasses.replace(
+        config,
+        epochs=config.refit_epochs if before.version else config.epochs,
+        seed=config.seed + before.version,  # other draws of the labels, another order
+    )
+    fits = [
+        member
+        for member in before.members
+        if member.network.frame_shape == data.segments.frame_shape
+        and member.network.num_actions == data.segments.num_actions
+        and member.network.input == config.input
+    ]
+    fitted = fit_model(
+        *(fitting, data, train, test, device, bf16, Charts(None), progress, interrupt),
+        keeper=_Stopper(interrupt),
+        start=fits,
+    )
+    if interrupt.asked:  # the last epochs were cut off
+        raise _Abandoned
+    trained, held_names = (
+        before_side | {names[i] for i in np.unique(ends)}
+        for before_side, ends in (
+            (before.trained, _ends(data, train)),
+            (before.held, _ends(data, test)),
+        )
+    )
+    _publish(config, data, fitted, version, trained, held_names)
+    best = fitted.best
+    charts.scalars(
+        {"labels": len(data.pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
+    )
+    charts.flush()
+    progress.line(
+        f"version {version}: held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
+        f"loss {best.loss:.3f}; saved {config.out / f'reward-{config.name}.dat'}"
+    )
+    return _Published(version, len(data.pairs), fitted.model.members, trained, held_names)
+
+
+def _ends(data: PreferenceData, positions: np.ndarray) -> np.ndarray:
+    """int64: the segments that some pairs are of."""
+    return np.concatenate([data.pairs.first[positions], data.pairs.second[positions]])
+
+
+def _split(
+    config: FitConfig, data: PreferenceData, before: _Published, names: list[tuple[str, str]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Training and held-out pairs; segments stay on the side on which they once were."""
+    if not before.version:
+        return split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
+    assert data.at_random is not None
+    sides = (np.array([name in side for name in names], bool) for side in (before.trained, before.held))
+    return grown_split(data.pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
+
+
+def _publish(
+    config: FitConfig,
+    data: PreferenceData,
+    fitted: Fitted,
+    version: int,
+    trained: frozenset[tuple[str, str]],
+    held_names: frozenset[tuple[str, str]],
+) -> None:
+    """Puts a model in the place of the one before.
+
+    Raises:
+      UserError: it could not be written; the one before stands.
+    """
+    save_reward_model(
+        config.out / f"reward-{config.name}.dat",
+        fitted.model,
+        dataclasses.asdict(config),
+        {"dbs": data.parents, "labels": len(data.pairs)},
+        {**fitted.best.figures(), "members": [member.figures() for member in fitted.judged]},
+        {"version": version, "refit": {"trained": sorted(trained), "held": sorted(held_names)}},
+    )

@@ -1,0 +1,259 @@
+"""Refits while labels come in: when, from what, judged by what, and what a kill or a broken file costs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.preferences.labels import LabelLog
+from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
+from lib.reward import watch
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs, grown_split
+from lib.reward.model import load_reward_model
+from lib.reward.watch import labels_wanted
+from tests.reward.clips import add_labels, grey_db
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_first_fit_is_at_the_openings_labels_and_refits_follow() -> None:
+    assert labels_wanted(0, 0, 50, opening=500) == 500
+    assert labels_wanted(0, 0, 50, opening=None) == 50
+    assert labels_wanted(0, 0, 3, opening=None) == 10
+    assert labels_wanted(0, 0, 3, opening=0) == 10
+    assert labels_wanted(4, 620, 50, opening=500) == 670
+
+
+def some_pairs(*ends: tuple[int, int]) -> Pairs:
+    first, second = np.array(ends).T
+    return Pairs(first, second, np.ones(len(ends), np.float32), np.ones(len(ends), np.float32))
+
+
+def flags(count: int, *which: int) -> np.ndarray:
+    return np.isin(np.arange(count), which)
+
+
+def test_no_segment_ever_changes_its_side() -> None:
+    """Pairs 0 and 1 were trained on, pair 2 was held out; 3 joins trained, 4 joins held, 5 tears, 6 and 7 are new."""
+    pairs = some_pairs((0, 1), (1, 2), (3, 4), (2, 5), (4, 6), (0, 3), (7, 8), (9, 10))
+    train, test = grown_split(pairs, 0.25, 0, np.ones(8, bool), flags(11, 0, 1, 2), flags(11, 3, 4))
+    assert len(test) == 2  # a quarter
+    assert 2 in test
+    assert set(test) <= {2, 4, 6, 7}
+    assert {0, 1, 3} <= set(train)
+    assert 5 not in {*train, *test}
+    # What asks about clips of its own choice judges nobody; with half of them wanted, all that may be are held out.
+    eligible = flags(8, 2, 7)
+    train, test = grown_split(pairs, 0.5, 0, eligible, flags(11, 0, 1, 2), flags(11, 3, 4))
+    assert test.tolist() == [2, 7]
+    assert train.tolist() == [0, 1, 3, 6]
+
+
+def test_growing_splits_never_judge_by_what_was_trained_on() -> None:
+    rng = np.random.default_rng(0)
+    ends = [tuple(rng.choice(40 + number // 4, 2, replace=False)) for number in range(400)]
+    trained, held = np.zeros(200, bool), np.zeros(200, bool)
+    for count in range(40, 401, 20):
+        pairs = some_pairs(*ends[:count])
+        train, test = grown_split(pairs, 0.2, count, np.ones(count, bool), trained, held)
+        on_train, on_test = (np.union1d(pairs.first[rows], pairs.second[rows]) for rows in (train, test))
+        assert not held[on_train].any()
+        assert not trained[on_test].any()
+        trained[on_train], held[on_test] = True, True
+        assert not (trained & held).any()
+    assert len(test) >= 8
+
+
+def test_a_side_without_pairs_is_said() -> None:
+    with pytest.raises(UserError, match="none of the 2 labels is left to judge by"):
+        grown_split(some_pairs((0, 1), (1, 2)), 0.5, 0, np.zeros(2, bool), flags(3), flags(3))
+
+
+def config(root: Path, **further: Any) -> FitConfig:
+    small: dict[str, Any] = {
+        **{"dbs": [root / "db"], "name": "x", "out": root / "rewards", "runs": root / "runs", "bf16": False},
+        **{"epochs": 2, "refit_epochs": 1, "frame_stride": 2, "refit_every": 10, "watch": True},
+    }
+    return FitConfig(**(small | further))
+
+
+def drive(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> None:
+    """Watches; whenever there is nothing to do the next thing happens, and at last Ctrl-C."""
+    left = [*happens, lambda: os.kill(os.getpid(), signal.SIGINT)]
+    monkeypatch.setattr(time, "sleep", lambda seconds: left.pop(0)())
+
+
+def more(db: Path, of: Path, count: int) -> Callable[[], None]:
+    """So many labels more, out of those of another DB with the same segments."""
+
+    def add() -> None:
+        have = len(LabelLog(db / "labels.json").read())
+        add_labels(
+            db,
+            (
+                (label.sample1, label.sample2, label.label)
+                for label in LabelLog(of / "labels.json").read()[have : have + count]
+            ),
+        )
+
+    return add
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grey_db(tmp_path_factory.mktemp("grey") / "db", segments=40, labels=80)
+
+
+def published(root: Path) -> dict[str, Any]:
+    return torch.load(root / "rewards" / "reward-x.dat", weights_only=True)
+
+
+def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    seen: list[dict[str, Any]] = []
+
+    def look() -> None:
+        seen.append(published(tmp_path))
+
+    def training_says() -> None:
+        ProgressWriter(db).write(TrainingProgress(LabelPlan(100, 90, 30), 0, "opening"))
+
+    def unlabelled() -> None:
+        shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+
+    drive(
+        monkeypatch,
+        unlabelled,
+        training_says,
+        more(db, grey, 20),  # which would be enough, but for the opening
+        lambda: time.monotonic(),
+        more(db, grey, 12),
+        look,
+        more(db, grey, 9),
+        look,
+        more(db, grey, 1),
+        look,
+    )
+    watch.watch(config(tmp_path))
+    assert [(model["version"], model["parents"]["labels"]) for model in seen] == [(1, 32), (1, 32), (2, 42)]
+    assert all(model["members"][0]["std"] > 0 for model in seen)
+    first, second = (
+        {side: set(model["refit"][side]) for side in ("trained", "held")} for model in (seen[0], seen[2])
+    )
+    assert first["trained"] <= second["trained"]
+    assert first["held"] <= second["held"]
+    assert not second["trained"] & second["held"]
+    said = capsys.readouterr().out
+    assert "version 2: 42 labels" in said
+    assert "going on from version 1" in said
+    assert "stopped by request, version 2 stands" in said
+    (run,) = (tmp_path / "runs").iterdir()
+    assert list(run.glob("events*"))
+
+
+def test_a_refit_begins_with_the_weights_before_it(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate of nothing it also ends with them, whatever the seed; so it does after a new start."""
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    drive(monkeypatch, more(db, grey, 30))
+    watch.watch(config(tmp_path, ensemble=2))
+    before = published(tmp_path)["members"]
+    drive(monkeypatch, more(db, grey, 10), more(db, grey, 10))
+    watch.watch(config(tmp_path, ensemble=3, lr=0.0, seed=9))
+    after = published(tmp_path)
+    assert after["version"] == 3
+    assert len(after["members"]) == 3
+
+    def weights(member: dict[str, Any]) -> torch.Tensor:
+        return torch.cat([v.flatten() for k, v in member["state_dict"].items() if k.endswith("0.weight")])
+
+    assert torch.equal(weights(before[0]), weights(after["members"][0]))
+    assert torch.equal(weights(before[1]), weights(after["members"][1]))
+    assert load_reward_model(tmp_path / "rewards" / "reward-x.dat").origin["version"] == 3
+
+
+def test_a_fit_that_comes_to_nothing_costs_itself_only(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    names = sorted(str(path.relative_to(db)) for path in db.glob("*/*.dat"))
+    again = [(names[0], names[1], 1)]
+    for person in range(12):
+        add_labels(db, again, annotator=f"person {person}")  # one pair cannot be on both sides
+    drive(monkeypatch, lambda: None, more(db, grey, 10), more(db, grey, 60))
+    watch.watch(config(tmp_path))
+    said = capsys.readouterr().out
+    assert "no new model: 12 labels are too few to fit on some and judge by others" in said
+    assert "trying again at 22 labels" in said
+    assert published(tmp_path)["version"] >= 1
+
+
+def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(grey, tmp_path / "db")
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "reward-x.dat").write_bytes(b"PK half")
+    drive(monkeypatch)
+    watch.watch(config(tmp_path))
+    assert "beginning with new weights: " in capsys.readouterr().out
+    assert published(tmp_path)["version"] == 1
+
+
+def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Path, grey: Path) -> None:
+    """Through the command line, by SIGKILL, several times: versions count up and each file is whole."""
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    more(db, grey, 20)()
+    command = [
+        *(sys.executable, str(ROOT / "03_reward_train.py"), "-n", "x", "-o", "rewards", "db", "--watch"),
+        *("--refit-every", "10", "--epochs", "3", "--refit-epochs", "3", "--frame-stride", "2"),
+    ]
+    versions = []
+    for wanted in (1, 2, 3):
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(f"version {wanted}:") and "saved" in line:
+                    more(db, grey, 20)()  # the next refit begins, and is killed in its midst
+                if line.startswith(f"version {wanted + 1}:"):
+                    break
+            if wanted == 3:
+                process.send_signal(signal.SIGTERM)
+                said = process.communicate(timeout=60)[0]
+                assert process.returncode == 0
+                assert "the fit under way is dropped" in said
+                assert "version 3 stands in rewards/reward-x.dat" in said
+        finally:
+            process.kill()
+            process.wait()
+        versions.append(published(tmp_path)["version"])
+    assert versions == [1, 2, 3]
+
+
+def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave --resume and --audit out"):
+        config(tmp_path, resume=tmp_path)
