@@ -4,32 +4,46 @@
 from collections.abc import Sequence
 
 from lib import cli
+from lib.cli import UserError
 from lib.label_ui.config import LabelConfig
+from lib.runs import Interrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
     config = cli.parse(LabelConfig, argv, description=__doc__)
+    if config.watch:
+        try:
+            config.db_path.mkdir(parents=True, exist_ok=True)  # the training may begin later
+        except OSError as error:
+            raise UserError(f"--db-path {config.db_path}: expected a folder: {error.strerror}") from error
     if config.teacher is None:
         from lib.label_ui.serve import serve  # after the flags: --help need not wait for NiceGUI
 
         return serve(config)
     from lib.label_ui.opinion import load_judge
-    from lib.preferences.teachers import label_with_teacher
+    from lib.preferences.teachers import SimulatedLabeller, attend
 
-    judge = load_judge(config.reward, config.db_path, config.dev) if config.reward else None
-    summary = label_with_teacher(
+    labeller = SimulatedLabeller(
         config.db_path,
         config.teacher,
-        config.count or 100,
         error_rate=config.error_rate,
         seed=config.seed or 0,
         strategy=config.strategy,
         beta=config.beta,
         myopia=config.myopia,
         threshold=config.threshold,
-        judge=judge,
+        judge=load_judge(config.reward, config.db_path, config.dev) if config.reward else None,
         random_share=config.random_share,
     )
+    if config.watch:
+        print(f"{config.teacher} labels {config.db_path} as labels fall due; Ctrl-C stops", flush=True)
+        with Interrupt() as interrupt:
+            given = attend(
+                labeller, config.db_path, lambda line: print(line, flush=True), lambda: interrupt.asked
+            )
+        print(f"stopped by request, {given} labels given")
+        return None
+    summary = labeller.give(config.count or 100)
     for problem in summary.problems:
         print(f"left out: {problem}")
     print(

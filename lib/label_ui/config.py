@@ -48,6 +48,10 @@ class LabelConfig:
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
     )
+    watch: bool = flag(
+        default=False,
+        help="begin before there is a database; with --teacher answer on and on, as labels fall due by its progress.json",
+    )
     error_rate: float | None = flag(
         default=None,
         min=0.0,
@@ -67,7 +71,7 @@ class LabelConfig:
     )
 
     def __post_init__(self) -> None:
-        if not self.db_path.is_dir():
+        if not self.watch and not self.db_path.is_dir():
             raise UserError(
                 f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
             )
@@ -75,6 +79,10 @@ class LabelConfig:
             raise UserError(
                 f"--strategy {self.strategy} asks a reward model, which did not come; give --reward REWARD, "
                 "made by 03_reward_train.py"
+            )
+        if self.watch and self.count is not None:
+            raise UserError(
+                "--count: with --watch the teacher gives the labels that are due; leave one of them out"
             )
         for name in ("count", "error_rate", "beta", "myopia", "threshold"):
             if self.teacher is None and getattr(self, name) is not None:

@@ -38,6 +38,7 @@ from lib.label_ui.messages import (
 from lib.label_ui.opinion import Opinion
 from lib.preferences.labels import RECHECK, Label, LabelLog
 from lib.preferences.queries import Leases, Pair, Query, RandomPairs, Strategy, pair_of
+from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB, SegmentError
 
 CHECK_DISTANCE = 10
@@ -99,6 +100,7 @@ class Desk:
         self.id = hashlib.blake2s(str(root.resolve()).encode(), digest_size=8).hexdigest()
         self._db = SegmentDB(root)
         self._log = LabelLog(root / "labels.json")
+        self._training = ProgressReader(root)
         self._clips = ClipStore(self._db)
         self._broken: dict[str, str] = {}
         self._ledger = Ledger()
@@ -188,8 +190,10 @@ class Desk:
                 return reply("duplicate")
             if vote.db != self.id:
                 return reply("dropped", "it belongs to another database")
-            if offer.sample1 == offer.sample2 or not (
-                _holds(names, offer.sample1) and _holds(names, offer.sample2)
+            if offer.sample1 == offer.sample2 or not all(
+                # The names are a second old at most; a training that keeps its DB small may have dropped one since.
+                _holds(names, name) and (self.root / name).exists()
+                for name in (offer.sample1, offer.sample2)
             ):
                 return reply("dropped", "one of its segments is no longer in the database")
             lease = self._leases.find(offer.id)
@@ -617,6 +621,7 @@ class Desk:
 
     def _standing(self, who: Labeller) -> Standing:
         mine = self._ledger.history[who]
+        training = self._training.read()
         midnight = time.mktime((*time.localtime(self._now())[:3], 0, 0, 0, 0, 0, -1))
         return Standing(
             total=self._ledger.usable,
@@ -626,6 +631,7 @@ class Desk:
             per_minute=_per_minute(mine),
             checks=[entry.agrees for entry in mine if entry.agrees is not None][-20:],
             goal=self.goal,
+            due=None if training is None else max(0, training.due - kinds[False]),
         )
 
 

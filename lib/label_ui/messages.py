@@ -81,6 +81,8 @@ class Standing(BaseModel):
     checks: list[bool]
     """For my last repeat checks, oldest first, whether I said the same again."""
     goal: int | None
+    due: int | None = None
+    """Labels that the training wants and nobody has given yet; None where none says so."""
 
 
 class BatchReply(BaseModel):

@@ -25,7 +25,7 @@ Equal returns are alike here, where that code prefers the first.
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,9 +45,11 @@ from lib.envs.seaquest import (
 )
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.queries import Pair
+from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
 from lib.preferences.strategies import SegmentJudge, make_strategy
 
+_POLL_SECONDS = 0.5
 _QUERIES_PER_LABEL = 10
 """A teacher that cannot tell gives up after so many queries for each label asked for."""
 
@@ -298,26 +300,12 @@ class LabelSummary:
     """Segments that could not be read, one line each."""
 
 
-def label_with_teacher(
-    db_path: Path,
-    teacher: str,
-    count: int,
-    error_rate: float | None = None,
-    seed: int = 0,
-    strategy: str = "random",
-    beta: float | None = None,
-    myopia: float | None = None,
-    threshold: float | None = None,
-    judge: SegmentJudge | None = None,
-    random_share: float = 0.2,
-) -> LabelSummary:
-    """Has a simulated teacher answer queries about a DB, appending to its labels.json.
+class SimulatedLabeller:
+    """A simulated teacher at a DB, who may be asked for labels again and again while segments are added.
 
     Args:
       db_path: the segment DB.
       teacher: a name in TEACHERS.
-      count: labels to add. Queries that the teacher cannot tell are written, but not counted; after ten queries
-        for each label it ends with fewer.
       error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
       seed: of the queries, errors and noise.
       strategy: a name in lib.preferences.strategies.STRATEGIES.
@@ -326,70 +314,144 @@ def label_with_teacher(
 
     Raises:
       UserError: unknown teacher or strategy, a parameter that is not this one's, a reward model or an ensemble that
-        the strategy needs is missing, or the DB does not have what the teacher reads.
+        the strategy needs is missing, or there is no such DB.
     """
-    simulated = make_teacher(teacher, error_rate, beta, myopia, threshold)
-    db, log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
-    db.refresh()
-    names = db.names
-    if len(names) < 2:
-        raise UserError(f"{db_path}: expected at least two segments to compare, found {len(names)}")
-    taken: set[Pair] = {label.pair for label in current(log.read())}
-    rng = np.random.default_rng(seed)
-    queries = make_strategy(strategy, db, judge, random_share)
-    values: dict[str, float] = {}
-    problems: dict[str, str] = {}
 
-    def readable(name: str) -> bool:
-        if name not in values and name not in problems:
+    def __init__(
+        self,
+        db_path: Path,
+        teacher: str,
+        error_rate: float | None = None,
+        seed: int = 0,
+        strategy: str = "random",
+        beta: float | None = None,
+        myopia: float | None = None,
+        threshold: float | None = None,
+        judge: SegmentJudge | None = None,
+        random_share: float = 0.2,
+    ) -> None:
+        self._name, self._teacher = teacher, make_teacher(teacher, error_rate, beta, myopia, threshold)
+        self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
+        self._seed, self._rng = seed, np.random.default_rng(seed)
+        self._queries = make_strategy(strategy, self._db, judge, random_share)
+        self._values: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+
+    def count_segments(self) -> int:
+        """How many segments there are now."""
+        self._db.refresh()
+        return len(self._db.names)
+
+    def give(self, count: int) -> LabelSummary:
+        """Answers queries about the segments that there are now, appending to labels.json.
+
+        Args:
+          count: labels to add. Queries that the teacher cannot tell are written, but not counted; after ten queries
+            for each label it ends with fewer.
+
+        Raises:
+          UserError: the DB does not have what the teacher reads, or cannot be written to.
+        """
+        self._db.refresh()
+        db, rng, names = self._db, self._rng, self._db.names
+        if len(names) < 2:
+            raise UserError(f"{db.root}: expected at least two segments to compare, found {len(names)}")
+        taken: set[Pair] = {label.pair for label in current(self._log.read())}
+        mean = self._mean(names) if self._teacher.threshold else 0.0
+        written = wrong = ties = skipped = 0
+        exhausted = False
+        while written < count and written + skipped < _QUERIES_PER_LABEL * count:
+            usable = [name for name in names if name not in self._problems]
+            asked = {name for pair in taken for name in pair}
+            proposed = self._queries.propose(usable, taken, min(count - written, 64), rng, asked)
+            if not proposed:
+                exhausted = True
+                break
+            for query in proposed:
+                taken.add(query.pair)
+                # A training that keeps its DB small may have dropped one since.
+                if not all(self._readable(name) and (db.root / name).exists() for name in query.pair):
+                    continue
+                value1, value2 = self._values[query.sample1], self._values[query.sample2]
+                said = self._teacher.answer(value1, value2, rng, mean)
+                label = Label(
+                    query.sample1,
+                    query.sample2,
+                    said,
+                    teacher=self._name,
+                    parameters={**self._teacher.parameters(), "seed": self._seed},
+                    time=time.time(),
+                    strategy=query.strategy,
+                )
+                try:
+                    self._log.append(label)
+                except OSError as error:
+                    raise UserError(
+                        f"{self._log.path}: could not be written ({error.strerror or error}) after {written} labels, which "
+                        "are there; mend that and start again with --count less these"
+                    ) from error
+                written += said is not None
+                skipped += said is None
+                ties += said == 0
+                wrong += said == (2 if value1 > value2 else 1) and value1 != value2
+        return LabelSummary(written, wrong, ties, skipped, exhausted, list(self._problems.values()))
+
+    def _readable(self, name: str) -> bool:
+        if name not in self._values and name not in self._problems:
             try:
-                values[name] = simulated.value(db.load(name))
+                self._values[name] = self._teacher.value(self._db.load(name))
             except SegmentError as error:
-                problems[name] = str(error)
-        return name in values
+                self._problems[name] = str(error)
+        return name in self._values
 
-    mean = 0.0
-    if simulated.threshold:
-        known = [values[name] for name in names if readable(name)]
+    def _mean(self, names: Sequence[str]) -> float:
+        known = [self._values[name] for name in names if self._readable(name)]
         mean = float(np.mean(known)) if known else 0.0
-        if simulated.skips and mean < 0:
+        if self._teacher.skips and mean < 0:
             raise UserError(
-                f"{db_path}: expected an average score of 0 or more to measure the threshold by, got {mean:g}; "
+                f"{self._db.root}: expected an average score of 0 or more to measure the threshold by, got {mean:g}; "
                 "take another --teacher"
             )
-    written = wrong = ties = skipped = 0
-    exhausted = False
-    while written < count and written + skipped < _QUERIES_PER_LABEL * count:
-        usable = [name for name in names if name not in problems]
-        asked = {name for pair in taken for name in pair}
-        proposed = queries.propose(usable, taken, min(count - written, 64), rng, asked)
-        if not proposed:
-            exhausted = True
-            break
-        for query in proposed:
-            taken.add(query.pair)
-            if not all(readable(name) for name in query.pair):
-                continue
-            value1, value2 = values[query.sample1], values[query.sample2]
-            said = simulated.answer(value1, value2, rng, mean)
-            label = Label(
-                query.sample1,
-                query.sample2,
-                said,
-                teacher=teacher,
-                parameters={**simulated.parameters(), "seed": seed},
-                time=time.time(),
-                strategy=query.strategy,
-            )
-            try:
-                log.append(label)
-            except OSError as error:
-                raise UserError(
-                    f"{log.path}: could not be written ({error.strerror or error}) after {written} labels, which are "
-                    "there; mend that and start again with --count less these"
-                ) from error
-            written += said is not None
-            skipped += said is None
-            ties += said == 0
-            wrong += said == (2 if value1 > value2 else 1) and value1 != value2
-    return LabelSummary(written, wrong, ties, skipped, exhausted, list(problems.values()))
+        return mean
+
+
+def label_with_teacher(db_path: Path, teacher: str, count: int, **options: Any) -> LabelSummary:
+    """Has a simulated teacher answer queries about a DB once: `give` of a `SimulatedLabeller`, which takes the options."""
+    return SimulatedLabeller(db_path, teacher, **options).give(count)
+
+
+def attend(
+    labeller: SimulatedLabeller, db_path: Path, say: Callable[[str], None], stop: Callable[[], bool]
+) -> int:
+    """Has a simulated teacher answer along with a training: as many queries as are due, whenever some are.
+
+    How many are due follows from the DB's progress.json (lib.preferences.schedule). While the opening still records
+    its clips nothing is answered, so that all of them may be asked about.
+
+    Args:
+      labeller: the teacher.
+      db_path: its DB.
+      say: takes a line.
+      stop: whether to end.
+
+    Returns:
+      Labels given.
+
+    Raises:
+      UserError: the DB does not have what the teacher reads.
+    """
+    training, count, given = ProgressReader(db_path), LabelCount(db_path), 0
+    said: set[str] = set()
+    while not stop():
+        progress = training.read()
+        due = 0 if progress is None or progress.phase == "opening" else progress.due - count.read()
+        if progress is not None and due > 0 and labeller.count_segments() >= 2:
+            summary = labeller.give(due)
+            given += summary.written
+            for problem in set(summary.problems) - said:
+                say(f"left out: {problem}")
+            said.update(summary.problems)
+            if summary.written:
+                say(f"{progress.steps} steps: {count.read()} labels, of {progress.due} due")
+        time.sleep(_POLL_SECONDS)
+    return given

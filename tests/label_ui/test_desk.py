@@ -1,5 +1,6 @@
 """A simulated user at the desk: everything the page does, without HTTP."""
 
+import dataclasses
 import errno
 import itertools
 import json
@@ -12,6 +13,7 @@ from lib.cli import UserError
 from lib.label_ui.desk import CHECK_DISTANCE, Desk, NotSaved
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
 from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from tests.label_ui.dbs import make_db
 
 
@@ -480,3 +482,30 @@ def test_a_torn_line_costs_only_itself(root: Path, desk: Desk) -> None:
     user = User(desk)
     assert user.vote(user.take()).standing.total == 2
     assert len(desk.overview().log_problems) == 1
+
+
+def test_what_a_training_is_waiting_for_is_said(root: Path, desk: Desk) -> None:
+    user = User(desk)
+    assert user.vote(user.take()).standing.due is None
+    training = TrainingProgress(LabelPlan(steps=100, budget=12, opening=2), 0, "opening")
+    writer = ProgressWriter(root)
+    writer.write(training)
+    assert user.batch().standing.due == 1
+    assert user.vote(user.take(), None).standing.due == 1  # can't tell is no label
+    assert user.vote(user.take()).standing.due == 0
+    assert user.vote(user.take()).standing.due == 0  # more than was asked for
+    writer.write(dataclasses.replace(training, steps=50, phase="training"))
+    assert user.batch().standing.due == 4
+    (root / "progress.json").write_text("{")
+    assert user.batch().standing.due is None
+
+
+def test_an_answer_about_a_segment_that_was_dropped_a_moment_ago_is_not_counted(
+    root: Path, desk: Desk
+) -> None:
+    user = User(desk)
+    offer = user.take()
+    (root / offer.sample2).unlink()
+    reply = user.vote(offer)
+    assert (reply.outcome, reply.reason) == ("dropped", "one of its segments is no longer in the database")
+    assert lines(root) == []

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import runpy
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,13 @@ import pytest
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld
 from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, SegmentDB, Sidecar, save_segment
 from lib.preferences.teachers import (
     TEACHERS,
+    SimulatedLabeller,
     Teacher,
+    attend,
     label_with_teacher,
     make_teacher,
     midwater,
@@ -567,3 +571,50 @@ def test_labels_say_which_teacher_gave_them_to_the_parameter(
     teacher: str, given: dict[str, float], expected: dict[str, float]
 ) -> None:
     assert make_teacher(teacher, **given).parameters() == expected
+
+
+def test_a_teacher_that_attends_gives_what_is_due_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing without a training or while it still records its first clips; then as the steps go by."""
+    database(tmp_path, range(30))
+    count, writer = LabelCount(tmp_path), ProgressWriter(tmp_path)
+    plan = LabelPlan(steps=100, budget=50, opening=10)
+    given: list[int] = []
+
+    def training(*progress: object) -> Callable[[], None]:
+        return lambda: writer.write(TrainingProgress(plan, *progress))  # type: ignore[arg-type]
+
+    happens = [
+        training(0, "opening"),
+        training(0, "waiting"),
+        lambda: None,
+        training(50, "training"),
+        lambda: LabelLog(tmp_path / "labels.json").append(Label("00/1.dat", "00/2.dat", 1, annotator="ada")),
+        training(60, "training", "", 2),
+        training(100, "over"),
+        lambda: None,
+    ]
+
+    def sleep(seconds: float) -> None:
+        given.append(count.read())
+        happens.pop(0)()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    lines: list[str] = []
+    labeller = SimulatedLabeller(tmp_path, "score", seed=3)
+    assert attend(labeller, tmp_path, lines.append, lambda: not happens) == 49
+    assert given == [0, 0, 10, 10, 30, 31, 34, 50]
+    assert lines[1] == "50 steps: 30 labels, of 30 due"
+    pairs = [label.pair for label in LabelLog(tmp_path / "labels.json").read()]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_segment_that_was_dropped_meanwhile_is_not_labelled(tmp_path: Path) -> None:
+    names = database(tmp_path, range(4))
+    labeller = SimulatedLabeller(tmp_path, "score")
+    labeller.give(6)
+    (tmp_path / "labels.json").unlink()
+    labeller._db.refresh = lambda: 0  # type: ignore[method-assign]  # it has not noticed
+    (tmp_path / names[0]).unlink()
+    assert labeller.give(6).written == 3

@@ -580,13 +580,14 @@ class Labeller {
   }
 
   showStanding(standing) {
-    const { total, goal, today, mine, per_minute: rate, checks, skipped } = standing;
+    const { total, goal, due, today, mine, per_minute: rate, checks, skipped } = standing;
     $("total").textContent = total;
     $("of").textContent = `${goal ? `of ${goal} ` : ""}label${goal || total !== 1 ? "s" : ""}`;
     $("of").title = `${skipped} can’t tell, not counted`;
     $("goal").hidden = !goal;
     if (goal) Object.assign($("goal"), { max: goal, value: Math.min(total, goal) });
     const parts = [`yours ${mine}`, `today ${today}`];
+    if (due !== null) parts.unshift(due ? `${due} due` : "none due"); // the training that goes on meanwhile says so
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
     if (goal && total >= goal) parts.push("goal reached");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);
