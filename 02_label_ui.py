@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lib import cli
 from lib.cli import UserError
 from lib.label_ui.config import LabelConfig
-from lib.runs import Interrupt
+from lib.runs import Interrupt, Progress
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -36,12 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         random_share=config.random_share,
     )
     if config.watch:
-        print(f"{config.teacher} labels {config.db_path} as labels fall due; Ctrl-C stops", flush=True)
-        with Interrupt() as interrupt:
-            given = attend(
-                labeller, config.db_path, lambda line: print(line, flush=True), lambda: interrupt.asked
-            )
-        print(f"stopped by request, {given} labels given")
+        with Interrupt() as interrupt, Progress() as progress:
+            progress.line(f"{config.teacher} labels {config.db_path} as labels fall due; Ctrl-C stops")
+            given = attend(labeller, config.db_path, progress, lambda: interrupt.asked)
+            progress.line(f"stopped by request, {given} labels given")
         return None
     summary = labeller.give(config.count or 100)
     for problem in summary.problems:

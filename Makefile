@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor test demo rounds bench bench-quick label label-db clean
+.PHONY: help install doctor test demo online rounds bench bench-quick label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ test: install ## format, lint, types and tests
 
 demo: install ## the whole wheel once on real Seaquest, on the CPU
 	$(PY) demo.py
+
+online: install ## labels while it trains: all at once on the moving dot, within 3 minutes (ONLINE="--people" and other flags)
+	$(PY) online.py $(ONLINE)
 
 rounds: install ## v0 to v3 on Seaquest, 100 labels a round, within an hour on a CPU (ROUNDS="--preset gpu" and other flags)
 	$(PY) -m experiments.rounds $(ROUNDS)

@@ -100,6 +100,14 @@ def best_score(
     return steps - (closing * away - closing * (closing + 1) / 2) / (2 * _reach(size, dot, speed))
 
 
+def mean_best_score(steps: int = LIMIT, size: int = SIZE, dot: int = DOT, speed: int = SPEED) -> float:
+    """`best_score` on average over all places where an episode may begin."""
+    reach = _reach(size, dot, speed)
+    away = np.abs(np.arange(-reach, reach + 1))
+    distances = speed * (away[:, None] + away)
+    return float(np.mean([best_score(distance, steps, size, dot, speed) for distance in distances.ravel()]))
+
+
 class MovingDotEnv(gymnasium.Env[np.ndarray, np.int64]):
     """A white dot on black, moved by noop, up, right, down, left (`ACTIONS`).
 

@@ -48,6 +48,7 @@ from lib.preferences.queries import Pair
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
 from lib.preferences.strategies import SegmentJudge, make_strategy
+from lib.runs import Progress
 
 _POLL_SECONDS = 0.5
 _QUERIES_PER_LABEL = 10
@@ -420,9 +421,7 @@ def label_with_teacher(db_path: Path, teacher: str, count: int, **options: Any) 
     return SimulatedLabeller(db_path, teacher, **options).give(count)
 
 
-def attend(
-    labeller: SimulatedLabeller, db_path: Path, say: Callable[[str], None], stop: Callable[[], bool]
-) -> int:
+def attend(labeller: SimulatedLabeller, db_path: Path, progress: Progress, stop: Callable[[], bool]) -> int:
     """Has a simulated teacher answer along with a training: as many queries as are due, whenever some are.
 
     How many are due follows from the DB's progress.json (lib.preferences.schedule). While the opening still records
@@ -431,7 +430,7 @@ def attend(
     Args:
       labeller: the teacher.
       db_path: its DB.
-      say: takes a line.
+      progress: says how many it has given.
       stop: whether to end.
 
     Returns:
@@ -440,18 +439,17 @@ def attend(
     Raises:
       UserError: the DB does not have what the teacher reads.
     """
-    training, count, given = ProgressReader(db_path), LabelCount(db_path), 0
+    reader, count, given = ProgressReader(db_path), LabelCount(db_path), 0
     said: set[str] = set()
     while not stop():
-        progress = training.read()
-        due = 0 if progress is None or progress.phase == "opening" else progress.due - count.read()
-        if progress is not None and due > 0 and labeller.count_segments() >= 2:
+        training = reader.read()
+        due = 0 if training is None or training.phase == "opening" else training.due - count.read()
+        if training is not None and due > 0 and labeller.count_segments() >= 2:
             summary = labeller.give(due)
             given += summary.written
             for problem in set(summary.problems) - said:
-                say(f"left out: {problem}")
+                progress.line(f"left out: {problem}")
             said.update(summary.problems)
-            if summary.written:
-                say(f"{progress.steps} steps: {count.read()} labels, of {progress.due} due")
+            progress.update(f"{training.steps} steps: {count.read()} labels, of {training.due} due")
         time.sleep(_POLL_SECONDS)
     return given

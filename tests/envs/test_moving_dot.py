@@ -14,6 +14,7 @@ from lib.envs.moving_dot import (
     distance_from_middle,
     dot_position,
     expert_action,
+    mean_best_score,
 )
 
 
@@ -139,3 +140,12 @@ def test_no_behaviour_beats_the_best_score(steps: int) -> None:
 def test_refuses_a_world_that_does_not_work(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="|".join(bad)):
         MovingDotEnv(**bad)  # type: ignore[arg-type]
+
+
+def test_the_best_on_average_is_that_of_all_places_an_episode_may_begin_at() -> None:
+    """Two moves to the edge: of 25 places 1 is no move away, 4 are one, 8 two, 8 three, 4 four."""
+    size, dot, speed = 20, 4, 4
+    best = {away: best_score(away * speed, 10, size, dot, speed) for away in range(5)}
+    expected = (best[0] + 4 * best[1] + 8 * best[2] + 8 * best[3] + 4 * best[4]) / 25
+    assert mean_best_score(10, size, dot, speed) == pytest.approx(expected)
+    assert mean_best_score() == pytest.approx(97.4, abs=0.05)

@@ -1,6 +1,7 @@
 """Simulated teachers: what they prefer, how often they err, and that they repeat nobody."""
 
 import dataclasses
+import io
 import math
 import runpy
 import time
@@ -27,6 +28,7 @@ from lib.preferences.teachers import (
     score,
     seaquest,
 )
+from lib.runs import Progress
 from tests.envs.seaquest_game import Game, begun
 
 
@@ -601,11 +603,11 @@ def test_a_teacher_that_attends_gives_what_is_due_and_no_more(
         happens.pop(0)()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    lines: list[str] = []
+    said = io.StringIO()
     labeller = SimulatedLabeller(tmp_path, "score", seed=3)
-    assert attend(labeller, tmp_path, lines.append, lambda: not happens) == 49
+    assert attend(labeller, tmp_path, Progress(said, interval=0), lambda: not happens) == 49
     assert given == [0, 0, 10, 10, 30, 31, 34, 50]
-    assert lines[1] == "50 steps: 30 labels, of 30 due"
+    assert said.getvalue().splitlines()[1] == "50 steps: 30 labels, of 30 due"
     pairs = [label.pair for label in LabelLog(tmp_path / "labels.json").read()]
     assert len(set(pairs)) == len(pairs)
 
