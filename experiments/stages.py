@@ -58,6 +58,10 @@ class Stages:
         """What all attempts took together, in this run and earlier ones."""
         return sum(attempt["seconds"] for attempt in self._attempts)
 
+    def seconds_of(self, start: str) -> float:
+        """What all attempts took at the stages whose names begin so."""
+        return sum(attempt["seconds"] for attempt in self._attempts if attempt["stage"].startswith(start))
+
     def done(self, name: str) -> bool:
         """Whether a stage has come to its end."""
         return any(attempt["stage"] == name and attempt["how"] == "done" for attempt in self._attempts)

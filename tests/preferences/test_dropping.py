@@ -68,7 +68,7 @@ def test_a_recorder_goes_on_where_it_may_drop(tmp_path: Path, drop: bool) -> Non
         recorder.after(Step(frames, np.zeros(2, np.float32), *flags))
         if recorder.stored == 6 and not labelled:
             labelled = SegmentDB(db).names[:2]
-            LabelLog(db / "labels.json").append(Label(*labelled, 1))
+            LabelLog(db / "labels.json").append(Label(labelled[0], labelled[1], 1))
     size = sum(path.stat().st_size for path in db.glob("*/*.dat"))
     assert labelled
     assert set(labelled) <= set(SegmentDB(db).names)

@@ -1,0 +1,355 @@
+"""Labels in rounds against labels while it trains: equally many labels and steps, several seeds.
+
+    .venv/bin/python -m experiments.concurrent [--preset seaquest] [--seeds 5] [--model V0] [--max-minutes 9]
+
+Three ways to spend the same labels: all of them before the training (frozen), in rounds of labelling, fitting and training
+(rounds), and while the training goes on (concurrent: online.py). Every stage is a command of its own and is not run again once
+it has ended. Ends in concurrent.md; results.jsonl has a line for each finished run.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.rounds import answered
+from experiments.stages import TIME_IS_UP, Resumable, Stages, settle
+from lib import cli
+from lib.cli import UserError, flag
+from lib.runs import format_duration, format_mean, write_atomic
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "dot": {
+        "env": "MovingDot-v0",
+        "teacher": "score",
+        "error_rate": 0.0,
+        "steps": 120_000,
+        "labels": 400,
+        "opening_labels": 100,
+        "eval_every": 20_000,
+        "train_flags": "--num-envs 32",
+        "fit_flags": "--frame-stride 5",
+    },
+    # Some hours on two cores for each seed.
+    "seaquest": {
+        "env": "SeaquestNoFrameskip-v4",
+        "teacher": "seaquest",
+        "error_rate": 0.1,
+        "steps": 400_000,
+        "labels": 400,
+        "opening_labels": 100,
+        "eval_every": 100_000,
+        "train_flags": "--num-envs 16 --algo ppo --lr 1e-4",
+        "fit_flags": "--frame-stride 10",
+    },
+}
+"""What the flags that depend on --preset are where they are not given."""
+
+ARMS = {
+    "frozen": "all labels first",
+    "rounds": "in rounds",
+    "concurrent": "while it trains",
+}
+
+
+def _by_preset(help: str, name: str) -> str:
+    dot, seaquest = (PRESETS[preset][name] for preset in ("dot", "seaquest"))
+    return f"{help} (default: {dot}, with seaquest {seaquest})"
+
+
+@dataclass(frozen=True)
+class ConcurrentConfig:
+    """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
+
+    preset: str = flag(default="dot", choices=tuple(PRESETS), help="which game, and the size of it all")
+    out: Path = flag(default=Path("runs/concurrent"), help="folder for everything the experiment makes")
+    arms: list[str] = flag(
+        default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="what to compare, some of"
+    )
+    seeds: int = flag(default=5, min=1, help="runs of each")
+    model: Path | None = flag("-m", default=None, help="policy that all begin with; without, one of chance")
+    rounds: int = flag(default=4, min=2, help="rounds of the arm that has them")
+    env: str = flag("-e", default=None, help=_by_preset("environment", "env"))
+    teacher: str = flag(default=None, help=_by_preset("who compares", "teacher"))
+    error_rate: float = flag(
+        default=None,
+        min=0,
+        max=1,
+        help=_by_preset("how often the teacher prefers the wrong segment", "error_rate"),
+    )
+    steps: int = flag(default=None, min=1, help=_by_preset("steps of training in all", "steps"))
+    labels: int = flag(default=None, min=20, help=_by_preset("labels in all", "labels"))
+    opening_labels: int = flag(
+        default=None, min=10, help=_by_preset("of these, before the first step", "opening_labels")
+    )
+    refit_every: int = flag(default=50, min=1, help="new labels for each refit of the concurrent arm")
+    segments: int = flag(default=1000, min=4, help="segments recorded in the course of a training, about")
+    eval_every: int = flag(default=None, min=1, help=_by_preset("steps between evaluations", "eval_every"))
+    games: int = flag(default=20, min=2, help="full games behind each figure")
+    dev: str = flag(default="cpu", help="device of the networks")
+    train_flags: str = flag(
+        default=None, metavar="FLAGS", help=_by_preset("further flags of every 01_a2c.py", "train_flags")
+    )
+    fit_flags: str = flag(
+        default=None,
+        metavar="FLAGS",
+        help=_by_preset("further flags of every 03_reward_train.py", "fit_flags"),
+    )
+    max_minutes: float | None = flag(
+        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        if self.opening_labels >= self.labels:
+            raise UserError(
+                f"--opening-labels {self.opening_labels}: expected fewer than the {self.labels} of --labels"
+            )
+
+
+def shares(total: int, parts: int) -> list[int]:
+    """A number cut into whole parts that differ by one at most and add up to it."""
+    return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
+
+
+class Comparison:
+    """The stages of all arms and seeds."""
+
+    def __init__(self, config: ConcurrentConfig, stages: Stages) -> None:
+        self._config, self._stages = config, stages
+
+    def run(self) -> None:
+        """All stages that are not done, seed by seed.
+
+        Raises:
+          TimeUp, UserError, KeyboardInterrupt: see `Stages.run`.
+        """
+        for seed in range(self._config.seeds):
+            for arm in self._config.arms:
+                if arm == "concurrent":
+                    policy = self._concurrent(seed)
+                else:
+                    policy = self._staged(arm, seed, self._config.rounds if arm == "rounds" else 1)
+                self._measure(arm, seed, policy)
+                self.collect()
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Everything of one run."""
+        return self._config.out / f"{arm}-{seed}"
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Writes the results of all finished runs to results.jsonl.
+
+        Returns:
+          Of each, its `arm` and `seed`, the `scores` of its games, the labels and steps that it had, and its seconds.
+        """
+        rows = []
+        for arm in ARMS:
+            for seed in range(self._config.seeds):
+                if self._stages.done(f"{arm}-{seed} measured"):
+                    folder = self.folder(arm, seed)
+                    games = json.loads((folder / "measures.json").read_text())["games"]
+                    labels = sum(answered(path.parent) for path in folder.rglob("labels.json"))
+                    seconds = self._stages.seconds_of(f"{arm}-{seed} ")
+                    rows.append(
+                        {
+                            "arm": arm,
+                            "seed": seed,
+                            "scores": games["score"],
+                            "labels": labels,
+                            "seconds": seconds,
+                        }
+                    )
+        write_atomic(
+            self._config.out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode()
+        )
+        return rows
+
+    def _train(self, arm: str, seed: int, part: str, title: str, steps: int, *flags: object) -> Path:
+        """Trains, and returns the policy that comes of it; its clips are in `db-PART` beside it."""
+        config, folder = self._config, self.folder(arm, seed)
+        save, runs, db = folder / f"policy-{part}", folder / "runs" / part, folder / f"db-{part}"
+        self._stages.run(
+            f"{arm}-{seed} {part}",
+            f"{arm}, seed {seed}: {title}",
+            (
+                *("01_a2c.py", "-n", part, "-e", config.env, "--dev", config.dev, "--seed", seed),
+                *(
+                    "--steps",
+                    steps,
+                    "--eval-every",
+                    min(steps, config.eval_every),
+                    "--eval-games",
+                    config.games,
+                ),
+                *("--save", save, "--runs", runs, "--db-path", db, *shlex.split(config.train_flags), *flags),
+            ),
+            makes=[save, runs, db],
+            again=Resumable(("01_a2c.py", "--dev", config.dev), runs),
+        )
+        return save / "latest.dat"
+
+    def _staged(self, arm: str, seed: int, rounds: int) -> Path:
+        """Rounds of labels on the newest clips, a fit to all labels, and training on it from the policy before."""
+        config, folder = self._config, self.folder(arm, seed)
+        first = config.labels if rounds == 1 else config.opening_labels
+        wanted = [first, *(shares(config.labels - first, rounds - 1) if rounds > 1 else ())]
+        steps, record = shares(config.steps, rounds), f"{min(1.0, config.segments / config.steps):.3g}"
+        started = () if config.model is None else ("-m", config.model)
+        # Two clips for each label of the opening, as in concurrent mode; an environment rests as long as it records.
+        clips = 2 * first * 100
+        self._train(
+            arm, seed, "0", "clips of the first policy", clips, *started, "--lr", 0, "--record-prob", 0.02
+        )
+        policy = config.model
+        for round in range(1, rounds + 1):
+            newest, reward = folder / f"db-{round - 1}", folder / f"reward-{round}.dat"
+            count, name = wanted[round - 1] - answered(newest), f"{arm}-{seed} labels {round}"
+            if count > 0 or self._stages.done(name):
+                self._stages.run(
+                    name,
+                    f"{arm}, seed {seed}: {wanted[round - 1]} labels",
+                    (
+                        *("02_label_ui.py", "-d", newest, "--teacher", config.teacher, "--count", count),
+                        *("--error-rate", config.error_rate, "--seed", seed),
+                    ),
+                )
+            runs = folder / "runs" / f"fit-{round}"
+            self._stages.run(
+                f"{arm}-{seed} fit {round}",
+                f"{arm}, seed {seed}: a reward model of {sum(wanted[:round])} labels",
+                (
+                    *("03_reward_train.py", *(folder / f"db-{before}" for before in range(round))),
+                    *("-n", str(round), "-o", folder, "--dev", config.dev, "--seed", seed, "--runs", runs),
+                    *shlex.split(config.fit_flags),
+                ),
+                makes=[reward, runs],
+                again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
+            )
+            begins = () if policy is None else ("-m", policy)
+            policy = self._train(
+                *(arm, seed, str(round), f"training {round} of {rounds}", steps[round - 1], *begins),
+                *("-r", reward, "--record-prob", record),
+            )
+        assert policy is not None
+        return policy
+
+    def _concurrent(self, seed: int) -> Path:
+        config, folder = self._config, self.folder("concurrent", seed)
+        started = "" if config.model is None else f" -m {shlex.quote(str(config.model))}"
+        self._stages.run(
+            f"concurrent-{seed} all",
+            f"concurrent, seed {seed}: {config.labels} labels while it trains",
+            (
+                *(
+                    "online.py",
+                    "--out",
+                    folder,
+                    "-e",
+                    config.env,
+                    "--dev",
+                    config.dev,
+                    "--seed",
+                    seed,
+                    "--no-check",
+                ),
+                *("--teacher", config.teacher, "--error-rate", config.error_rate, "--steps", config.steps),
+                *("--labels", config.labels, "--opening-labels", config.opening_labels),
+                *("--refit-every", config.refit_every, "--segments", config.segments),
+                *("--eval-every", config.eval_every, "--eval-games", config.games),
+                f"--train-flags={config.train_flags} --wait-for-labels {config.refit_every}{started}",
+                f"--fit-flags={config.fit_flags}",
+            ),
+        )
+        return folder / "policy" / "latest.dat"
+
+    def _measure(self, arm: str, seed: int, policy: Path) -> None:
+        config, path = self._config, self.folder(arm, seed) / "measures.json"
+        self._stages.run(
+            f"{arm}-{seed} measured",
+            f"{arm}, seed {seed}: {config.games} full games",
+            (
+                *(
+                    "-m",
+                    "experiments.measures",
+                    "-m",
+                    policy,
+                    "-o",
+                    path,
+                    "--games",
+                    config.games,
+                    "--lives",
+                    1,
+                ),
+                *("--dev", config.dev, "--seed", seed),
+            ),
+            makes=[path],
+        )
+
+
+def table(config: ConcurrentConfig, rows: Sequence[dict[str, Any]]) -> str:
+    """The page of results: means over the seeds ± 95 %, then every run.
+
+    Args:
+      config: of the comparison.
+      rows: of `Comparison.collect`.
+    """
+    lines = [
+        f"{config.env}, {config.steps:,} steps of training and {config.labels} labels by `{config.teacher}`, "
+        f"{config.error_rate:.0%} of them wrong; in rounds: {config.rounds} of them, the first with {config.opening_labels} labels, "
+        f"as many as are given before the first step while it trains. Means over seeds ± 95 % of the mean score of "
+        f"{config.games} full games where the training ended.",
+        "",
+        "| labels | seeds | score | labels given | time |",
+        "|---|---|---|---|---|",
+    ]
+    for arm, title in ARMS.items():
+        found = [row for row in rows if row["arm"] == arm]
+        if found:
+            scores, labels, seconds = (
+                format_mean((value(row) for row in found), digits)
+                for value, digits in (
+                    (_mean_score, 1),
+                    (lambda row: row["labels"], 0),
+                    (lambda row: row["seconds"] / 60, 1),
+                )
+            )
+            lines.append(f"| {title} | {len(found)} | {scores} | {labels} | {seconds} min |")
+    lines += [
+        "",
+        "| run | seed | score (± 95 % over its games) | labels given | time |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['arm']} | {row['seed']} | {format_mean(row['scores'])} | {row['labels']} | "
+            f"{format_duration(row['seconds'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _mean_score(row: dict[str, Any]) -> float:
+    return sum(row["scores"]) / len(row["scores"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config = cli.parse(ConcurrentConfig, argv, description=(__doc__ or "").splitlines()[0])
+    # More seeds and more arms of the same experiment may be asked for later.
+    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    stages = Stages(config.out, config.max_minutes)
+    comparison = Comparison(config, stages)
+    ended = stages.finish(comparison.run)
+    rows = comparison.collect()
+    if rows:
+        page = table(config, rows)
+        (config.out / "concurrent.md").write_text(page)
+        print(f"\n{page}\n{config.out}/concurrent.md, results.jsonl")
+    return 0 if ended else TIME_IS_UP
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,100 @@
+"""Rounds against concurrent: equally many labels and steps, every command as its script reads it, and the table by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import online
+from experiments.concurrent import Comparison, ConcurrentConfig, shares, table
+from experiments.measures import MeasureConfig
+from experiments.stages import Resumable, Stages
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.label_ui.config import LabelConfig
+from lib.preferences.labels import Label, LabelLog
+from lib.reward.config import FitConfig
+
+CONFIGS = {
+    "01_a2c.py": TrainConfig,
+    "02_label_ui.py": LabelConfig,
+    "03_reward_train.py": FitConfig,
+    "experiments.measures": MeasureConfig,
+    "online.py": online.OnlineConfig,
+}
+
+
+class Paper(Stages):
+    """Stages that are read as their scripts would read them, and noted."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        self.read: dict[str, Any] = {}
+
+    def run(
+        self,
+        name: str,
+        title: str,
+        command: Sequence[object],
+        makes: Sequence[Path] = (),
+        again: Resumable | None = None,
+    ) -> None:
+        words = [str(word) for word in command]
+        door, *flags = words[1:] if words[0] == "-m" else words
+        config: Any = cli.parse(CONFIGS[door], flags)
+        assert name not in self.read
+        self.read[name] = config
+        if isinstance(config, TrainConfig) and config.db_path is not None:
+            config.db_path.mkdir(parents=True)
+        elif isinstance(config, LabelConfig):
+            assert config.count is not None
+            for pair in range(config.count):
+                LabelLog(config.db_path / "labels.json").append(Label(f"{pair}/a.dat", f"{pair}/b.dat", 1))
+
+
+def test_a_number_is_cut_evenly() -> None:
+    assert shares(10, 3) == [3, 3, 4]
+    assert all(sum(shares(total, parts)) == total for total in (1, 7, 300) for parts in (1, 2, 5))
+
+
+def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
+    stages = Paper(tmp_path)
+    config = ConcurrentConfig(out=tmp_path, preset="seaquest", seeds=1, rounds=3, model=tmp_path / "v 0.dat")
+    Comparison(config, stages).run()
+    for arm, rounds in (("frozen", 1), ("rounds", 3)):
+        labels = [stages.read[f"{arm}-0 labels {k}"].count for k in range(1, rounds + 1)]
+        trainings = [stages.read[f"{arm}-0 {k}"] for k in range(1, rounds + 1)]
+        assert sum(labels) == 400
+        assert sum(training.steps for training in trainings) == 400_000
+        assert (trainings[0].model, trainings[0].algo, trainings[0].lr) == (tmp_path / "v 0.dat", "ppo", 1e-4)
+        assert [len(stages.read[f"{arm}-0 fit {k}"].dbs) for k in range(1, rounds + 1)] == [
+            *range(1, rounds + 1)
+        ]
+        opening = stages.read[f"{arm}-0 0"]
+        assert (opening.lr, opening.reward, opening.model) == (0, None, tmp_path / "v 0.dat")
+    assert stages.read["rounds-0 labels 1"].count == 100
+    assert stages.read["rounds-0 2"].model == tmp_path / "rounds-0" / "policy-1" / "latest.dat"
+    assert stages.read["rounds-0 2"].reward == tmp_path / "rounds-0" / "reward-2.dat"
+    together = stages.read["concurrent-0 all"]
+    assert (together.labels, together.opening_labels, together.steps) == (400, 100, 400_000)
+    train, label, fit = (
+        cli.parse(CONFIGS[words[0]], words[1:])  # type: ignore[type-var]
+        for words in online.commands(together).values()
+    )
+    assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 50)
+    assert (train.watch_reward, train.reward) == (True, fit.out / "reward-online.dat")
+    assert (fit.watch, fit.dbs) == (True, [train.db_path])
+    assert (label.watch, label.teacher, label.db_path) == (True, "seaquest", train.db_path)
+    assert stages.read["concurrent-0 measured"].model == together.out / "policy" / "latest.dat"
+
+
+def test_the_table() -> None:
+    rows = [
+        {"arm": "rounds", "seed": 0, "scores": [80.0, 90.0], "labels": 400, "seconds": 90.0},
+        {"arm": "rounds", "seed": 1, "scores": [86.0, 88.0], "labels": 400, "seconds": 150.0},
+        {"arm": "concurrent", "seed": 0, "scores": [95.0, 95.0], "labels": 399, "seconds": 60.0},
+    ]
+    lines = table(ConcurrentConfig(), rows).splitlines()
+    # Means 85 and 87: half their difference times 12.7, Student's t for one degree of freedom.
+    assert "| in rounds | 2 | 86.0 ± 12.7 | 400 ± 0 | 2.0 ± 6.4 min |" in lines
+    assert "| while it trains | 1 | 95.0 | 399 | 1.0 min |" in lines
+    assert "| rounds | 0 | 85.0 ± 63.5 | 400 | 1m30s |" in lines

@@ -1,0 +1,171 @@
+"""Everything at once through the real command lines, on the moving dot: begun, cut, killed, gone on with."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.preferences.labels import LabelLog
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+SMALL = [
+    *(
+        "--steps",
+        "2000",
+        "--labels",
+        "40",
+        "--opening-labels",
+        "20",
+        "--refit-every",
+        "10",
+        "--segments",
+        "60",
+    ),
+    *("--eval-every", "2000", "--eval-games", "2", "--no-check"),
+    *(
+        "--train-flags=--num-envs 4 --wait-for-labels 4",
+        "--fit-flags=--epochs 2 --refit-epochs 1 --frame-stride 10",
+    ),
+]
+
+
+@contextlib.contextmanager
+def started(root: Path, script: str, *args: str) -> "Iterator[subprocess.Popen[str]]":
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / script), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=root,
+        env=ENVIRONMENT,
+        process_group=0,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read_until(process: "subprocess.Popen[str]", pattern: str) -> list[str]:
+    """Its lines up to the first that matches."""
+    lines: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if re.search(pattern, line):
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def alive(folder: Path) -> list[str]:
+    """Command lines of processes that have something to do with a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(path / "cwd") and os.readlink(path / "cwd") == str(folder):
+                found.append((path / "cmdline").read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
+    with started(tmp_path, "online.py", "--out", "o", *SMALL) as process:
+        said = read_until(process, r"agent \| 0 steps: took reward model 1")
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, "".join(said) + rest
+    assert "stopped; the same command goes on from here" in rest
+    assert "Traceback" not in rest
+    assert alive(tmp_path) == []
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--resume o/runs/agent/" in done.stdout
+    assert "going on from version" in done.stdout
+    progress = json.loads((tmp_path / "o" / "db" / "progress.json").read_text())
+    assert (progress["steps"], progress["phase"], progress["due"]) == (2000, "over", 40)
+    labels = LabelLog(tmp_path / "o" / "db" / "labels.json").read()
+    assert 36 <= len(labels) <= 40  # the last may be due when all is over
+    assert {label.teacher for label in labels} == {"score"}
+    assert {label.strategy for label in labels} == {"recent", "random"}
+    reward = torch.load(tmp_path / "o" / "rewards" / "reward-online.dat", weights_only=True)
+    assert reward["version"] >= 2
+    policy = torch.load(tmp_path / "o" / "policy" / "latest.dat", weights_only=True)
+    assert (policy["steps"], policy["parents"]["reward"]["file"]) == (2000, "o/rewards/reward-online.dat")
+    # Once more, and there is nothing left to do.
+    again = subprocess.run(
+        [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert (again.returncode, b"agent" in again.stdout) == (0, False)
+
+
+@pytest.mark.slow
+def test_any_order_and_any_death(tmp_path: Path) -> None:
+    """Reward trainer first, then the teacher, the agent last; reward trainer and agent are killed and started again."""
+    fit = [
+        *("db", "-n", "x", "-o", "rewards", "--watch", "--refit-every", "10", "--epochs", "2"),
+        *("--refit-epochs", "1", "--frame-stride", "10"),
+    ]
+    train = [
+        *("-n", "x", "-e", "MovingDot-v0", "-r", "rewards/reward-x.dat", "--watch-reward", "--db-path", "db"),
+        *("--num-envs", "4", "--steps", "4000", "--labels", "60", "--opening-labels", "20"),
+        *("--wait-for-labels", "4", "--eval-games", "1", "--save", "policy", "--checkpoint-minutes", "0.001"),
+    ]
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(started(tmp_path, "03_reward_train.py", *fit))
+        read_until(first, "watching the labels of db")
+        teacher = stack.enter_context(
+            started(tmp_path, "02_label_ui.py", "-d", "db", "--watch", "--teacher", "score")
+        )
+        read_until(teacher, "score labels db as labels fall due")
+        agent = stack.enter_context(started(tmp_path, "01_a2c.py", *train))
+        read_until(agent, "0 steps: took reward model 1")
+        first.kill()
+        read_until(agent, r"waiting for labels|steps/s")
+        agent.kill()
+        agent.wait()
+        (run,) = (tmp_path / "runs").glob("*-a2c-x")
+        second = stack.enter_context(started(tmp_path, "03_reward_train.py", *fit))
+        read_until(second, "going on from version [1-9]")
+        agent = stack.enter_context(started(tmp_path, "01_a2c.py", "--resume", str(run)))
+        said = "".join(read_until(agent, "^saved policy/"))
+        assert re.search(r"took reward model [1-9]", said)
+        assert agent.wait(60) == 0
+        deadline = time.monotonic() + 60
+        while len(LabelLog(tmp_path / "db" / "labels.json").read()) < 60:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for process, last in ((teacher, "stopped by request"), (second, "stands in rewards/reward-x.dat")):
+            process.send_signal(signal.SIGINT)
+            assert last in process.communicate(timeout=60)[0]
+            assert process.returncode == 0
+    assert len(LabelLog(tmp_path / "db" / "labels.json").read()) == 60
+
+
+def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:
+    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--fit-flags=--lr -1") as process:
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 2
+    assert "reward | 03_reward_train.py: error:" in said
+    assert "reward ended with status 2" in said
+    assert alive(tmp_path) == []
