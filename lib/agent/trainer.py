@@ -716,10 +716,10 @@ def train(config: TrainConfig) -> Path | None:
         if folder is not None and steps > saved_at:
             saved = folder.save(network, steps, monitor.games_seen(), kept_config, parents, evaluated=False)
             saved_at = steps
+        if online is not None and (drifted or min(steps, examined) >= config.steps):
+            online.end(steps)
         with contextlib.suppress(UserError) if disk_error else contextlib.nullcontext():
             keep()
-        if online is not None and not interrupt.asked and disk_error is None:
-            online.end(steps)
         where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if folder else '--save'}"
         if disk_error is not None:
             raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")

@@ -14,7 +14,7 @@ from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import Label, LabelLog
 from lib.reward.config import FitConfig
 
-CONFIGS = {
+CONFIGS: dict[str, Any] = {
     "01_a2c.py": TrainConfig,
     "02_label_ui.py": LabelConfig,
     "03_reward_train.py": FitConfig,
@@ -76,10 +76,8 @@ def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
     assert stages.read["rounds-0 2"].reward == tmp_path / "rounds-0" / "reward-2.dat"
     together = stages.read["concurrent-0 all"]
     assert (together.labels, together.opening_labels, together.steps) == (400, 100, 400_000)
-    train, label, fit = (
-        cli.parse(CONFIGS[words[0]], words[1:])  # type: ignore[type-var]
-        for words in online.commands(together).values()
-    )
+    read: list[Any] = [cli.parse(CONFIGS[door], flags) for door, *flags in online.commands(together).values()]
+    train, label, fit = read
     assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 50)
     assert (train.watch_reward, train.reward) == (True, fit.out / "reward-online.dat")
     assert (fit.watch, fit.dbs) == (True, [train.db_path])

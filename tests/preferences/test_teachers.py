@@ -257,7 +257,7 @@ def test_midwater_without_a_submarine_is_worth_nothing() -> None:
 def answers(root: Path, points: Sequence[float], teacher: str, count: int, **options: float) -> list[Label]:
     """The labels of a teacher in a new DB, whose segments score the points in the order of their names."""
     database(root, points)
-    label_with_teacher(root, teacher, count, **options)  # type: ignore[arg-type]
+    label_with_teacher(root, teacher, count, **options)
     return labels(root)
 
 
