@@ -128,7 +128,7 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
     ]
     train = [
         *("-n", "x", "-e", "MovingDot-v0", "-r", "rewards/reward-x.dat", "--watch-reward", "--db-path", "db"),
-        *("--num-envs", "4", "--steps", "4000", "--labels", "60", "--opening-labels", "20"),
+        *("--num-envs", "4", "--steps", "2000", "--labels", "60", "--opening-labels", "20"),
         *("--wait-for-labels", "4", "--eval-games", "1", "--save", "policy", "--checkpoint-minutes", "0.001"),
     ]
     with contextlib.ExitStack() as stack:
