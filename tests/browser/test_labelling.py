@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
+from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, load_segment, save_segment
 from tests.browser.conftest import Tab
 from tests.browser.site import Site
@@ -468,3 +469,15 @@ def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None
     assert tab.page.locator("#flag").get_attribute("aria-pressed") == "true"
     tab.press("2")
     assert [line.get("flag") for line in site.labels() if not line.get("cancelled")] == ["odd", "odd"]
+
+
+def test_the_page_says_what_a_training_has_due(serve: Serve, enter: Enter) -> None:
+    site = serve("--name", "ada")
+    tab = enter(site).label()
+    tab.ready()
+    assert "due" not in tab.page.inner_text("#pace")
+    ProgressWriter(site.db).write(TrainingProgress(LabelPlan(100, 50, 2), 0, "waiting"))
+    tab.press("1")
+    tab.page.wait_for_function("document.getElementById('pace').textContent.includes('1 due')")
+    tab.press("2")
+    tab.page.wait_for_function("document.getElementById('pace').textContent.includes('none due')")

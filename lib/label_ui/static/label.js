@@ -587,7 +587,7 @@ class Labeller {
     $("goal").hidden = !goal;
     if (goal) Object.assign($("goal"), { max: goal, value: Math.min(total, goal) });
     const parts = [`yours ${mine}`, `today ${today}`];
-    if (due !== null) parts.unshift(due ? `${due} due` : "none due"); // the training that goes on meanwhile says so
+    if (Number.isInteger(due)) parts.unshift(due ? `${due} due` : "none due"); // the training that goes on meanwhile says so
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
     if (goal && total >= goal) parts.push("goal reached");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);
