@@ -203,7 +203,18 @@ class Comparison:
         # Two clips for each label of the opening, as in concurrent mode; an environment rests as long as it records.
         clips = 2 * first * 100
         self._train(
-            arm, seed, "0", "clips of the first policy", clips, *started, "--lr", 0, "--record-prob", 0.02
+            arm,
+            seed,
+            "0",
+            "clips of the first policy",
+            clips,
+            *started,
+            "--lr",
+            0,
+            "--record-prob",
+            0.02,
+            "--eval-every",
+            clips,
         )
         policy = config.model
         for round in range(1, rounds + 1):
