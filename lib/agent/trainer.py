@@ -645,6 +645,8 @@ def train(config: TrainConfig) -> Path | None:
             if model is not None:
                 collector.reward_input = model.input
                 parents["reward"] = {"file": str(config.reward), **model.origin}
+            if model is not None and recorder is not None:
+                recorder.origin = {**recorder.origin, "reward_version": str(model.origin.get("version", ""))}
             if folder is not None:
                 folder.forget_best("best-learned.dat")
 

@@ -631,7 +631,7 @@ class Desk:
             per_minute=_per_minute(mine),
             checks=[entry.agrees for entry in mine if entry.agrees is not None][-20:],
             goal=self.goal,
-            due=None if training is None else max(0, training.due - kinds[False]),
+            due=None if training is None else max(0, training.due - self._ledger.usable),
         )
 
 
