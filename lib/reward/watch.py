@@ -17,9 +17,9 @@ import torch
 from lib.cli import UserError
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.reward.config import FitConfig
-from lib.reward.data import PreferenceData, grown_split, load_preferences, split_by_segment
+from lib.reward.data import PreferenceData, SegmentStore, grown_split, load_preferences, split_by_segment
 from lib.reward.fit import Fitted, check_writable, fit_model
-from lib.reward.model import Member, load_reward_model, save_reward_model
+from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
 from lib.runs import (
     Charts,
     Interrupt,
@@ -47,6 +47,14 @@ class _Published:
     members: Sequence[Member] = ()
     trained: frozenset[tuple[str, str]] = frozenset()  # segments it was fitted to: DB and name
     held: frozenset[tuple[str, str]] = frozenset()  # segments it was judged by
+
+    def model_fits(self, data: PreferenceData) -> bool:
+        """Whether the model sees and chooses among what the segments hold."""
+
+        def kind(seen: RewardNet | SegmentStore) -> tuple[object, ...]:
+            return seen.frame_shape, seen.num_actions, seen.input, seen.continuous, seen.observation_size
+
+        return bool(self.members) and kind(self.members[0].network) == kind(data.segments)
 
 
 class _Abandoned(Exception):
@@ -200,13 +208,8 @@ def _refit(
         epochs=config.refit_epochs if before.version else config.epochs,
         seed=config.seed + before.version,  # other draws of the labels, another order
     )
-    fits = [
-        member
-        for member in before.members
-        if member.network.frame_shape == data.segments.frame_shape
-        and member.network.num_actions == data.segments.num_actions
-        and member.network.input == config.input
-    ]
+    # Members of another game, or of another --input than before, are no beginning.
+    fits = before.members if before.model_fits(data) else ()
     fitted = fit_model(
         *(fitting, data, train, test, device, bf16, Charts(None), progress, interrupt),
         keeper=_Stopper(interrupt),
