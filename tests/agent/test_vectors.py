@@ -64,6 +64,7 @@ def test_statistics_of_parts_are_those_of_the_whole() -> None:
 
 
 def test_learned_from_as_drawn_recorded_and_judged_as_taken(tmp_path: Path) -> None:
+    torch.manual_seed(0)
     world = make_world(REACH, 3)
     recorder = SegmentRecorder(tmp_path, 3, REACH, 2, record_prob=1.0, seed=0)
     judged: list[tuple[torch.Size, torch.Tensor, torch.Tensor]] = []

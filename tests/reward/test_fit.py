@@ -353,7 +353,7 @@ def standardised_returns(member: Member, store: SegmentStore) -> np.ndarray:
     """Σₜ (r̂ − mean) / std of every segment."""
     network = member.network.eval()
     with torch.no_grad():
-        rewards = [network(*map(torch.tensor, store.get(index))) for index in range(len(store))]
+        rewards = [network(*map(torch.tensor, store.get(index)[:2])) for index in range(len(store))]
     return np.array([float(((reward - member.mean) / member.std).sum()) for reward in rewards])
 
 
