@@ -44,7 +44,7 @@ class OnlineConfig:
         default="recent",
         help="how pairs are chosen, a fifth of them at random; see 02_label_ui.py --strategy",
     )
-    steps: int = flag(default=100_000, min=1, help="steps of training")
+    steps: int = flag(default=60_000, min=1, help="steps of training")
     labels: int = flag(default=400, min=20, help="labels in all")
     opening_labels: int = flag(default=100, min=10, help="of these, before the first step")
     label_schedule: str = flag(
@@ -52,13 +52,13 @@ class OnlineConfig:
     )
     refit_every: int = flag(default=50, min=1, help="new labels for each refit")
     segments: int = flag(default=1000, min=4, help="segments recorded in the course of the training, about")
-    eval_every: int = flag(default=25_000, min=1, help="steps between evaluations")
+    eval_every: int = flag(default=15_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=32, min=2, help="full games of each")
     check: bool = flag(default=True, help="hold the end on the moving dot against the best there is")
     dev: str = flag(default="cpu", help="device of the networks")
     seed: int = flag(default=0, min=0, help="seed of everything")
     train_flags: str = flag(
-        default="--num-envs 32 --wait-for-labels 20 --lr-decay-steps 110k --critic-warmup 5",
+        default="--algo ppo --gamma 0.9 --num-envs 32 --wait-for-labels 20 --lr-decay-steps 66k --critic-warmup 5",
         metavar="FLAGS",
         help="further flags of 01_a2c.py",
     )
