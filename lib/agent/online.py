@@ -1,6 +1,6 @@
 """Training on a reward model that is refitted meanwhile: files are all that the stages say to each other.
 
-A reward model is taken between two updates when its file has been replaced (`LiveReward`). Beside the DB lies progress.json, by
+A reward model is taken between two updates when its file has been replaced (`NewestReward`). Beside the DB lies progress.json, by
 which the others know how many labels are due (`Online`, lib/preferences/schedule.py).
 """
 
@@ -31,7 +31,7 @@ _SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twic
 _POLL_SECONDS = 0.2
 
 
-class LiveReward:
+class NewestReward:
     """The newest reward model in a file that somebody keeps replacing; the one before for as long as that one is broken.
 
     Attributes:
@@ -98,7 +98,7 @@ class Online:
     def __init__(
         self,
         config: TrainConfig,
-        live: LiveReward,
+        live: NewestReward,
         recorder: SegmentRecorder | None,
         progress: Progress,
         stop: Callable[[], bool],

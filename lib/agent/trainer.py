@@ -19,7 +19,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.evaluate import CutShort, Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
-from lib.agent.online import LiveReward, Online
+from lib.agent.online import NewestReward, Online
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
 from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
@@ -502,7 +502,7 @@ def train(config: TrainConfig) -> Path | None:
         if reward is not None and config.reward is not None:
             reward.check_world(world, config.reward)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
-        live = LiveReward(config, world, device, bf16) if config.watch_reward else None
+        live = NewestReward(config, world, device, bf16) if config.watch_reward else None
         if state is not None:
             if live is None:
                 _check_same_reward(config, parents, state["parents"])

@@ -13,7 +13,7 @@ import torch
 
 from lib.agent import online, trainer
 from lib.agent.config import TrainConfig
-from lib.agent.online import LiveReward
+from lib.agent.online import NewestReward
 from lib.agent.trainer import train
 from lib.cli import UserError
 from lib.envs.make import make_world
@@ -57,13 +57,13 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def paid(live: LiveReward) -> float:
+def paid(live: NewestReward) -> float:
     frames = torch.zeros(1, 84, 84, 3, dtype=torch.uint8)
     return float(live.pay(frames, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 4, 84, 84)))
 
 
 def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: World) -> None:
-    live = LiveReward(dot(tmp_path), world, CPU, False)
+    live = NewestReward(dot(tmp_path), world, CPU, False)
     assert not live.refresh()
     assert (live.model, live.problem, paid(live)) == (None, "", 0.0)
     publish(live.path, 1, paid=2.0)
@@ -114,7 +114,7 @@ BROKEN: list[Callable[[Path], object]] = [
 def test_a_broken_model_is_named_and_the_old_one_stays(
     tmp_path: Path, world: World, broken: Callable[[Path], object]
 ) -> None:
-    live = LiveReward(dot(tmp_path), world, CPU, False)
+    live = NewestReward(dot(tmp_path), world, CPU, False)
     publish(live.path, 1, paid=2.0)
     assert live.refresh()
     broken(live.path)
