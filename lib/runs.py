@@ -23,6 +23,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import typing
 import zipfile
@@ -755,6 +756,20 @@ class Every:
 # --- charts and progress ---------------------------------------------------------------------------------------
 
 
+def _say_nothing_of_curves() -> None:
+    """TensorBoard's own thread prints a traceback where it cannot write; `Charts` says that in a line."""
+    hook = threading.excepthook
+    if getattr(hook, "of_charts", False):
+        return
+
+    def quieter(args: threading.ExceptHookArgs) -> None:
+        if type(args.thread).__name__ != "_AsyncWriterThread" or not isinstance(args.exc_value, OSError):
+            hook(args)
+
+    quieter.of_charts = True  # type: ignore[attr-defined]
+    threading.excepthook = quieter
+
+
 class Charts:
     """TensorBoard curves of a run; without a folder it swallows everything.
 
@@ -772,6 +787,7 @@ class Charts:
         if run_dir is not None:
             from torch.utils.tensorboard import SummaryWriter
 
+            _say_nothing_of_curves()
             # Half a minute of curves is what a killed process loses; the default is two.
             self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
 

@@ -33,14 +33,14 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     small = ("-e", REACH, "--num-envs", 8, "--eval-games", 2, "--seed", 1)
     call(
         tmp_path,
-        *("01_a2c.py", "-n", "v0", "--algo", "ppo", "--steps", 3000, *small, "--save", "v0"),
-        *("--db-path", "db", "--record-prob", 0.02),
+        *("01_a2c.py", "-n", "v0", "--algo", "ppo", "--steps", 1500, *small, "--save", "v0"),
+        *("--db-path", "db", "--record-prob", 0.04),
     )
     said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "score", "--count", 20)
     assert "20 labels by score" in said
     said = call(
         tmp_path,
-        *("03_reward_train.py", "-n", "r", "-o", ".", "db", "--ensemble", 2, "--epochs", 2),
+        *("03_reward_train.py", "-n", "r", "-o", ".", "db", "--ensemble", 2, "--epochs", 1),
         *("--audit", "v0/best.dat", "--audit-games", 1, "--audit-env", REACH),
     )
     assert "saved reward-r.dat" in said

@@ -17,8 +17,8 @@ import torch
 
 from lib.preferences.segments import SegmentDB
 from lib.reward.model import load_reward_model
+from tests.doors import ROOT, refusal
 
-ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
 
 Done = subprocess.CompletedProcess[str]
@@ -354,32 +354,38 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(scope="module")
-def answers(wheel: Wheel, dot: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
-    """What the scripts say to mistakes; all are made at once, for they wait for imports most of the time."""
+def mistaken(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to make mistakes in."""
     root = tmp_path_factory.mktemp("mistakes")
     (root / "FILE").write_text("no folder")
     (root / "empty").mkdir()
     subprocess.run(["cp", "-r", wheel.root / "db", root / "few"], check=True)
     labels = root / "few" / "labels.json"
     labels.write_text("".join(labels.read_text().splitlines(keepends=True)[:9]))
-    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(wheel.root / "rewards" / "reward-r.dat")}
-
-    def make(mistake: str) -> Done:
-        script, *args = MISTAKES[mistake][0]
-        return call(root, script, *[names.get(arg, arg) for arg in args], status=2)
-
-    with ThreadPoolExecutor(2) as pool:
-        done = dict(zip(MISTAKES, pool.map(make, MISTAKES), strict=True))
-    assert not (root / "out").exists()
-    return done
+    return root
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_get_one_line_and_status_2(answers: dict[str, Done], mistake: str) -> None:
-    done, (args, says) = answers[mistake], MISTAKES[mistake]
-    assert done.stderr.startswith(f"{args[0]}: error: ")
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+def test_mistakes_get_one_line_and_status_2(
+    mistaken: Path,
+    wheel: Wheel,
+    dot: Path,
+    mistake: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line, says = MISTAKES[mistake]
+    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(wheel.root / "rewards" / "reward-r.dat")}
+    monkeypatch.chdir(mistaken)
+    said = refusal([names.get(word, word) for word in line], monkeypatch, capsys)
+    assert says in said
+    assert not (mistaken / "out").exists()
+
+
+def test_a_mistake_typed_at_a_shell(tmp_path: Path) -> None:
+    done = call(tmp_path, "01_a2c.py", "-n", "x", "--step", 5, status=2)
+    assert re.fullmatch(r"01_a2c.py: error: .*did you mean --steps\?.*\n", done.stderr)
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("script", ["01_a2c.py", "03_reward_train.py", "04_play.py"])
