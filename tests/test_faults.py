@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import shutil
 import threading
 import time
@@ -32,20 +31,10 @@ from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
 from lib.reward.fit import fit
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from tests.disk import disk_full_after
 from tests.doors import refusal
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import clip, grey_db, save
-
-
-@contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """No file grows beyond so many bytes meanwhile."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextlib.contextmanager

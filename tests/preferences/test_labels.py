@@ -1,6 +1,5 @@
 """Labels: what is acknowledged is on disk, whole and once, whoever else writes, and whatever is in the file."""
 
-import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -9,11 +8,9 @@ import logging
 import math
 import os
 import random
-import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from lib.cli import UserError
 from lib.preferences import labels as labels_module
 from lib.preferences.labels import UNDO, Label, LabelLog, answers, current
 from lib.runs import git_commit
+from tests.disk import disk_full_after
 
 A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"
 FULL = Label(
@@ -47,17 +45,6 @@ FULL = Label(
 @pytest.fixture
 def log(tmp_path: Path) -> LabelLog:
     return LabelLog(tmp_path / "labels.json")
-
-
-@contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """Files cannot grow beyond `size` bytes meanwhile; as with a full disk, what fits is written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_round_trip(log: LabelLog) -> None:

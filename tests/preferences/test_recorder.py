@@ -1,9 +1,7 @@
 """Segments cut out of scripted games, whose every frame tells the environment and the step it belongs to."""
 
 import os
-import resource
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB
+from tests.disk import disk_full_after
 
 Moments = Collection[tuple[int, int]]
 """Pairs of environment and step."""
@@ -178,21 +177,10 @@ def test_close_drops_what_is_unfinished(tmp_path: Path) -> None:
     assert recorder.stored == 0
 
 
-@contextmanager
-def files_end_at(size: int) -> Iterator[None]:
-    """Writing past `size` bytes of a file fails, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_full_disk_is_said_with_the_path_and_leaves_no_half_file(tmp_path: Path) -> None:
     recorder = make(tmp_path, num_envs=2)
     play(recorder, 49)
-    with files_end_at(100), pytest.raises(OSError, match=r"00/00000000\.dat"):
+    with disk_full_after(100), pytest.raises(OSError, match=r"00/00000000\.dat"):
         play(recorder, 1, first=49)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     # Whoever catches it may go on: what is recorded later is whole.

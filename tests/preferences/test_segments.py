@@ -9,7 +9,6 @@ import io
 import os
 import pickle
 import random
-import resource
 import struct
 import sys
 import threading
@@ -26,6 +25,7 @@ import zstandard
 from lib.cli import UserError
 from lib.preferences import segments
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, load_segment, save_segment
+from tests.disk import disk_full_after
 
 PROTOCOLS = range(6)
 MiB = 2**20
@@ -75,17 +75,6 @@ def memory(limit: int) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak < limit, f"{peak / MiB:.0f} MiB"
-
-
-@contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """Files cannot grow beyond `size` bytes meanwhile; as with a full disk, what fits is written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # --- The original's format, made the way the original made it ---------------------------------------------------
