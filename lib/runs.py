@@ -92,6 +92,15 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def signature(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced or written to; None where there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def remove_stale(folder: Path, name: re.Pattern[str] = _TEMPORARY) -> None:
     """Removes the temporary files that killed processes left in a folder.
 

@@ -20,11 +20,10 @@ from lib.preferences.schedule import (
     ProgressWriter,
     TrainingProgress,
     labels_due,
-    signature,
 )
 from lib.preferences.segments import SegmentDB
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import Progress
+from lib.runs import Progress, signature
 
 _OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
 _SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twice

@@ -40,6 +40,7 @@ from lib.preferences.labels import RECHECK, Label, LabelLog
 from lib.preferences.queries import Leases, Pair, Query, RandomPairs, Strategy, pair_of
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB, SegmentError
+from lib.runs import signature
 
 CHECK_DISTANCE = 10
 """A pair comes again as a repeat check after this many other answers at the earliest."""
@@ -104,7 +105,7 @@ class Desk:
         self._clips = ClipStore(self._db)
         self._broken: dict[str, str] = {}
         self._ledger = Ledger()
-        self._read_as: tuple[int, int, int] | None = None
+        self._read_as: tuple[int, ...] | None = None
         self._leases = Leases(clock=clock)
         self._random = RandomPairs()
         self._repeat_rate = repeat_rate
@@ -456,11 +457,7 @@ class Desk:
         if self._clock() - self._refreshed >= _REFRESH_SECONDS:
             self._db.refresh()
             self._refreshed = self._clock()
-        try:
-            status = self._log.path.stat()
-            read_as = (status.st_ino, status.st_size, status.st_mtime_ns)
-        except FileNotFoundError:
-            read_as = (0, 0, 0)
+        read_as = signature(self._log.path)
         if read_as != self._read_as:
             self._ledger.update(self._log.read())
             self._read_as = read_as

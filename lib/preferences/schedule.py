@@ -17,7 +17,7 @@ from typing import Any
 
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog, current
-from lib.runs import write_atomic
+from lib.runs import signature, write_atomic
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""
@@ -141,15 +141,6 @@ class ProgressReader:
         except OSError:
             self._seen, self._found = None, None
         return self._found
-
-
-def signature(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced or written to; None where there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _parsed(data: bytes) -> TrainingProgress | None:

@@ -15,6 +15,7 @@ from lib.envs.gym_world import look_at
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
+from lib.runs import signature
 
 if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
     from lib.reward.model import RewardModel
@@ -69,7 +70,7 @@ class LiveReward:
         self.path = Path(path)
         self._dev, self._every, self._clock = dev, every, clock
         self._model: RewardModel | None = None
-        self._read: tuple[int, int, int] | None = None  # of the file that was read last
+        self._read: tuple[int, ...] | None = None  # of the file that was read last
         self._next = clock() + every
         if self._changed() or not wait:
             self._load()
@@ -91,11 +92,11 @@ class LiveReward:
 
     def _changed(self) -> bool:
         try:
-            status = self.path.stat()
+            now = signature(self.path)
         except OSError:
             return False
-        read, self._read = self._read, (status.st_ino, status.st_size, status.st_mtime_ns)
-        return read != self._read
+        read, self._read = self._read, now
+        return now is not None and read != now
 
     def _load(self) -> None:
         from lib.reward.model import load_reward_model
