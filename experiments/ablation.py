@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.rounds import answered
-from experiments.stages import TIME_IS_UP, Resumable, Stages, read_lines, settle
+from experiments.stages import (
+    TIME_IS_UP,
+    Resumable,
+    Stages,
+    by_preset,
+    fill_in,
+    max_minutes,
+    read_lines,
+    settle,
+)
 from lib import cli
 from lib.cli import UserError, flag
 from lib.runs import format_duration, format_mean, write_atomic
@@ -78,11 +87,6 @@ ARMS = {
 """What is compared; each is the one before and a part more."""
 
 
-def _by_preset(help: str, name: str) -> str:
-    cpu, gpu = (PRESETS[preset][name] for preset in ("cpu", "gpu"))
-    return f"{help} (default: {cpu}, with gpu {gpu})"
-
-
 @dataclass(frozen=True)
 class AblationConfig:
     """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
@@ -93,7 +97,7 @@ class AblationConfig:
         default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="recipes to compare, some of"
     )
     seeds: int = flag(default=3, min=1, help="runs of each recipe: another fit, another finetune")
-    dev: str = flag(default=None, help=_by_preset("device of the networks", "dev"))
+    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment")
     v0: Path | None = flag(
         default=None, help="policy that all start from, with --db; without, one is trained"
@@ -102,7 +106,7 @@ class AblationConfig:
         default=None, help="segments to label, with --v0; they are copied, labels in it count for nothing"
     )
     v0_steps: int = flag(
-        default=None, min=1, help=_by_preset("steps of v0, where it is trained here", "v0_steps")
+        default=None, min=1, help=by_preset(PRESETS, "steps of v0, where it is trained here", "v0_steps")
     )
     segments: int = flag(default=1000, min=4, help="segments recorded of its training, about")
     labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all")
@@ -113,24 +117,20 @@ class AblationConfig:
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
     frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit")
-    steps: int = flag(default=None, min=1, help=_by_preset("steps of each finetune", "steps"))
+    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
     eval_every: int = flag(
-        default=None, min=1, help=_by_preset("steps between its evaluations", "eval_every")
+        default=None, min=1, help=by_preset(PRESETS, "steps between its evaluations", "eval_every")
     )
     games: int = flag(default=20, min=2, help="full games of an evaluation")
-    lr: float = flag(default=None, min=0, help=_by_preset("learning rate of A2C", "lr"))
+    lr: float = flag(default=None, min=0, help=by_preset(PRESETS, "learning rate of A2C", "lr"))
     ppo_lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
-    leash: str = flag(default=None, metavar="FLAGS", help=_by_preset("flags of the leash", "leash"))
+    leash: str = flag(default=None, metavar="FLAGS", help=by_preset(PRESETS, "flags of the leash", "leash"))
     v0_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for v0")
     train_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for every finetune")
-    max_minutes: float | None = flag(
-        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
-    )
+    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        fill_in(self, PRESETS)
         if (self.v0 is None) != (self.db is None):
             raise UserError(
                 "--v0 and --db go together: clips of the policy's own training; give both or none"

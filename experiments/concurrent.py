@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.rounds import answered
-from experiments.stages import TIME_IS_UP, Resumable, Stages, settle
+from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.cli import UserError, flag
 from lib.runs import format_duration, format_mean, write_atomic
@@ -54,11 +54,6 @@ ARMS = {
 }
 
 
-def _by_preset(help: str, name: str) -> str:
-    dot, seaquest = (PRESETS[preset][name] for preset in ("dot", "seaquest"))
-    return f"{help} (default: {dot}, with seaquest {seaquest})"
-
-
 @dataclass(frozen=True)
 class ConcurrentConfig:
     """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
@@ -71,40 +66,40 @@ class ConcurrentConfig:
     seeds: int = flag(default=5, min=1, help="runs of each")
     model: Path | None = flag("-m", default=None, help="policy that all begin with; without, one of chance")
     rounds: int = flag(default=4, min=2, help="rounds of the arm that has them")
-    env: str = flag("-e", default=None, help=_by_preset("environment", "env"))
-    teacher: str = flag(default=None, help=_by_preset("who compares", "teacher"))
+    env: str = flag("-e", default=None, help=by_preset(PRESETS, "environment", "env"))
+    teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
     error_rate: float = flag(
         default=None,
         min=0,
         max=1,
-        help=_by_preset("how often the teacher prefers the wrong segment", "error_rate"),
+        help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
     )
-    steps: int = flag(default=None, min=1, help=_by_preset("steps of training in all", "steps"))
-    labels: int = flag(default=None, min=20, help=_by_preset("labels in all", "labels"))
+    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of training in all", "steps"))
+    labels: int = flag(default=None, min=20, help=by_preset(PRESETS, "labels in all", "labels"))
     opening_labels: int = flag(
-        default=None, min=10, help=_by_preset("of these, before the first step", "opening_labels")
+        default=None, min=10, help=by_preset(PRESETS, "of these, before the first step", "opening_labels")
     )
     refit_every: int = flag(default=50, min=1, help="new labels for each refit of the concurrent arm")
     segments: int = flag(default=1000, min=4, help="segments recorded in the course of a training, about")
-    eval_every: int = flag(default=None, min=1, help=_by_preset("steps between evaluations", "eval_every"))
+    eval_every: int = flag(
+        default=None, min=1, help=by_preset(PRESETS, "steps between evaluations", "eval_every")
+    )
     games: int = flag(default=20, min=2, help="full games behind each figure")
     dev: str = flag(default="cpu", help="device of the networks")
     train_flags: str = flag(
-        default=None, metavar="FLAGS", help=_by_preset("further flags of every 01_a2c.py", "train_flags")
+        default=None,
+        metavar="FLAGS",
+        help=by_preset(PRESETS, "further flags of every 01_a2c.py", "train_flags"),
     )
     fit_flags: str = flag(
         default=None,
         metavar="FLAGS",
-        help=_by_preset("further flags of every 03_reward_train.py", "fit_flags"),
+        help=by_preset(PRESETS, "further flags of every 03_reward_train.py", "fit_flags"),
     )
-    max_minutes: float | None = flag(
-        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
-    )
+    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        fill_in(self, PRESETS)
         if self.opening_labels >= self.labels:
             raise UserError(
                 f"--opening-labels {self.opening_labels}: expected fewer than the {self.labels} of --labels"

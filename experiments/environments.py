@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.rounds import Experiment, RoundsConfig
-from experiments.stages import TIME_IS_UP, Stages, settle
+from experiments.stages import TIME_IS_UP, Stages, max_minutes, settle
 from lib import cli
 from lib.cli import flag
 from lib.runs import format_duration, format_mean
@@ -96,9 +96,7 @@ class EnvironmentsConfig:
     )
     seeds: int = flag(default=3, min=1, help="seeds: 0, 1, …")
     out: Path = flag(default=Path("runs/environments"), help="folder for everything the experiment makes")
-    max_minutes: float | None = flag(
-        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
-    )
+    max_minutes: float | None = max_minutes()
 
 
 def rounds_config(config: EnvironmentsConfig, seed: int) -> RoundsConfig:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.stages import TIME_IS_UP, Resumable, Stages, settle
+from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.cli import flag
 from lib.preferences.labels import LabelLog, current
@@ -52,11 +52,6 @@ _V0_EVALUATIONS = 4
 _GAME = "SeaquestNoFrameskip-v4"
 
 
-def _by_preset(help: str, name: str) -> str:
-    cpu, gpu = (PRESETS[preset][name] for preset in ("cpu", "gpu"))
-    return f"{help} (default: {cpu}, with gpu {gpu})"
-
-
 @dataclass(frozen=True)
 class RoundsConfig:
     """How much of everything. Flags that are None by default are filled in by --preset."""
@@ -66,7 +61,7 @@ class RoundsConfig:
     )
     out: Path = flag(default=Path("runs/rounds"), help="folder for everything the experiment makes")
     seed: int = flag(default=0, min=0, help="seed of every stage")
-    dev: str = flag(default=None, help=_by_preset("device of the networks", "dev"))
+    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     env: str = flag("-e", default=_GAME, help="environment")
     rounds: int = flag(default=3, min=1, help="finetunes, each from the last")
     labels: int = flag(default=100, min=2, help="pairs that the teacher compares in each round")
@@ -74,15 +69,15 @@ class RoundsConfig:
     error_rate: float = flag(
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
-    v0_steps: int = flag(default=None, min=1, help=_by_preset("steps of v0 on the score", "v0_steps"))
-    steps: int = flag(default=None, min=1, help=_by_preset("steps of each finetune", "steps"))
+    v0_steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of v0 on the score", "v0_steps"))
+    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
     segments: int = flag(default=1000, min=4, help="segments recorded of each version's training, about")
     eval_every: int = flag(
-        default=None, min=1, help=_by_preset("steps between evaluations of a finetune", "eval_every")
+        default=None, min=1, help=by_preset(PRESETS, "steps between evaluations of a finetune", "eval_every")
     )
-    eval_games: int = flag(default=None, min=1, help=_by_preset("full games of each", "eval_games"))
+    eval_games: int = flag(default=None, min=1, help=by_preset(PRESETS, "full games of each", "eval_games"))
     games: int = flag(
-        default=None, min=2, help=_by_preset("full games behind each row of the table", "games")
+        default=None, min=2, help=by_preset(PRESETS, "full games behind each row of the table", "games")
     )
     lives: int = flag(
         default=10, min=1, help="single lives of which the best counts, as in the original's table"
@@ -94,16 +89,12 @@ class RoundsConfig:
     finetune_flags: str = flag(
         default=None,
         metavar="FLAGS",
-        help=_by_preset("further flags of 01_a2c.py for the finetunes", "finetune_flags"),
+        help=by_preset(PRESETS, "further flags of 01_a2c.py for the finetunes", "finetune_flags"),
     )
-    max_minutes: float | None = flag(
-        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
-    )
+    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        fill_in(self, PRESETS)
 
 
 def shares(labels: int, round: int) -> list[int]:

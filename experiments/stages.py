@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lib.cli import UserError
+from lib.cli import UserError, flag
 from lib.runs import STATE, Interrupt, format_duration, load_checkpoint, write_config
 
 ROOT = Path(__file__).parents[1]
@@ -184,6 +184,27 @@ def _trained(run: Path) -> bool:
     """Whether a training has made and evaluated all its steps; --resume would find nothing to do and say so."""
     config = json.loads((run / "config.json").read_text())["config"]
     return "steps" in config and load_checkpoint(run / STATE, "trainer").get("examined", 0) >= config["steps"]
+
+
+def max_minutes() -> Any:
+    """The flag --max-minutes of an experiment; see `Stages`."""
+    return flag(
+        default=None, min=0, help=f"stop after so long, with status {TIME_IS_UP}; the same command goes on"
+    )
+
+
+def by_preset(presets: Mapping[str, Mapping[str, Any]], help: str, name: str) -> str:
+    """A flag's help with what it is under each preset; the first one is the default."""
+    first, *others = presets
+    values = [f"{presets[first][name]}", *(f"with {preset} {presets[preset][name]}" for preset in others)]
+    return f"{help} (default: {', '.join(values)})"
+
+
+def fill_in(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> None:
+    """Gives the fields of a frozen configuration that are None what its `preset` has for them."""
+    for name, value in presets[config.preset].items():
+        if getattr(config, name) is None:
+            object.__setattr__(config, name, value)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from experiments.stages import Stages
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.runs import Charts
-from tests.experiments.test_rounds import CONFIGS, Paper
+from tests.experiments.paper import CONFIGS, Paper
 
 
 def curve(*values: float) -> Curve:

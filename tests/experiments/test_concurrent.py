@@ -1,54 +1,12 @@
 """Rounds against concurrent: equally many labels and steps, every command as its script reads it, and the table by hand."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import online
 from experiments.concurrent import Comparison, ConcurrentConfig, shares, table
-from experiments.measures import MeasureConfig
-from experiments.stages import Resumable, Stages
 from lib import cli
-from lib.agent.config import TrainConfig
-from lib.label_ui.config import LabelConfig
-from lib.preferences.labels import Label, LabelLog
-from lib.reward.config import FitConfig
-
-CONFIGS: dict[str, Any] = {
-    "01_a2c.py": TrainConfig,
-    "02_label_ui.py": LabelConfig,
-    "03_reward_train.py": FitConfig,
-    "experiments.measures": MeasureConfig,
-    "online.py": online.OnlineConfig,
-}
-
-
-class Paper(Stages):
-    """Stages that are read as their scripts would read them, and noted."""
-
-    def __init__(self, out: Path) -> None:
-        super().__init__(out)
-        self.read: dict[str, Any] = {}
-
-    def run(
-        self,
-        name: str,
-        title: str,
-        command: Sequence[object],
-        makes: Sequence[Path] = (),
-        again: Resumable | None = None,
-    ) -> None:
-        words = [str(word) for word in command]
-        door, *flags = words[1:] if words[0] == "-m" else words
-        config: Any = cli.parse(CONFIGS[door], flags)
-        assert name not in self.read
-        self.read[name] = config
-        if isinstance(config, TrainConfig) and config.db_path is not None:
-            config.db_path.mkdir(parents=True)
-        elif isinstance(config, LabelConfig):
-            assert config.count is not None
-            for pair in range(config.count):
-                LabelLog(config.db_path / "labels.json").append(Label(f"{pair}/a.dat", f"{pair}/b.dat", 1))
+from tests.experiments.paper import CONFIGS, Paper
 
 
 def test_a_number_is_cut_evenly() -> None:
