@@ -3,8 +3,7 @@
 import difflib
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 import ale_py
@@ -85,16 +84,101 @@ def vector_size(space: spaces.Space[Any]) -> int | None:
     return size if 1 <= size <= MAX_OBSERVATION else None
 
 
-@dataclass(frozen=True)
-class Eye:
-    """What wrappers see of B environments, single or vector, in the form in which the rest of the house takes it."""
+class ActionForm:
+    """What actions of an environment look like in the rest of the house: numbers from 0, or vectors in −1 … 1.
 
-    num_envs: int
-    num_actions: int
-    env_id: str
-    _picture: Callable[[Any], np.ndarray]
-    _first_action: int
-    _source: str
+    Attributes:
+        count: how many actions there are, or how many numbers an action is.
+        continuous: which of the two.
+
+    Args:
+        space: the action space of a single environment: one of n, or numbers with finite bounds.
+        name: what the environment is called.
+
+    Raises:
+        UserError: actions are of another kind, or without bounds.
+    """
+
+    def __init__(self, space: spaces.Space[Any], name: str) -> None:
+        self._space = space
+        self.continuous = isinstance(space, spaces.Box)
+        if isinstance(space, spaces.Discrete):
+            self.count = int(space.n)
+            return
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise UserError(
+                f"{name} cannot serve: expected one of n actions (Discrete) or numbers within bounds (Box), "
+                f"got {_brief(space)}"
+            )
+        self.count = math.prod(space.shape)
+        if not np.isfinite([space.low, space.high]).all() or not 1 <= self.count <= MAX_ACTIONS:
+            raise UserError(
+                f"{name} cannot serve: expected actions of 1 to {MAX_ACTIONS} numbers with a least and a "
+                f"largest value each, got {_brief(space)} from {space.low.min():g} to {space.high.max():g}"
+            )
+
+    def inside(self, actions: Any, num_envs: int) -> np.ndarray:
+        """The environments' own actions, one or B of them, as int64 [B] from 0 or float32 [B, A] in −1 … 1."""
+        if isinstance(self._space, spaces.Discrete):
+            return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
+        assert isinstance(self._space, spaces.Box)
+        low, high = self._space.low.astype(np.float64), self._space.high.astype(np.float64)
+        spans = np.where(high > low, high - low, 1.0)
+        each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
+        shares = taken((each - low) / spans * 2 - 1, True)
+        return shares.astype(np.float32).reshape(num_envs, self.count)
+
+    def outside(self, actions: np.ndarray) -> np.ndarray:
+        """The other way: B actions as the environments take them."""
+        if isinstance(self._space, spaces.Discrete):
+            return actions + int(self._space.start)
+        assert isinstance(self._space, spaces.Box)
+        low, high = self._space.low, self._space.high
+        shares = (taken(actions, True).reshape(-1, *self._space.shape) + 1) / 2
+        return np.asarray((low + shares * (high - low)).clip(low, high).astype(self._space.dtype))
+
+
+class Eye:
+    """What wrappers see of B environments, single or vector, in the form in which the rest of the house takes it.
+
+    Attributes:
+        env_id: what the environments are called.
+        num_envs: B.
+        form: of the actions.
+        observation_size: D of the vectors that a policy sees; None where it sees pictures.
+
+    Args:
+        env: with discrete or bounded actions.
+        frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
+            it is a picture, else `env.render()`.
+
+    Raises:
+        UserError: the actions cannot serve; or there is no frame_fn, observations are no pictures and the environment
+            was not made with render_mode="rgb_array".
+    """
+
+    def __init__(
+        self, env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.ndarray] | None
+    ) -> None:
+        self.env_id = env_name(env)
+        self._many: spaces.Space[Any] | None = None  # observations of all, where they come together
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            self._space, actions, self.num_envs = (
+                env.single_observation_space,
+                env.single_action_space,
+                env.num_envs,
+            )
+            self._many = env.observation_space
+        else:
+            self._space, actions, self.num_envs = env.observation_space, env.action_space, 1
+        self.form = ActionForm(actions, self.env_id)
+        self.observation_size = vector_size(self._space)
+        self._env, self._frame_fn, self._shown = env, frame_fn, to_picture(self._space)
+        if frame_fn is None and self._shown is None and env.render_mode != "rgb_array":
+            raise UserError(
+                f"{self.env_id} shows no picture: its observation is {_brief(self._space)} and its render mode "
+                f"{env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
+            )
 
     def frames(self, observations: Any) -> np.ndarray:
         """What a person sees now.
@@ -108,106 +192,63 @@ class Eye:
         Raises:
             UserError: it is no picture.
         """
-        frames = self._picture(observations)
+        if self._frame_fn is not None:
+            source = "frame_fn"
+            frames = np.stack([np.asarray(self._frame_fn(each)) for each in self._apart(observations)])
+        elif self._shown is not None:
+            source = "the observation"
+            frames = self._shown(observations if self._many is not None else np.asarray(observations)[None])
+        else:
+            source, pictures = "render()", self._env.render()
+            frames = np.stack(pictures if self._many is not None else [np.asarray(pictures)])  # type: ignore[arg-type]
         if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
             raise UserError(
-                f"{self._source} of {self.env_id}: expected pictures, uint8 [H, W, 3], "
+                f"{source} of {self.env_id}: expected pictures, uint8 [H, W, 3], "
                 f"got {frames.dtype} {list(frames.shape[1:])}"
             )
         return frames
 
+    def vectors(self, observations: Any) -> np.ndarray | None:
+        """What a policy sees now, float32 [B, D], a copy; None where that is a picture.
+
+        Raises:
+            UserError: it is not finite.
+        """
+        if self.observation_size is None:
+            return None
+        return vectors(self._space, self._apart(observations), self.env_id)
+
     def actions(self, actions: Any) -> np.ndarray:
-        """The environment's own actions, one or B of them, as int64 [B] from 0."""
-        return np.asarray(actions, np.int64).reshape(self.num_envs) - self._first_action
+        """The environments' own actions, one or B of them, as int64 [B] from 0 or float32 [B, A] in −1 … 1."""
+        return self.form.inside(actions, self.num_envs)
+
+    def _apart(self, observations: Any) -> Iterable[Any]:
+        return [observations] if self._many is None else iterate(self._many, observations)
 
 
-def look_at(env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.ndarray] | None) -> Eye:
-    """How to see a single environment, or those of a vector.
-
-    Args:
-        env: with discrete actions.
-        frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
-            it is a picture, else `env.render()`.
-
-    Raises:
-        UserError: the actions are not discrete; or there is no frame_fn, observations are no pictures and the
-            environment was not made with render_mode="rgb_array".
-    """
-    name, vector = env_name(env), isinstance(env, gymnasium.vector.VectorEnv)
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        space, num_envs = env.single_observation_space, env.num_envs
-        actions = discrete_actions(env.single_action_space, name)
-    else:
-        space, num_envs = env.observation_space, 1
-        actions = discrete_actions(env.action_space, name)
-
-    def from_function(observations: Any) -> np.ndarray:
-        assert frame_fn is not None
-        each = iterate(env.observation_space, observations) if vector else [observations]
-        return np.stack([np.asarray(frame_fn(observation)) for observation in each])
-
-    def rendered(_: Any) -> np.ndarray:
-        pictures = env.render()
-        return np.stack(pictures if vector else [np.asarray(pictures)])  # type: ignore[arg-type]
-
-    picture: Callable[[Any], np.ndarray]
-    if frame_fn is not None:
-        source, picture = "frame_fn", from_function
-    elif (convert := to_picture(space)) is not None:
-        source, shown = "the observation", convert
-        picture = shown if vector else lambda observation: shown(np.asarray(observation)[None])
-    elif env.render_mode == "rgb_array":
-        source, picture = "render()", rendered
-    else:
-        raise UserError(
-            f"{name} shows no picture: its observation is {_brief(space)} and its render mode "
-            f"{env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
-        )
-    return Eye(num_envs, int(actions.n), name, picture, int(actions.start), source)
-
-
-def discrete_actions(space: spaces.Space[Any], name: str) -> spaces.Discrete:
-    """The action space of an environment that takes one of n actions.
+def vectors(space: spaces.Space[Any], observations: Iterable[Any], name: str) -> np.ndarray:
+    """Observations laid out flat.
 
     Args:
-        space: the action space of a single environment.
-        name: what the environment is called.
+        space: of each.
+        observations: B of them.
+        name: what their environment is called.
 
     Returns:
-        The same; the environment's own actions are `space.start` + 0 … n − 1.
+        float32 [B, D]; see `vector_size`.
 
     Raises:
-        UserError: actions are of another kind.
+        UserError: they are not finite.
     """
-    if not isinstance(space, spaces.Discrete):
-        raise UserError(f"{name} cannot serve: expected one of n actions (Discrete), got {_brief(space)}")
-    return space
-
-
-def bounded_actions(env: Environment) -> spaces.Box:
-    """The action space of an environment whose actions are numbers within bounds.
-
-    Args:
-        env: a single environment.
-
-    Returns:
-        Its action space; both bounds of every number are finite.
-
-    Raises:
-        UserError: actions are of another kind, or without bounds.
-    """
-    space = env.action_space
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise UserError(
-            f"{env_name(env)} cannot serve: expected one of n actions (Discrete) or numbers within bounds (Box), "
-            f"got {_brief(space)}"
-        )
-    if not np.isfinite([space.low, space.high]).all() or not 1 <= math.prod(space.shape) <= MAX_ACTIONS:
-        raise UserError(
-            f"{env_name(env)} cannot serve: expected actions of 1 to {MAX_ACTIONS} numbers with a least and a "
-            f"largest value each, got {_brief(space)} from {space.low.min():g} to {space.high.max():g}"
-        )
-    return space
+    if not isinstance(space, spaces.Box):
+        observations = [spaces.utils.flatten(space, each) for each in observations]
+    elif not isinstance(observations, np.ndarray):
+        observations = list(observations)
+    flat = np.array(observations, np.float32)
+    flat = flat.reshape(len(flat), -1)
+    if not np.isfinite(flat).all():
+        raise UserError(f"{name} went wrong: expected observations of finite numbers, got others")
+    return flat
 
 
 class GymWorld:
@@ -240,15 +281,8 @@ class GymWorld:
         _draw_into_memory()
         with _make(env_id, env_kwargs) as probe:
             self._space = probe.observation_space
-            self._bounds: spaces.Box | None = None
-            self._first_action = 0
-            if isinstance(probe.action_space, spaces.Discrete):
-                self._first_action, self.num_actions = (
-                    int(number) for number in (probe.action_space.start, probe.action_space.n)
-                )
-            else:
-                self._bounds = bounded_actions(probe)
-                self.num_actions = math.prod(self._bounds.shape)
+            self._form = ActionForm(probe.action_space, env_name(probe))
+            self.num_actions, self.continuous = self._form.count, self._form.continuous
             self._picture = to_picture(self._space)
             modes = probe.metadata.get("render_modes", [])
             if self._picture is None and "rgb_array" not in modes:
@@ -267,7 +301,6 @@ class GymWorld:
         self.frame_shape = (height, width, 3)
         self.env_id = env_id
         self.num_envs = num_envs
-        self.continuous = self._bounds is not None
         self.observation_size = vector_size(self._space)
         # In processes of their own the copies write their observations while the last ones are still being read.
         copy = vectorization_mode == "async"
@@ -295,12 +328,7 @@ class GymWorld:
 
     def send(self, actions: np.ndarray) -> None:
         """Hand over the next actions. See `World.send`."""
-        if self._bounds is None:
-            actions = actions + self._first_action
-        else:
-            low, high = self._bounds.low, self._bounds.high
-            shares = (taken(actions, True).reshape(self.num_envs, *self._bounds.shape) + 1) / 2
-            actions = (low + shares * (high - low)).clip(low, high).astype(self._bounds.dtype)
+        actions = self._form.outside(actions)
         if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
             self._envs.step_async(actions)
         else:
@@ -348,13 +376,9 @@ class GymWorld:
         """float32 [B, D], a copy; None where the policy sees pictures."""
         if self.observation_size is None:
             return None
-        if not isinstance(self._space, spaces.Box):
-            each = gymnasium.vector.utils.iterate(self._envs.observation_space, observations)
-            observations = [np.asarray(spaces.utils.flatten(self._space, one)) for one in each]
-        vectors = np.array(observations, np.float32).reshape(self.num_envs, -1)
-        if not np.isfinite(vectors).all():
-            raise UserError(f"{self.env_id} went wrong: expected observations of finite numbers, got others")
-        return vectors
+        if isinstance(self._space, spaces.Box):
+            return vectors(self._space, observations, self.env_id)
+        return vectors(self._space, iterate(self._envs.observation_space, observations), self.env_id)
 
 
 def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:

@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import Eye, look_at
+from lib.envs.gym_world import Eye
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
 
@@ -30,7 +30,7 @@ class Tape:
 
     def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
         self.recorder = SegmentRecorder(
-            Path(db_path), eye.num_envs, eye.env_id, eye.num_actions, first_env=env_index, **recorder
+            Path(db_path), eye.num_envs, eye.env_id, eye.form.count, first_env=env_index, **recorder
         )
         self._lives = np.full(eye.num_envs, -1)
 
@@ -104,7 +104,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
-        env: environment with discrete actions.
+        env: environment with discrete or bounded actions.
         db_path: the DB, created where there is none. Segments that it holds already stay as they are.
         env_index: which of several environments this is; each needs its own.
         record_prob: probability that a step begins a segment, unless one is being recorded.
@@ -115,7 +115,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         max_mb: size of the DB from which on nothing more is recorded.
 
     Raises:
-        UserError: the actions are not discrete, or there is no picture.
+        UserError: the actions are neither discrete nor bounded, or there is no picture.
         OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
@@ -131,7 +131,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         max_mb: float | None = None,
     ) -> None:
         super().__init__(env)
-        self._eye = look_at(env, frame_fn)
+        self._eye = Eye(env, frame_fn)
         self._tape = Tape(
             self._eye, db_path, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
         )
@@ -150,7 +150,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take a step and record it. See `gymnasium.Env.step`."""
         if self.recorder.recording[0]:  # rendering costs more than all the rest
             # The environment has not moved since, so this is the frame that the action was chosen on.
-            self.recorder.before(self._eye.frames(self._observation), self._eye.actions(action))
+            eye, seen = self._eye, self._observation
+            self.recorder.before(eye.frames(seen), eye.actions(action), eye.vectors(seen))
         self._observation, score, terminated, truncated, info = self.env.step(action)
         self._tape.after(
             np.array([score]),

@@ -397,29 +397,32 @@ class RewardModel:
 
 
 class ObservingRewards:
-    """Pays, a step at a time, what a model of frames or observations makes of the frames of B environments."""
+    """Pays, a step at a time, what a model of whatever kind makes of B environments."""
 
     def __init__(self, model: RewardModel, num_envs: int) -> None:
         self._model = model
         self._observer = (
             Observer(num_envs, model.frame_shape, torch.device("cpu"))
-            if model.input == "observation"
+            if model.input == "observation" and model.observation_size is None
             else None
         )
 
-    def rewards(self, frames: np.ndarray, actions: np.ndarray, first: np.ndarray) -> np.ndarray:
+    def rewards(
+        self, frames: np.ndarray, actions: np.ndarray, first: np.ndarray, vectors: np.ndarray | None = None
+    ) -> np.ndarray:
         """The rewards of the games' next step.
 
         Args:
-          frames: uint8 `[B, H, W, 3]`.
-          actions: integers `[B]`.
+          frames: uint8 `[B, H, W, 3]`; not looked at where the model judges vectors.
+          actions: integers `[B]`, or float32 `[B, A]` in −1 … 1.
           first: bool `[B]`, where nothing of the game was seen before.
+          vectors: float32 `[B, D]`; needed where the model judges those.
 
         Returns:
           float32 `[B]`.
         """
         if self._observer is None:
-            return self._model.rewards(frames, actions)
+            return self._model.rewards(frames, actions, vectors)
         observations = self._observer.push(torch.tensor(frames), torch.tensor(first))
         return self._model.rewards(frames, actions, observations.numpy())
 

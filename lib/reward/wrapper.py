@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from lib.cli import UserError
-from lib.envs.gym_world import look_at
+from lib.envs.gym_world import Eye
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
     from lib.reward.model import RewardModel
 
 _log = logging.getLogger(__name__)
+_NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
+_Judge = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
+"""Of frames, actions, where a game begins, and vectors; see `lib.reward.model.ObservingRewards.rewards`."""
 
 
 class Rewards(Protocol):
@@ -31,7 +34,7 @@ class Rewards(Protocol):
 
         Args:
             frames: uint8 [N, H, W, 3], each the one its action was chosen on.
-            actions: int64 [N].
+            actions: int64 [N], or float32 [N, A] in −1 … 1 where they are continuous.
 
         Returns:
             float32 [N].
@@ -105,6 +108,18 @@ class LiveReward:
         self._model = load_reward_model(self.path, resolve_device(self._dev))
 
 
+class _Given:
+    """A reward model that is in memory, as a `LiveReward` that nobody replaces."""
+
+    path = Path("reward")
+
+    def __init__(self, model: "RewardModel") -> None:
+        self._model = model
+
+    def model(self) -> "RewardModel":
+        return self._model
+
+
 class _Preferences:
     """What PreferenceEnv and PreferenceVectorEnv share: everything but the form of a step."""
 
@@ -125,16 +140,22 @@ class _Preferences:
         true_reward_first: bool = False,
     ) -> None:
         super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
-        self._eye = look_at(env, frame_fn)
-        self._live: LiveReward | None = None
-        self._judge: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+        self._eye = Eye(env, frame_fn)
+        self._live: LiveReward | _Given | None = None
+        self._judge: _Judge | None = None
+        self._judges_frames = True
         if isinstance(reward, str | Path):
             reward = LiveReward(reward)
         if isinstance(reward, LiveReward):
             self._live = reward
         elif reward is not None:
-            judge = reward.rewards
-            self._judge = lambda frames, actions, _: judge(frames, actions)
+            from lib.reward.model import RewardModel
+
+            if isinstance(reward, RewardModel):
+                self._live = _Given(reward)
+            else:
+                judge = reward.rewards
+                self._judge = lambda frames, actions, _first, _vectors: judge(frames, actions)
         self._predicted = reward is not None
         self._true_reward_first = true_reward_first
         self._adopted: RewardModel | None = None
@@ -214,12 +235,15 @@ class _Preferences:
         if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
             return None
         # The environments have not moved since, so these are the frames that the actions were chosen on.
-        frames, actions = self._eye.frames(self._observations), self._eye.actions(actions)
+        actions, vectors = self._eye.actions(actions), self._eye.vectors(self._observations)
+        frames = _NO_FRAMES
+        if recording or self._judges_frames:
+            frames = self._eye.frames(self._observations)
         if self._tape is not None:
-            self._tape.recorder.before(frames, actions)
+            self._tape.recorder.before(frames, actions, vectors)
         if not (self._predicted and self._judge is not None):
             return None
-        return self._judge(frames, actions, self._first)
+        return self._judge(frames, actions, self._first, vectors)
 
     def _after(
         self,
@@ -252,10 +276,14 @@ class _Preferences:
         model = self._live.model()
         if model is None or model is self._adopted or model is self._refused:
             return
-        shape = self._eye.frames(self._observations).shape[1:]
+        eye = self._eye
+        shape = eye.frames(self._observations).shape[1:]
         try:
             model.check(
-                (shape[0], shape[1], shape[2]), self._eye.num_actions, self._live.path, self._eye.env_id
+                *((shape[0], shape[1], shape[2]), eye.form.count, self._live.path, eye.env_id),
+                continuous=eye.form.continuous,
+                # A model of grey pictures makes them of the frames, whatever a policy sees.
+                observation_size=eye.observation_size if model.observation_size is not None else None,
             )
         except UserError as error:
             if self._adopted is None:
@@ -266,9 +294,8 @@ class _Preferences:
         from lib.reward.model import ObservingRewards
 
         self._adopted = model
-        self._judge = ObservingRewards(
-            model, self._eye.num_envs
-        ).rewards  # which has seen no step of any game
+        self._judges_frames = model.observation_size is None
+        self._judge = ObservingRewards(model, eye.num_envs).rewards  # which has seen no step of any game
 
     def _close(self) -> None:
         if self._tape is not None:
@@ -294,7 +321,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
 
     Args:
-        env: environment with discrete actions.
+        env: environment with discrete or bounded actions.
         db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
         reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
             share; or anything that judges frames and actions. None: the environment's own reward is paid.
@@ -308,8 +335,8 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
         true_reward_first: until there is a model, pay the environment's own reward rather than 0.
 
     Raises:
-        UserError: the actions are not discrete, there is no picture, or the checkpoint cannot be used. From `reset`
-            and `step`: the first model to come was fitted on other frames or actions.
+        UserError: the actions are neither discrete nor bounded, there is no picture, or the checkpoint cannot be
+            used. From `reset` and `step`: the first model to come was fitted on other frames, observations or actions.
         OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
@@ -380,12 +407,13 @@ class RewardModelWrapper(PreferenceEnv):
     """A `PreferenceEnv` that records nothing and pays a reward model that is there.
 
     Args:
-        env: environment with discrete actions.
+        env: environment with discrete or bounded actions.
         reward: a reward model, or the path of one's checkpoint.
         frame_fn: as for `PreferenceEnv`.
 
     Raises:
-        UserError: the actions are not discrete, there is no picture, or the checkpoint is missing or cannot be used.
+        UserError: the actions are neither discrete nor bounded, there is no picture, or the checkpoint is missing or
+            cannot be used.
     """
 
     def __init__(

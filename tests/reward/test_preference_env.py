@@ -18,7 +18,9 @@ from lib.cli import UserError
 from lib.envs.observation import Observer
 from lib.preferences.segments import SegmentDB, Sidecar
 from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
-from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv
+from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv, RewardModelWrapper
+from tests.envs.reach import HIGH, LOW, Reach
+from tests.envs.reach import SIZE as REACH_SIZE
 from tests.reward.counting import SIZE, Counting, Kind, Reads, counting, picture_of, vector
 
 MODES = list(AutoresetMode)
@@ -462,9 +464,86 @@ def test_says_what_it_cannot_serve(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"frame_fn of Counting: expected pictures.*got uint8 \[44, 44\]"):
             grey.step(np.array([2]) if make is PreferenceVectorEnv else 2)
     envs = vector([7], mode)
-    envs.single_action_space = gymnasium.spaces.Box(-1, 1, (2,))
-    with pytest.raises(UserError, match=r"Counting cannot serve.*Discrete.*Box float32 \[2\]"):
+    envs.single_action_space = gymnasium.spaces.Box(-1, np.inf, (2,))
+    with pytest.raises(UserError, match=r"Counting cannot serve.*largest value.*Box float32 \[2\]"):
         PreferenceVectorEnv(envs, db=tmp_path)
+
+
+def reach_model(path: Path, frame: bool = False) -> RewardModel:
+    """Writes a reward model for `Reach`, of its vectors or of its pictures."""
+    torch.manual_seed(3)
+    shape = (REACH_SIZE, REACH_SIZE, 3)
+    network = (
+        RewardNet(shape, 2, continuous=True)
+        if frame
+        else RewardNet(shape, 2, continuous=True, input="observation", observation_size=5)
+    )
+    save_reward_model(path, RewardModel([Member(network, 0, 1)], torch.device("cpu")), {}, {}, {})
+    return load_reward_model(path)
+
+
+def flat(seen: dict[str, Any]) -> np.ndarray:
+    return np.array([*seen["at"], *np.eye(3)[seen["goal"]]], np.float32)
+
+
+def test_dicts_and_numbers_are_recorded_and_paid_as_the_house_has_them(tmp_path: Path) -> None:
+    model, inner = reach_model(tmp_path / "m.dat"), Reach(render_mode="rgb_array")
+    env = PreferenceEnv(
+        inner, db=tmp_path / "db", reward=LiveReward(tmp_path / "m.dat", wait=False), record_prob=1
+    )
+    seen, _ = env.reset(seed=0)
+    rng, shares, before, paid = np.random.default_rng(0), [], [], []
+    for _ in range(51):
+        share = rng.uniform(-1, 1, (2, 1)).astype(np.float32)
+        shares.append(share[:, 0])
+        before.append(flat(seen))
+        seen, reward, *_ = env.step(np.asarray(LOW + (share + 1) / 2 * (HIGH - LOW), np.float32))
+        paid.append(float(reward))
+    expected = model.rewards(None, np.array(shares), np.array(before))
+    np.testing.assert_allclose(paid, expected, rtol=1e-4, atol=1e-5)
+    segment = SegmentDB(tmp_path / "db").load("00/00000000.dat")
+    np.testing.assert_allclose(segment.actions, shares[:50], atol=1e-6)
+    assert segment.observations is not None
+    np.testing.assert_allclose(segment.observations, before[:50], rtol=1e-6)
+
+
+def test_a_model_of_vectors_asks_for_no_picture(tmp_path: Path) -> None:
+    model = reach_model(tmp_path / "m.dat")
+    envs = gymnasium.vector.SyncVectorEnv([lambda: Reach("rgb_array") for _ in range(3)])
+    env = PreferenceVectorEnv(envs, reward=tmp_path / "m.dat")
+    observations, _ = env.reset(seed=1)
+    before = [flat({name: values[i] for name, values in observations.items()}) for i in range(3)]
+    drawn = [inner.unwrapped.drawn for inner in envs.envs]  # type: ignore[attr-defined]
+    _, rewards, *_ = env.step(np.broadcast_to(LOW, (3, 2, 1)).copy())
+    low = -np.ones((3, 2), np.float32)
+    np.testing.assert_allclose(rewards, model.rewards(None, low, np.array(before)), rtol=1e-5)
+    assert [inner.unwrapped.drawn for inner in envs.envs] == drawn  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_model_of_any_input_may_be_given_itself(by_path: bool, tmp_path: Path) -> None:
+    for frame in (True, False):
+        model = reach_model(tmp_path / "m.dat", frame)
+        inner = Reach("rgb_array")
+        env = RewardModelWrapper(inner, tmp_path / "m.dat" if by_path else model)
+        seen, _ = env.reset(seed=2)
+        picture = inner.render()[None]
+        _, reward, *_ = env.step(np.asarray((LOW + HIGH) / 2))
+        middle = np.zeros((1, 2), np.float32)
+        expected = model.rewards(picture, middle) if frame else model.rewards(None, middle, flat(seen)[None])
+        assert reward == pytest.approx(float(expected[0]), rel=1e-4, abs=1e-5)
+
+
+def test_a_model_of_other_vectors_is_refused(tmp_path: Path) -> None:
+    network = RewardNet(
+        (REACH_SIZE, REACH_SIZE, 3), 2, continuous=True, input="observation", observation_size=4
+    )
+    model = RewardModel([Member(network, 0, 1)], torch.device("cpu"))
+    env = RewardModelWrapper(Reach("rgb_array"), model)
+    with pytest.raises(
+        UserError, match=r"observations of 4 numbers.*but Reach.* has observations of 5 numbers"
+    ):
+        env.reset(seed=0)
 
 
 def test_pytorch_is_imported_only_with_a_model() -> None:
