@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import RescaleAction
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -24,6 +25,7 @@ from lib.preferences.teachers import label_with_teacher
 from lib.reward.config import FitConfig
 from lib.reward.fit import fit
 from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv
+from tests.envs.reach import HIGH, LOW, Reach
 
 pytestmark = pytest.mark.slow
 
@@ -167,3 +169,41 @@ def test_a_loop_in_cleanrls_style_learns_from_preferences(reward: Path) -> None:
     with torch.no_grad():
         taught = mean_distance(lambda frames: agent(torch.tensor(frames).float())[0].sample().numpy())
     assert taught < 0.5 * chance(), f"chance {chance():.1f}, taught {taught:.1f} pixels"
+
+
+def far_from_goal(act: Callable[[Any], np.ndarray]) -> float:
+    """The distance of `Reach` to its goal, on average over 16 games."""
+    envs = DummyVecEnv([Reach] * 16)
+    envs.seed(1000)
+    seen, distances = envs.reset(), []
+    for _ in range(60):
+        seen, score, _, _ = envs.step(act(seen))
+        distances.append(-score.mean())
+    return float(np.mean(distances))
+
+
+def test_stable_baselines3_learns_dicts_and_continuous_actions_from_preferences(tmp_path: Path) -> None:
+    """Over three seeds of everything: 0.36 to 0.72, where chance is 1.1."""
+    draws = gymnasium.vector.SyncVectorEnv([lambda: Reach("rgb_array")] * ENVS)
+    envs = PreferenceVectorEnv(draws, db=tmp_path / "db", record_prob=0.5)
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    while envs.recorder.stored < 120:
+        envs.step(envs.action_space.sample())
+    label_with_teacher(tmp_path / "db", "score", 200)
+    fitted = fit(
+        FitConfig(dbs=[tmp_path / "db"], name="reach", out=tmp_path, runs=tmp_path / "runs", bf16=False)
+    )
+
+    live = LiveReward(fitted.path)
+    one = np.ones((2, 1), np.float32)
+    vector = DummyVecEnv(
+        [lambda: RescaleAction(PreferenceEnv(Reach("rgb_array"), reward=live), -one, one)] * ENVS
+    )
+    options: dict[str, Any] = {"n_steps": 64, "n_epochs": 4, "learning_rate": 1e-3, "seed": 0}
+    model = PPO("MultiInputPolicy", vector, gamma=0.9, device="cpu", **options)
+    model.learn(12_000)
+    taught = far_from_goal(lambda seen: LOW + (model.predict(seen)[0] + 1) / 2 * (HIGH - LOW))
+    rng = np.random.default_rng(0)
+    chance = far_from_goal(lambda _: rng.uniform(LOW, HIGH, (16, 2, 1)).astype(np.float32))
+    assert taught < 0.75 * chance, f"chance {chance:.2f}, taught {taught:.2f}"
