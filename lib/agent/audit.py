@@ -123,7 +123,7 @@ def play_and_judge(
             frames[t] = step.frames
             observation = viewer.look(step)
             with autocast(device, bf16):
-                logits, _ = network(observation)
+                logits = network.logits(network.features(observation))
             actions = taken(sample_actions(logits, generator, network.continuous), network.continuous)
             world.send(actions.cpu().numpy())
             inputs = viewer.frames() if model.input == "frame" else observation

@@ -110,7 +110,7 @@ def evaluate(
                 counts[name][running] = count[running]
         observation = viewer.look(step)
         with autocast(device, bf16):
-            logits, _ = network(observation)
+            logits = network.logits(network.features(observation))
         actions = taken(sample_actions(logits, generator, network.continuous), network.continuous)
         chosen = actions.cpu().numpy()
         world.send(chosen)

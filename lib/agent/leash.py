@@ -87,9 +87,13 @@ class Leash:
         Returns:
           float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
         """
-        observations, logits = rollout.observations[self._rows], rollout.logits[self._rows].detach()
+        logits = rollout.logits[self._rows].detach()
         with autocast(logits.device, bf16):
-            reference = self.reference(observations.flatten(0, 1))[0].view_as(logits)
+            if rollout.features is None:
+                features = self.reference.features(rollout.observations[self._rows].flatten(0, 1))
+            else:  # of a body that is frozen, so the reference has the same
+                features = rollout.features[self._rows].flatten(0, 1)
+            reference = self.reference.logits(features).view_as(logits)
         weight = valid[self._rows].float()
         actions = rollout.actions[self._rows]
         kl = exact_kl(logits, reference, actions.is_floating_point())

@@ -128,16 +128,26 @@ class PolicyNet(nn.Module):
         Returns:
           float32 logits `[N, A]`, of a continuous policy `[N, 2A]`, and float32 values `[N]`.
         """
+        features = self.features(observations)
+        return self.logits(features), self.values(features)
+
+    def features(self, observations: torch.Tensor) -> torch.Tensor:
+        """What the body makes of observations, `[N, F]`: all that the heads see."""
         if self.observation_size is not None:
-            return self._heads(self.normaliser(observations))
+            return cast(torch.Tensor, self.normaliser(observations))
         dtype = torch.get_autocast_dtype(observations.device.type)
         dtype = dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32
         if observations.device.type == "cpu":
-            return self._heads(self._features_cpu(observations, dtype))
-        return self._heads(self.conv(observations.to(dtype) / 255))
+            return self._features_cpu(observations, dtype)
+        return cast(torch.Tensor, self.conv(observations.to(dtype) / 255))
 
-    def _heads(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.policy(features).float(), self.value(features).squeeze(-1).float()
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """The policy head: float32 `[N, A]`, of a continuous policy `[N, 2A]`."""
+        return cast(torch.Tensor, self.policy(features)).float()
+
+    def values(self, features: torch.Tensor) -> torch.Tensor:
+        """The value head: float32 `[N]`."""
+        return cast(torch.Tensor, self.value(features)).squeeze(-1).float()
 
     def _features_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`self.conv(observations / 255)` with strides taken out of the convolutions.

@@ -33,6 +33,8 @@ class Rollout(NamedTuple):
     terminal: np.ndarray  # bool [T, B]
     truncated: np.ndarray  # bool [T, B]
     valid: np.ndarray  # bool [T, B]; False where the environment ignored the action
+    features: torch.Tensor | None = None
+    """`[T, B, F]` on the device, where asked for: what the network's body made of the observations."""
 
 
 def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[None]:
@@ -99,7 +101,11 @@ class Collector:
         return self._generator
 
     def collect(
-        self, network: PolicyNet, keep_graph: bool = False, stop: Callable[[], bool] | None = None
+        self,
+        network: PolicyNet,
+        keep_graph: bool = False,
+        stop: Callable[[], bool] | None = None,
+        keep_features: bool = False,
     ) -> Rollout:
         """T steps further.
 
@@ -108,6 +114,8 @@ class Collector:
           keep_graph: keep what the logits and the values but the last were computed from. An update that looks at
             its rollout once can then begin with the way back.
           stop: asked at every step whether to give up.
+          keep_features: keep what the network's body made of the observations. Where the body is frozen, nobody who
+            looks at the rollout need work that out again.
 
         Returns:
           Views of the collector's own buffers, valid until the next call.
@@ -115,7 +123,7 @@ class Collector:
         Raises:
           Stopped: `stop` said so; the steps so far are lost.
         """
-        all_logits, all_values = [], []
+        all_logits, all_values, all_features = [], [], []
         # One context for all steps: the weights are cast to bf16 once.
         with torch.no_grad(), autocast(self._device, self._bf16):
             for t in range(len(self._actions)):
@@ -123,9 +131,12 @@ class Collector:
                     raise Stopped
                 self._observations[t] = self._observation
                 with torch.set_grad_enabled(keep_graph):
-                    logits, values = network(self._observation)
+                    features = network.features(self._observation)
+                    logits = network.logits(features)
+                    all_values.append(network.values(features))
                 all_logits.append(logits)
-                all_values.append(values)
+                if keep_features:
+                    all_features.append(features.detach())
                 self._actions[t] = sample_actions(logits, self._generator, network.continuous)
                 actions = taken(self._actions[t], network.continuous)
                 chosen = actions.cpu().numpy()
@@ -145,7 +156,7 @@ class Collector:
                 self._truncated[t] = self._step.truncated
                 self._valid[t] = ~self._step.reset
                 self._observation = self._viewer.look(self._step)
-            all_values.append(network(self._observation)[1])
+            all_values.append(network.values(network.features(self._observation)))
         with torch.set_grad_enabled(keep_graph):
             logits, values = torch.stack(all_logits), torch.stack(all_values)
         return Rollout(
@@ -158,6 +169,7 @@ class Collector:
             self._terminal,
             self._truncated,
             self._valid,
+            torch.stack(all_features) if keep_features else None,
         )
 
 

@@ -63,7 +63,9 @@ _EVAL_SEED = 10_000  # evaluations play other games than training does
 class Batch(NamedTuple):
     """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
 
-    observations: torch.Tensor  # uint8 [N, 4, 84, 84] or float32 [N, D]
+    seen: (
+        torch.Tensor
+    )  # features [N, F] where the rollout has them, else observations, uint8 [N, 4, 84, 84] or float32 [N, D]
     actions: torch.Tensor  # int64 [N], or float32 [N, A] as they were drawn
     old_log_probs: torch.Tensor  # float32 [N], of the acting policy
     old_values: torch.Tensor  # float32 [N], of the acting policy
@@ -120,7 +122,8 @@ def assess(
     if config.normalise_advantages:
         advantages = normalised(advantages, valid)
     old = log_prob_of(rollout.logits.detach(), rollout.actions)
-    steps = (rollout.observations, rollout.actions, old, values, advantages, returns, valid)
+    seen = rollout.observations if rollout.features is None else rollout.features
+    steps = (seen, rollout.actions, old, values, advantages, returns, valid)
     return Batch(*(rows.flatten(0, 1) for rows in steps)), parts
 
 
@@ -160,7 +163,8 @@ def update(
                 logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
             else:
                 with autocast(device, bf16):
-                    logits, values = network(part.observations)
+                    features = network.features(part.seen) if rollout.features is None else part.seen
+                    logits, values = network.logits(features), network.values(features)
             loss, scalars = actor_critic_loss(
                 logits,
                 values,
@@ -697,7 +701,7 @@ def train(config: TrainConfig) -> Path | None:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             try:
-                rollout = collector.collect(network, config.one_pass, stop)
+                rollout = collector.collect(network, config.one_pass, stop, config.freeze_convs)
             except Stopped:
                 break
             except OSError as error:  # the recorder's disk is full, or its folder is gone

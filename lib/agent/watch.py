@@ -188,7 +188,7 @@ class Watch:
                 self._now["disagreement"] = each.std(0, correction=0)
         if self._reference is not None:
             with autocast(self._device, self._bf16):
-                reference = self._reference(observations)[0]
+                reference = self._reference.logits(self._reference.features(observations))
             self._now["kl"] = exact_kl(logits, reference, self._reference.continuous)
 
     def after(self, step: Step, running: np.ndarray) -> None:

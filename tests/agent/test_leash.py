@@ -84,11 +84,14 @@ class Fixed(PolicyNet):
 
     def __init__(self, logits: torch.Tensor) -> None:
         nn.Module.__init__(self)
-        self.logits, self.asked = nn.Parameter(logits), 0
+        self.says, self.asked = nn.Parameter(logits), 0
 
-    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def features(self, observations: torch.Tensor) -> torch.Tensor:
         self.asked += len(observations)
-        return self.logits.expand(len(observations), -1), torch.zeros(len(observations))
+        return observations
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        return self.says.expand(len(features), -1)
 
 
 # π is uniform over 6 actions; the reference likes action 0 better than each of the others.

@@ -1,13 +1,18 @@
 """What a rollout says about which step, with a world that plays back a script."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from lib.agent.config import TrainConfig
+from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector, Game, GameLog, Rollout
+from lib.agent.trainer import update
 from lib.envs.gym_world import GymWorld
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
@@ -179,4 +184,38 @@ def test_a_kept_graph_gives_the_gradient_of_a_second_pass() -> None:
     kept, second = gradients(True), gradients(False)
     assert len(kept) == len(second) == 12
     for one, other in zip(kept, second, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("flags", [{}, {"algo": "ppo"}])
+def test_with_a_frozen_body_features_teach_as_observations_do(flags: dict[str, Any]) -> None:
+    reference = PolicyNet(5)
+
+    def learnt(keep_features: bool) -> tuple[PolicyNet, dict[str, torch.Tensor]]:
+        network = copy.deepcopy(reference)
+        network.body.requires_grad_(False)
+        with torch.no_grad():  # somewhere else than the reference, but for the body
+            for parameter in (*network.policy.parameters(), *network.value.parameters()):
+                parameter.mul_(6)
+        collector = Collector(
+            GymWorld("MovingDot-v0", 3),
+            4,
+            CPU,
+            seed=0,
+            bf16=False,
+            reward=lambda _, actions, __: actions.float(),
+        )
+        config = TrainConfig(name="x", reward=Path("r.dat"), **flags)
+        rollout = collector.collect(network, config.one_pass, keep_features=keep_features)
+        assert (rollout.features is not None) == keep_features
+        optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=1e-2)
+        torch.manual_seed(1)  # of the minibatches
+        leash = Leash(copy.deepcopy(reference), 0.5, 0.0, 100)
+        return network, update(network, optimizer, rollout, config, False, leash)
+
+    (kept, parts), (again, others) = learnt(True), learnt(False)
+    assert parts["kl_ref"].item() > 1e-4
+    for name, value in parts.items():
+        assert value.item() == pytest.approx(others[name].item(), rel=1e-3, abs=1e-5), name
+    for one, other in zip(kept.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -36,10 +36,15 @@ class Leaning(PolicyNet):
         nn.Module.__init__(self)
         self.threshold = threshold
 
-    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        grey = observations[:, -1, 40, 40].float()
-        lean = torch.where(grey >= self.threshold, math.log(3), 0.0)
-        return torch.stack([lean, torch.zeros_like(lean)], 1), grey
+    def features(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations[:, -1, 40, 40].float()
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        lean = torch.where(features >= self.threshold, math.log(3), 0.0)
+        return torch.stack([lean, torch.zeros_like(lean)], 1)
+
+    def values(self, features: torch.Tensor) -> torch.Tensor:
+        return features
 
 
 def played(network: PolicyNet, world: ScriptedWorld, **watched: Any) -> tuple[Evaluation, Watch]:

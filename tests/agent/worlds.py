@@ -81,11 +81,15 @@ class GreyReader(PolicyNet):
         nn.Module.__init__(self)
         self.num_actions = num_actions
 
-    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def features(self, observations: torch.Tensor) -> torch.Tensor:
         assert observations.dtype == torch.uint8
-        grey = observations[:, -1, 40, 40].long()
-        logits = nn.functional.one_hot(grey % self.num_actions, self.num_actions) * 1e4
-        return logits.float(), grey.float() / 100
+        return observations[:, -1, 40, 40].long()
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(features % self.num_actions, self.num_actions).float() * 1e4
+
+    def values(self, features: torch.Tensor) -> torch.Tensor:
+        return features.float() / 100
 
 
 def random_rollout(
