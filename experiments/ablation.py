@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 200_000,
         "eval_every": 25_000,
         "lr": 3e-4,  # the original's 7e-5 does next to nothing in so few steps
-        "leash": "--kl 0.1 --kl-target 0.1 --kl-horizon 20k",
+        "leash": "--kl 1",
     },
     "gpu": {
         "dev": "cuda",
@@ -49,7 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 2_000_000,
         "eval_every": 200_000,
         "lr": 7e-5,
-        "leash": "--kl 0.1 --kl-target 0.1 --kl-horizon 50k",
+        "leash": "--kl 1",
     },
 }
 """What the flags that depend on --preset are where they are not given."""
@@ -83,8 +83,9 @@ ARMS = {
     "leash": Arm("+ leash to v0", "single"),
     "ensemble": Arm("+ ensemble of 3", "ensemble"),
     "ppo": Arm("PPO in place of A2C", "ensemble", ppo=True),
+    "unleashed": Arm("PPO, the leash taken off", "ensemble", leash=False, ppo=True),
 }
-"""What is compared; each is the one before and a part more."""
+"""What is compared; each but the last is the one before and a part more."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.reward.report.plot import Plot, spanned
 from lib.runs import format_count
 
-_COLOURS = {"one": "#2364aa", "two": "#d1495b", "three": "#2e8b57", "four": "#8d5fd3", "five": "#c77d0a"}
+_COLOURS = {
+    "one": "#2364aa",
+    "two": "#d1495b",
+    "three": "#2e8b57",
+    "four": "#8d5fd3",
+    "five": "#c77d0a",
+    "six": "#4a4e69",
+}
 KINDS = tuple(_COLOURS)
 """Classes of lines, each with a colour of its own."""
 

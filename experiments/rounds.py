@@ -23,12 +23,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Within an hour on two cores.
     "cpu": {
         "dev": "cpu",
-        "v0_steps": 800_000,
-        "steps": 250_000,
-        "eval_every": 62_500,
+        "v0_steps": 600_000,
+        "steps": 200_000,
+        "eval_every": 50_000,
         "eval_games": 10,
         "games": 20,
-        "finetune_flags": "--algo ppo --lr 1e-4 --kl 0.1 --kl-target 0.1 --kl-horizon 20k --critic-warmup 10",
+        "finetune_flags": "--algo ppo --lr 1e-4 --kl 1 --critic-warmup 10",
     },
     # The original's budget.
     "gpu": {
@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 250_000,
         "eval_games": 20,
         "games": 30,
-        "finetune_flags": "--algo ppo --lr 1e-4 --kl 0.1 --kl-target 0.1 --kl-horizon 50k --critic-warmup 20",
+        "finetune_flags": "--algo ppo --lr 1e-4 --kl 1 --critic-warmup 20",
     },
 }
 """What the flags that depend on --preset are where they are not given."""

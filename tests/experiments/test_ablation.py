@@ -54,7 +54,7 @@ def test_every_stage_of_every_recipe(config: AblationConfig, monkeypatch: pytest
     Ablation(config, stages).run()
     assert [name for name in stages.read if name.endswith("-0")] == [
         *("reward-original-0", "original-0", "reward-single-0", "standardised-0", "leash-0"),
-        *("reward-ensemble-0", "ensemble-0", "ppo-0"),
+        *("reward-ensemble-0", "ensemble-0", "ppo-0", "unleashed-0"),
     ]
     assert (config.out / "db" / "00" / "00000001.dat").read_text() == "a segment"
     assert stages.read["labels"].count == 20  # the labels that the DB came with count for nothing
@@ -65,7 +65,8 @@ def test_every_stage_of_every_recipe(config: AblationConfig, monkeypatch: pytest
     assert {run.model for run in runs.values()} == {config.v0}
     assert {(run.steps, run.seed, run.finetune) for run in runs.values()} == {(1000, 1, True)}
     assert {arm: run.kl > 0 for arm, run in runs.items()} == {
-        **{"original": False, "standardised": False, "leash": True, "ensemble": True, "ppo": True}
+        **{"original": False, "standardised": False, "leash": True, "ensemble": True, "ppo": True},
+        "unleashed": False,
     }
     assert {arm: (run.algo, run.lr) for arm, run in runs.items() if arm in ("ensemble", "ppo")} == {
         "ensemble": ("a2c", 3e-4),

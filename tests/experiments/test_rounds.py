@@ -33,10 +33,10 @@ def test_every_stage_in_its_order(tmp_path: Path) -> None:
         *("labels-2-v0", "labels-2-v1", "r2", "v2", "measures-v2", "videos-v2"),
     ]
     v0, v2, r2 = stages.read["v0"], stages.read["v2"], stages.read["r2"]
-    assert (v0.reward, v0.model, v0.steps, v0.seed, v0.dev) == (None, None, 800_000, 7, "cuda:1")
-    assert v0.record_prob == 1000 / 800_000
+    assert (v0.reward, v0.model, v0.steps, v0.seed, v0.dev) == (None, None, 600_000, 7, "cuda:1")
+    assert v0.record_prob == pytest.approx(1000 / 600_000, rel=1e-2)
     assert (v2.model, v2.reward) == (out / "v1" / "latest.dat", r2.out / "reward-r2.dat")
-    assert (v2.finetune, v2.algo, v2.teacher, v2.steps) == (True, "ppo", "seaquest", 250_000)
+    assert (v2.finetune, v2.algo, v2.teacher, v2.steps) == (True, "ppo", "seaquest", 200_000)
     assert v2.kl > 0
     assert r2.dbs == [out / "db" / "v0", out / "db" / "v1"] == [v0.db_path, stages.read["v1"].db_path]
     assert r2.ensemble == 3
