@@ -1,6 +1,6 @@
 """Labels in rounds against labels while it trains: equally many labels and steps, several seeds.
 
-    .venv/bin/python -m experiments.concurrent [--preset seaquest] [--seeds 5] [--model V0] [--max-minutes 9]
+    .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 
 Three ways to spend the same labels: all of them before the training (frozen), in rounds of labelling, fitting and training
 (rounds), and while the training goes on (concurrent: online.py). Every stage is a command of its own and is not run again once
@@ -32,16 +32,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "train_flags": "--num-envs 32 --algo ppo --gamma 0.9",
         "fit_flags": "--frame-stride 5",
     },
-    # Some hours on two cores for each seed.
+    # A finetune of --model, a quarter of an hour on two cores for each seed.
     "seaquest": {
         "env": "SeaquestNoFrameskip-v4",
         "teacher": "seaquest",
         "error_rate": 0.1,
-        "steps": 400_000,
-        "labels": 400,
-        "opening_labels": 100,
-        "eval_every": 100_000,
-        "train_flags": "--num-envs 16 --algo ppo --lr 1e-4",
+        "steps": 100_000,
+        "labels": 200,
+        "opening_labels": 80,
+        "eval_every": 50_000,
+        "train_flags": "--algo ppo --lr 1e-4 --freeze-convs --kl 1 --critic-warmup 10",
         "fit_flags": "--frame-stride 10",
     },
 }

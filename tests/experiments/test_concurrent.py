@@ -16,7 +16,8 @@ def test_a_number_is_cut_evenly() -> None:
 
 def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
     stages = Paper(tmp_path)
-    config = ConcurrentConfig(out=tmp_path, preset="seaquest", seeds=1, rounds=3, model=tmp_path / "v 0.dat")
+    sizes: dict[str, Any] = {"steps": 400_000, "labels": 400, "opening_labels": 100, "seeds": 1, "rounds": 3}
+    config = ConcurrentConfig(out=tmp_path, preset="seaquest", model=tmp_path / "v 0.dat", **sizes)
     Comparison(config, stages).run()
     for arm, rounds in (("frozen", 1), ("rounds", 3)):
         labels = [stages.read[f"{arm}-0 labels {k}"].count for k in range(1, rounds + 1)]
