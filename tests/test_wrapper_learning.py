@@ -48,20 +48,24 @@ def vector() -> gymnasium.vector.SyncVectorEnv:
     return gymnasium.vector.SyncVectorEnv([dot] * ENVS)
 
 
+def taught_by_chance(
+    envs: gymnasium.vector.SyncVectorEnv, root: Path, segments: int, record_prob: float, **flags: Any
+) -> Path:
+    """A reward model fitted to 200 preferences between clips of a policy of chance."""
+    recorded = PreferenceVectorEnv(envs, db=root / "db", record_prob=record_prob)
+    recorded.reset(seed=0)
+    recorded.action_space.seed(0)
+    while recorded.recorder.stored < segments:
+        recorded.step(recorded.action_space.sample())
+    label_with_teacher(root / "db", "score", 200)
+    return fit(
+        FitConfig(dbs=[root / "db"], name="taught", out=root, runs=root / "runs", bf16=False, **flags)
+    ).path
+
+
 @pytest.fixture(scope="module")
 def reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reward model fitted to 200 preferences between clips of a policy of chance."""
-    root = tmp_path_factory.mktemp("dot")
-    envs = PreferenceVectorEnv(vector(), db=root / "db", record_prob=0.2)
-    envs.reset(seed=0)
-    envs.action_space.seed(0)
-    while envs.recorder.stored < 150:
-        envs.step(envs.action_space.sample())
-    label_with_teacher(root / "db", "score", 200)
-    fitted = fit(
-        FitConfig(dbs=[root / "db"], name="dot", out=root, runs=root / "runs", frame_stride=5, bf16=False)
-    )
-    return fitted.path
+    return taught_by_chance(vector(), tmp_path_factory.mktemp("dot"), 150, 0.2, frame_stride=5)
 
 
 def mean_distance(act: Act) -> float:
@@ -185,17 +189,7 @@ def far_from_goal(act: Callable[[Any], np.ndarray]) -> float:
 def test_stable_baselines3_learns_dicts_and_continuous_actions_from_preferences(tmp_path: Path) -> None:
     """Over three seeds of everything: 0.36 to 0.72, where chance is 1.1."""
     draws = gymnasium.vector.SyncVectorEnv([lambda: Reach("rgb_array")] * ENVS)
-    envs = PreferenceVectorEnv(draws, db=tmp_path / "db", record_prob=0.5)
-    envs.reset(seed=0)
-    envs.action_space.seed(0)
-    while envs.recorder.stored < 120:
-        envs.step(envs.action_space.sample())
-    label_with_teacher(tmp_path / "db", "score", 200)
-    fitted = fit(
-        FitConfig(dbs=[tmp_path / "db"], name="reach", out=tmp_path, runs=tmp_path / "runs", bf16=False)
-    )
-
-    live = LiveReward(fitted.path)
+    live = LiveReward(taught_by_chance(draws, tmp_path, 120, 0.5))
     one = np.ones((2, 1), np.float32)
     vector = DummyVecEnv(
         [lambda: RescaleAction(PreferenceEnv(Reach("rgb_array"), reward=live), -one, one)] * ENVS
