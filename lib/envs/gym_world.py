@@ -116,16 +116,16 @@ class ActionForm:
                 f"{name} cannot serve: expected actions of 1 to {MAX_ACTIONS} numbers with a least and a "
                 f"largest value each, got {_brief(space)} from {space.low.min():g} to {space.high.max():g}"
             )
+        spans = space.high.astype(np.float64) - space.low
+        self._spans = np.where(spans > 0, spans, 1.0)
 
     def inside(self, actions: Any, num_envs: int) -> np.ndarray:
         """The environments' own actions, one or B of them, as int64 [B] from 0 or float32 [B, A] in −1 … 1."""
         if isinstance(self._space, spaces.Discrete):
             return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
         assert isinstance(self._space, spaces.Box)
-        low, high = self._space.low.astype(np.float64), self._space.high.astype(np.float64)
-        spans = np.where(high > low, high - low, 1.0)
         each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
-        shares = taken((each - low) / spans * 2 - 1, True)
+        shares = taken((each - self._space.low) / self._spans * 2 - 1, True)
         return shares.astype(np.float32).reshape(num_envs, self.count)
 
     def outside(self, actions: np.ndarray) -> np.ndarray:

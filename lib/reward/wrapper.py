@@ -235,10 +235,11 @@ class _Preferences:
         if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
             return None
         # The environments have not moved since, so these are the frames that the actions were chosen on.
-        actions, vectors = self._eye.actions(actions), self._eye.vectors(self._observations)
-        frames = _NO_FRAMES
+        actions, frames, vectors = self._eye.actions(actions), _NO_FRAMES, None
         if recording or self._judges_frames:
             frames = self._eye.frames(self._observations)
+        if recording or not self._judges_frames:
+            vectors = self._eye.vectors(self._observations)
         if self._tape is not None:
             self._tape.recorder.before(frames, actions, vectors)
         if not (self._predicted and self._judge is not None):
