@@ -1,20 +1,19 @@
 """Atari games as one vectorised emulator that hands out native colour frames."""
 
+import importlib
 from typing import Any
 
 import ale_py
 import gymnasium
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.envs.registration import EnvSpec
 
 from lib.cli import UserError
-from lib.envs.world import Step
+from lib.envs.world import TIME_LIMIT, Step
 
 FRAME_SKIP = 4
 """Emulator frames per step (one decision of the agent)."""
-
-TIME_LIMIT = 5000
-"""Steps after which a game is cut off (a truncation, not an end)."""
 
 FAIR_WEATHER = 750
 """Steps of Enduro before its weather changes. By the game's own clock, which no action moves, the sky grows lighter after
@@ -43,8 +42,8 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
     """The emulator settings behind an Atari id, or None when the id names no Atari game.
 
     Args:
-      env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like. Ids whose environment skips
-        frames at random or by itself (`Seaquest-v4`) are no Atari games in this project's sense.
+      env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like, also behind `module:`. Ids whose environment
+        skips frames at random or by itself (`Seaquest-v4`) are no Atari games in this project's sense.
 
     Returns:
       `{"game": "seaquest", "repeat_action_probability": 0.25, …}` as registered with Gymnasium.
@@ -52,16 +51,29 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
     Raises:
       UserError: an id of the Atari family in a form that is not supported.
     """
-    spec = gymnasium.registry.get(env_id)
+    spec, name = _registered(env_id), env_id.rpartition(":")[2]
     entry = "" if spec is None else str(spec.entry_point)
     if spec is None or "ale_py" not in entry:
         return None
-    if not ("NoFrameskip" in env_id or env_id.startswith("ALE/")) or spec.kwargs.get("obs_type") == "ram":
+    if not ("NoFrameskip" in name or name.startswith("ALE/")) or spec.kwargs.get("obs_type") == "ram":
         raise UserError(
             f"--env {env_id}: expected an Atari id with pixels whose frame skip is ours to set; "
             f"take e.g. SeaquestNoFrameskip-v4 or ALE/Seaquest-v5"
         )
     return dict(spec.kwargs)
+
+
+def _registered(env_id: str) -> EnvSpec | None:
+    """What `gymnasium.make` would find: modules are imported, and without a version the newest is taken."""
+    module, colon, name = env_id.rpartition(":")
+    try:
+        if colon:
+            importlib.import_module(module)
+    except (Exception, SystemExit):
+        return None  # nor can `gymnasium.make` import it, which `GymWorld` says
+    versions = [spec for spec in gymnasium.registry.values() if spec.id.rpartition("-v")[0] == name]
+    newest = max(versions, key=lambda spec: spec.version or 0, default=None)
+    return gymnasium.registry.get(name, newest)
 
 
 class AtariWorld:

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
 from lib.envs import control, moving_dot
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, Drawings, Step, taken
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, Drawings, Step, taken
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
@@ -25,6 +25,9 @@ Environment = gymnasium.Env[Any, Any]
 VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 _LEAST_SIDE, _LARGEST_SIDE = 16, 400  # pixels of a picture
+_LEAST_FRAME = 43  # pixels a side that a reward model of frames needs
+_LARGEST_FRAME = 4096  # as a segment can hold
+_AGENTS = "an environment of several agents has to be wrapped as a gymnasium.Env of one"
 
 
 def env_name(env: Environment | VectorEnvironment) -> str:
@@ -96,27 +99,39 @@ class ActionForm:
         name: what the environment is called.
 
     Raises:
-        UserError: actions are of another kind, or without bounds.
+        UserError: actions are of another kind, too many, or without bounds.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str) -> None:
         self._space = space
         self.continuous = isinstance(space, spaces.Box)
         if isinstance(space, spaces.Discrete):
-            self.count = int(space.n)
+            self.count, what = int(space.n), "actions"
+        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            self.count, what = math.prod(space.shape), "numbers an action"
+        else:
+            several = isinstance(space, spaces.Tuple | spaces.Dict)
+            raise UserError(
+                f"{name} cannot serve: expected one of n actions (Discrete) or floating-point numbers within bounds "
+                f"(Box), got {_brief(space)}; "
+                + (_AGENTS if several else "wrap it in a gymnasium.ActionWrapper that takes one of these")
+            )
+        if not 1 <= self.count <= MAX_ACTIONS:
+            raise UserError(
+                f"{name} cannot serve: expected 1 to {MAX_ACTIONS} {what}, got {self.count}; wrap it in a "
+                f"gymnasium.ActionWrapper that takes as many"
+            )
+        if not isinstance(space, spaces.Box):
             return
-        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            spans = self._high - self._low
+        if not np.isfinite(spans).all():
             raise UserError(
-                f"{name} cannot serve: expected one of n actions (Discrete) or numbers within bounds (Box), "
-                f"got {_brief(space)}"
+                f"{name} cannot serve: expected numbers with a least and a largest value each, a finite distance "
+                f"apart, got {_brief(space)} from {self._low.min():g} to {self._high.max():g}; wrap it in a "
+                f"gymnasium.ActionWrapper that bounds them"
             )
-        self.count = math.prod(space.shape)
-        if not np.isfinite([space.low, space.high]).all() or not 1 <= self.count <= MAX_ACTIONS:
-            raise UserError(
-                f"{name} cannot serve: expected actions of 1 to {MAX_ACTIONS} numbers with a least and a "
-                f"largest value each, got {_brief(space)} from {space.low.min():g} to {space.high.max():g}"
-            )
-        spans = space.high.astype(np.float64) - space.low
         self._spans = np.where(spans > 0, spans, 1.0)
 
     def inside(self, actions: Any, num_envs: int) -> np.ndarray:
@@ -125,7 +140,7 @@ class ActionForm:
             return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
         assert isinstance(self._space, spaces.Box)
         each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
-        shares = taken((each - self._space.low) / self._spans * 2 - 1, True)
+        shares = taken((each - self._low) / self._spans * 2 - 1, True)
         return shares.astype(np.float32).reshape(num_envs, self.count)
 
     def outside(self, actions: np.ndarray) -> np.ndarray:
@@ -133,9 +148,45 @@ class ActionForm:
         if isinstance(self._space, spaces.Discrete):
             return actions + int(self._space.start)
         assert isinstance(self._space, spaces.Box)
-        low, high = self._space.low, self._space.high
         shares = (taken(actions, True).reshape(-1, *self._space.shape) + 1) / 2
-        return np.asarray((low + shares * (high - low)).clip(low, high).astype(self._space.dtype))
+        each = (self._low + shares * self._spans).clip(self._low, self._high)
+        return np.asarray(each.astype(self._space.dtype))
+
+
+class _PictureCheck:
+    """Passes on what an environment gives for pictures if they are such, and all of one size.
+
+    Args:
+        source: what gives them.
+        name: what the environment is called.
+    """
+
+    def __init__(self, source: str, name: str) -> None:
+        self._source, self._name = source, name
+        self._shape: tuple[int, ...] | None = None  # of the first
+
+    def __call__(self, given: Any) -> np.ndarray:
+        """A picture as uint8 [H, W, 3].
+
+        Raises:
+            UserError: it is none, or of another size than the first.
+        """
+        try:
+            picture = np.asarray(given)
+        except ValueError:
+            picture, got = np.empty(0), f"a {type(given).__name__} of unequal parts"
+        else:
+            got = "None" if given is None else f"{picture.dtype} {list(picture.shape)}"
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
+            raise UserError(f"{self._source} of {self._name}: expected pictures, uint8 [H, W, 3], got {got}")
+        self._shape = self._shape or picture.shape
+        if picture.shape != self._shape:
+            first, now = (f"{height}×{width}" for height, width, _ in (self._shape, picture.shape))
+            raise UserError(
+                f"{self._source} of {self._name}: expected every picture to be of {first} pixels as the first was, "
+                f"got {now}; resize them to one size"
+            )
+        return picture
 
 
 class Eye:
@@ -151,33 +202,42 @@ class Eye:
         env: with discrete or bounded actions.
         frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
             it is a picture, else `env.render()`.
+        many: whether it has to be a vector.
 
     Raises:
-        UserError: the actions cannot serve; or there is no frame_fn, observations are no pictures and the environment
-            was not made with render_mode="rgb_array".
+        UserError: it is no environment of that kind, or its actions cannot serve.
     """
 
     def __init__(
-        self, env: Environment | VectorEnvironment, frame_fn: Callable[[Any], np.ndarray] | None
+        self,
+        env: Environment | VectorEnvironment,
+        frame_fn: Callable[[Any], np.ndarray] | None,
+        many: bool = False,
     ) -> None:
+        _check_kind(env, many)
         self.env_id = env_name(env)
         self._many: spaces.Space[Any] | None = None  # observations of all, where they come together
+        self.num_envs, single = 1, ""
         if isinstance(env, gymnasium.vector.VectorEnv):
-            self._space, actions, self.num_envs = (
-                env.single_observation_space,
-                env.single_action_space,
-                env.num_envs,
-            )
-            self._many = env.observation_space
-        else:
-            self._space, actions, self.num_envs = env.observation_space, env.action_space, 1
-        self.form = ActionForm(actions, self.env_id)
+            self._many, self.num_envs, single = env.observation_space, env.num_envs, "single_"
+        self._space = _space(env, f"{single}observation_space", self.env_id)
+        self.form = ActionForm(_space(env, f"{single}action_space", self.env_id), self.env_id)
         self.observation_size = vector_size(self._space)
         self._env, self._frame_fn, self._shown = env, frame_fn, to_picture(self._space)
-        if frame_fn is None and self._shown is None and env.render_mode != "rgb_array":
+        source = "the observation" if self._shown is not None else "render()"
+        self._check = _PictureCheck(source if frame_fn is None else "frame_fn", self.env_id)
+
+    def check_picture(self) -> None:
+        """Refuses an environment of which nothing can be shown.
+
+        Raises:
+            UserError: there is no frame_fn, observations are no pictures and the environment was not made with
+                render_mode="rgb_array".
+        """
+        if self._frame_fn is None and self._shown is None and self._env.render_mode != "rgb_array":
             raise UserError(
                 f"{self.env_id} shows no picture: its observation is {_brief(self._space)} and its render mode "
-                f"{env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
+                f"{self._env.render_mode}; make it with render_mode='rgb_array', or pass frame_fn"
             )
 
     def frames(self, observations: Any) -> np.ndarray:
@@ -187,26 +247,22 @@ class Eye:
             observations: the newest ones, as the environment gave them.
 
         Returns:
-            uint8 [B, H, W, 3]; valid until the next step.
+            uint8 [B, H, W, 3], see `larger`; valid until the next step.
 
         Raises:
-            UserError: it is no picture.
+            UserError: there is no picture, or it is of another size than the first.
         """
         if self._frame_fn is not None:
-            source = "frame_fn"
-            frames = np.stack([np.asarray(self._frame_fn(each)) for each in self._apart(observations)])
+            pictures: Any = [self._frame_fn(each) for each in self._apart(observations)]
         elif self._shown is not None:
-            source = "the observation"
             frames = self._shown(observations if self._many is not None else np.asarray(observations)[None])
+            self._check(frames[0])  # the others are in the same array
+            return larger(frames)
         else:
-            source, pictures = "render()", self._env.render()
-            frames = np.stack(pictures if self._many is not None else [np.asarray(pictures)])  # type: ignore[arg-type]
-        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
-            raise UserError(
-                f"{source} of {self.env_id}: expected pictures, uint8 [H, W, 3], "
-                f"got {frames.dtype} {list(frames.shape[1:])}"
-            )
-        return frames
+            self.check_picture()
+            pictures = self._env.render()
+            pictures = pictures if self._many is not None else [pictures]
+        return larger(np.stack([self._check(each) for each in pictures]))
 
     def vectors(self, observations: Any) -> np.ndarray | None:
         """What a policy sees now, float32 [B, D], a copy; None where that is a picture.
@@ -256,8 +312,9 @@ class GymWorld:
 
     The frame is the observation where that is a picture (`to_picture`), else what `render()` draws, when somebody looks
     at it. The policy sees the picture too where the observation is one, or is nothing that fits into a vector
-    (`vector_size`); else the flattened observation. `terminal` is the environment's own `terminated`; lives are not looked
-    at. Atari games are better served by `AtariWorld`, which skips frames and is faster.
+    (`vector_size`); else the flattened observation. Frames are of 43 to 400 pixels a side, as far as a whole factor
+    makes them so (`smaller`, `larger`). `terminal` is the environment's own `terminated`; lives are not looked
+    at. Where neither `gymnasium.register` nor the caller sets a limit, games are cut off after `TIME_LIMIT` steps. Atari games are better served by `AtariWorld`, which skips frames and is faster.
 
     Args:
         env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.
@@ -280,8 +337,9 @@ class GymWorld:
     ) -> None:
         _draw_into_memory()
         with _make(env_id, env_kwargs) as probe:
-            self._space = probe.observation_space
-            self._form = ActionForm(probe.action_space, env_name(probe))
+            name = env_name(probe)
+            self._space = _space(probe, "observation_space", name)
+            self._form = ActionForm(_space(probe, "action_space", name), name)
             self.num_actions, self.continuous = self._form.count, self._form.continuous
             self._picture = to_picture(self._space)
             modes = probe.metadata.get("render_modes", [])
@@ -292,12 +350,16 @@ class GymWorld:
                 )
             meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: range(self.num_actions))
             self.action_names = [str(name) for name in meanings()]
+            if probe.spec is None or probe.spec.max_episode_steps is None:
+                env_kwargs = {"max_episode_steps": TIME_LIMIT, **env_kwargs}
+        self._check = _PictureCheck("render()", env_id)
         if self._picture is None:
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
             with _make(env_id, env_kwargs) as probe:
-                height, width, _ = _drawn(env_id, probe).shape
+                first = self._drawing(_drawn(env_id, probe))
         else:
-            height, width, _ = self._picture(np.zeros(self._space.shape or (), np.uint8)).shape
+            first = larger(self._picture(np.zeros(self._space.shape or (), np.uint8)))
+        height, width, _ = first.shape
         self.frame_shape = (height, width, 3)
         self.env_id = env_id
         self.num_envs = num_envs
@@ -359,18 +421,22 @@ class GymWorld:
 
     def _frames(self, observations: Any) -> np.ndarray:
         if self._picture is not None:
-            return self._picture(observations)
+            return larger(self._picture(observations))
         envs = self._envs
         if isinstance(envs, gymnasium.vector.SyncVectorEnv):
             if self._drawings is not None:
                 self._drawings.over = True
             self._drawings = Drawings(
-                lambda env: smaller(np.asarray(envs.envs[env].render())), (self.num_envs, *self.frame_shape)
+                lambda env: self._drawing(envs.envs[env].render()), (self.num_envs, *self.frame_shape)
             )
             return cast(np.ndarray, self._drawings)
         pictures = envs.render()
         assert pictures is not None
-        return np.stack([smaller(np.asarray(picture)) for picture in pictures])
+        return np.stack([self._drawing(picture) for picture in pictures])
+
+    def _drawing(self, given: Any) -> np.ndarray:
+        """What `render()` gave as a frame."""
+        return larger(smaller(self._check(given)))
 
     def _vectors(self, observations: Any) -> np.ndarray | None:
         """float32 [B, D], a copy; None where the policy sees pictures."""
@@ -396,8 +462,10 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
             else "write module:Name-v0 for an id a module registers"
         )
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
-    except Exception as error:  # of Gymnasium, of a missing package, or of somebody else's environment
-        raise UserError(f"environment {env_id!r} cannot be made: {one_line(str(error))}") from error
+    except (Exception, SystemExit) as error:
+        # Of Gymnasium, of a missing package, or of somebody else's environment.
+        mend = f"; {_AGENTS}" if "inherit from the gymnasium.Env" in str(error) else ""
+        raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error
 
 
 def _draw_into_memory() -> None:
@@ -416,22 +484,59 @@ def smaller(picture: np.ndarray) -> np.ndarray:
     every = -(-max(height, width) // _LARGEST_SIDE)
     if every == 1:
         return picture
-    return np.asarray(cv2.resize(picture, (width // every, height // every), interpolation=cv2.INTER_AREA))
+    sides = (max(1, width // every), max(1, height // every))
+    return np.asarray(cv2.resize(picture, sides, interpolation=cv2.INTER_AREA))
 
 
-def _drawn(env_id: str, env: Environment) -> np.ndarray:
-    """The first picture that an environment draws."""
+def larger(pictures: np.ndarray) -> np.ndarray:
+    """Pictures, uint8 [..., H, W, 3], with both sides doubled, tripled, … where one is below 43 pixels.
+
+    Reward models of frames can do with no less. Lines that would have to grow beyond 4,096 pixels stay as they are.
+    """
+    height, width = pictures.shape[-3:-1]
+    times = -(-_LEAST_FRAME // min(height, width))
+    if times == 1 or times * max(height, width) > _LARGEST_FRAME:
+        return pictures
+    return pictures.repeat(times, -3).repeat(times, -2)
+
+
+def _drawn(env_id: str, env: Environment) -> Any:
+    """The first thing that an environment draws."""
     try:
         env.reset(seed=0)
-        picture = np.asarray(env.render())
-    except Exception as error:  # without a display, each library that draws fails in its own way
-        raise UserError(f"environment {env_id!r} cannot draw itself: {one_line(str(error))}") from error
-    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        return env.render()
+    except (Exception, SystemExit) as error:
+        # Without a display, each library that draws fails in its own way.
+        raise UserError(f"environment {env_id!r} cannot draw itself: {_reason(error)}") from error
+
+
+def _check_kind(env: Any, many: bool) -> None:
+    """Refuses what is no environment of Gymnasium, single or `many`."""
+    kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
+    if isinstance(env, kinds[many]):
+        return
+    mend = f"wrap those of another library's vector one by one; {_AGENTS}"
+    if isinstance(env, kinds):
+        mend = "take PreferenceEnv for it" if many else "take PreferenceVectorEnv for it"
+    expected = "gymnasium.vector.VectorEnv" if many else "gymnasium.Env"
+    raise UserError(f"expected a {expected}, got {type(env).__name__}; {mend}")
+
+
+def _space(env: Environment | VectorEnvironment, which: str, name: str) -> spaces.Space[Any]:
+    """An environment's space of observations or actions."""
+    space = getattr(env, which, None)
+    if not isinstance(space, spaces.Space):
         raise UserError(
-            f"{env_id} cannot serve: expected render() to give uint8 [H, W, 3], "
-            f"got {picture.dtype} {list(picture.shape)}"
+            f"{name} cannot serve: expected its {which} to be one of gymnasium.spaces, got {type(space).__name__}; "
+            f"set it in __init__"
         )
-    return smaller(picture)
+    return space
+
+
+def _reason(error: BaseException) -> str:
+    """What somebody else's code said when it failed."""
+    said = one_line(str(error)).rstrip(".")
+    return said if said and isinstance(error, Exception) else f"{type(error).__name__} {said}".strip()
 
 
 def _brief(space: spaces.Space[Any]) -> str:

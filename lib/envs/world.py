@@ -13,6 +13,8 @@ Actions = TypeVar("Actions", np.ndarray, "torch.Tensor")
 STEPS_PER_SECOND = 15
 """An Atari game's own pace: 60 emulator frames a second, 4 to a step."""
 
+TIME_LIMIT = 5000
+"""Steps after which a game is cut off (a truncation, not an end) where nothing else sets a limit."""
 
 MAX_ACTIONS = 1024
 MAX_OBSERVATION = 4096  # numbers that a policy sees; more are as good as a picture

@@ -25,10 +25,12 @@ class Tape:
         **recorder: further arguments of `SegmentRecorder`.
 
     Raises:
+        UserError: there is no picture to record.
         OSError: the DB cannot be created.
     """
 
     def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
+        eye.check_picture()
         self.recorder = SegmentRecorder(
             Path(db_path), eye.num_envs, eye.env_id, eye.form.count, first_env=env_index, **recorder
         )
@@ -109,13 +111,14 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         env_index: which of several environments this is; each needs its own.
         record_prob: probability that a step begins a segment, unless one is being recorded.
         frame_fn: from the newest observation to the frame, uint8 [H, W, 3]. None takes the observation where it is
-            an RGB picture, else `env.render()`.
+            a picture, else `env.render()`.
         seed: decides, together with `env_index`, which steps begin a segment.
         policy: checkpoint of the recording policy, for the sidecar.
         max_mb: size of the DB from which on nothing more is recorded.
 
     Raises:
-        UserError: the actions are neither discrete nor bounded, or there is no picture.
+        UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
+            no picture. From `step`: what should be a picture is none, or of another size than the first.
         OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
@@ -130,8 +133,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         policy: str = "",
         max_mb: float | None = None,
     ) -> None:
-        super().__init__(env)
         self._eye = Eye(env, frame_fn)
+        super().__init__(env)
         self._tape = Tape(
             self._eye, db_path, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
         )

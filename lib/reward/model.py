@@ -372,9 +372,7 @@ class RewardModel:
         if self.fits(frame_shape, num_actions, continuous, observation_size):
             return
         ours = _seen(self.frame_shape, self.observation_size)
-        theirs = _shape(frame_shape)
-        if self.input == "observation" and self.observation_size != observation_size:
-            theirs = _seen(frame_shape, observation_size)
+        theirs = _seen(frame_shape, observation_size) if self.input == "observation" else _shape(frame_shape)
         numbers = [
             f"{count} numbers an action" if many else f"{count}{noun}"
             for count, many, noun in (

@@ -139,8 +139,8 @@ class _Preferences:
         max_mb: float | None = None,
         true_reward_first: bool = False,
     ) -> None:
+        self._eye = Eye(env, frame_fn, many=isinstance(self, gymnasium.vector.VectorWrapper))
         super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
-        self._eye = Eye(env, frame_fn)
         self._live: LiveReward | _Given | None = None
         self._judge: _Judge | None = None
         self._judges_frames = True
@@ -156,6 +156,9 @@ class _Preferences:
             else:
                 judge = reward.rewards
                 self._judge = lambda frames, actions, _first, _vectors: judge(frames, actions)
+        model = None if self._live is None else self._live.model()
+        if self._judge is not None or (model is not None and model.observation_size is None):
+            self._eye.check_picture()
         self._predicted = reward is not None
         self._true_reward_first = true_reward_first
         self._adopted: RewardModel | None = None
@@ -278,8 +281,10 @@ class _Preferences:
         if model is None or model is self._adopted or model is self._refused:
             return
         eye = self._eye
-        shape = eye.frames(self._observations).shape[1:]
+        of_vectors = model.observation_size is not None and eye.observation_size is not None
         try:
+            # A model of vectors asks for no picture, which there may be none of.
+            shape = model.frame_shape if of_vectors else eye.frames(self._observations).shape[1:]
             model.check(
                 *((shape[0], shape[1], shape[2]), eye.form.count, self._live.path, eye.env_id),
                 continuous=eye.form.continuous,
@@ -327,7 +332,8 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
         reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
             share; or anything that judges frames and actions. None: the environment's own reward is paid.
         frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
-            observation where it is an RGB picture, else `env.render()`.
+            observation where it is a picture, else `env.render()`. Nobody looks at frames where nothing is recorded and
+            `reward` judges vectors.
         record_prob: probability that a step begins a segment, unless one is being recorded.
         env_index: which of several environments this is, or where those of a vector begin; each needs its own.
         seed: decides, together with `env_index`, which steps begin a segment.
@@ -336,8 +342,10 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
         true_reward_first: until there is a model, pay the environment's own reward rather than 0.
 
     Raises:
-        UserError: the actions are neither discrete nor bounded, there is no picture, or the checkpoint cannot be
-            used. From `reset` and `step`: the first model to come was fitted on other frames, observations or actions.
+        UserError: it is no environment of this kind, the actions are neither discrete nor bounded, a picture is needed
+            and there is none, or the checkpoint cannot be used. From `reset` and `step`: the first model to come was
+            fitted on other frames, observations or actions, or needs a picture; what should be one is none, or of
+            another size than the first.
         OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
@@ -413,8 +421,7 @@ class RewardModelWrapper(PreferenceEnv):
         frame_fn: as for `PreferenceEnv`.
 
     Raises:
-        UserError: the actions are neither discrete nor bounded, there is no picture, or the checkpoint is missing or
-            cannot be used.
+        UserError: as from `PreferenceEnv`, or the checkpoint is missing.
     """
 
     def __init__(

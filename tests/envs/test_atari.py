@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
-from lib.envs.atari import TIME_LIMIT, AtariWorld, atari_spec
+from lib.envs.atari import AtariWorld, atari_spec
 from lib.envs.make import make_world, probes
-from lib.envs.world import Step
+from lib.envs.world import TIME_LIMIT, Step
 
 SEAQUEST = "SeaquestNoFrameskip-v4"
 STEPS, ENVS = 800, 4
@@ -208,11 +208,23 @@ def test_reads_the_settings_off_the_registry() -> None:
     assert sticky is not None
     assert (spec["game"], spec["repeat_action_probability"]) == ("seaquest", 0.0)
     assert (sticky["game"], sticky["repeat_action_probability"]) == ("seaquest", 0.25)
+    assert atari_spec("ale_py:ALE/Seaquest-v5") == atari_spec("ALE/Seaquest") == sticky
+    assert atari_spec("SeaquestNoFrameskip") == spec
+    for no_game in ("nowhere.to.be.found:ALE/Seaquest-v5", ":ALE/Seaquest-v5", "ALE/Nowhere", ""):
+        assert atari_spec(no_game) is None
     assert atari_spec("MovingDot-v0") is None
     assert atari_spec("CartPole-v1") is None
 
 
-@pytest.mark.parametrize("env_id", ["Seaquest-v4", "Seaquest-v0"])
+def test_an_atari_game_is_one_however_it_is_named() -> None:
+    world = make_world("ale_py:ALE/Pong-v5", 2)
+    assert isinstance(world, AtariWorld)
+    assert world.action_names[0] == "NOOP"
+    assert world.reset(0).frames.shape == (2, 210, 160, 3)
+    world.close()
+
+
+@pytest.mark.parametrize("env_id", ["Seaquest-v4", "Seaquest-v0", "Seaquest", "ale_py:Seaquest-v4"])
 def test_refuses_ids_that_skip_frames_by_themselves(env_id: str) -> None:
     with pytest.raises(UserError, match=rf"--env {env_id}: expected .* take e\.g\. SeaquestNoFrameskip-v4"):
         make_world(env_id, 1)

@@ -1,5 +1,7 @@
 """Gymnasium environments as worlds: flags, seeds, frames by rendering, and what cannot serve."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -8,7 +10,9 @@ import pytest
 
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
+from lib.envs.make import make_world
 from lib.envs.moving_dot import best_score, distance_from_middle, dot_position, expert_action
+from lib.envs.world import TIME_LIMIT
 
 
 class Counter(gymnasium.Env[np.ndarray, np.int64]):
@@ -45,8 +49,39 @@ class Blind(Counter):
     metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012
 
 
+class Endless(Counter):
+    """Never ends, and draws what it is told to draw after as many steps."""
+
+    def __init__(
+        self, render_mode: str | None = None, drawn: tuple[Any, ...] = (np.ones((50, 60, 3), np.uint8),)
+    ) -> None:
+        super().__init__(render_mode)
+        self._drawn = drawn
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._count += 1
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return self._drawn[min(self._count, len(self._drawn) - 1)]
+
+
+class Spaceless(gymnasium.Env[Any, Any]):
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+
+def leave(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    sys.exit(3)
+
+
 gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**kwargs))
 gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
+gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
+gymnasium.register(
+    id="TestLimited-v0", entry_point=lambda **kwargs: Endless(**kwargs), max_episode_steps=TIME_LIMIT + 1
+)
+gymnasium.register(id="TestSpaceless-v0", entry_point=lambda **kwargs: Spaceless())
+gymnasium.register(id="TestLeaving-v0", entry_point=leave)
 
 
 def test_an_end_is_followed_by_a_step_whose_action_is_ignored() -> None:
@@ -112,7 +147,7 @@ def test_processes_play_the_same_games() -> None:
 
 def test_renders_where_observations_are_no_pictures() -> None:
     world = GymWorld("TestCounter-v0", 2)
-    assert world.frame_shape == (8, 6, 3)
+    assert world.frame_shape == (64, 48, 3)  # of drawings of 8×6
     assert world.num_actions == 2
     assert world.action_names == ["0", "1"]
     seen = [world.reset(seed=0)]
@@ -134,9 +169,14 @@ def test_renders_where_observations_are_no_pictures() -> None:
         (
             "TestCounter-v0",
             {"continuous": True},
-            r"TestCounter-v0 .*largest value each, got Box float32 \[3\] from -inf",
+            r"TestCounter-v0 .*largest value each, .*got Box float32 \[3\] from -inf",
         ),
-        ("TestCounter-v0", {"channels": 4}, r"TestCounter-v0 .*render\(\).*got uint8 \[8, 6, 4\]"),
+        ("TestCounter-v0", {"channels": 4}, r"render\(\) of TestCounter-v0: .*got uint8 \[8, 6, 4\]"),
+        ("TestEndless-v0", {"drawn": (None,)}, r"render\(\) of TestEndless-v0: expected pictures.* got None"),
+        ("TestEndless-v0", {"drawn": (np.zeros((0, 0, 3), np.uint8),)}, r"got uint8 \[0, 0, 3\]"),
+        ("TestEndless-v0", {"drawn": ([[1], [2, 3]],)}, r"got a list of unequal parts"),
+        ("TestSpaceless-v0", {}, r"expected its observation_space to be one of gymnasium\.spaces, got None"),
+        ("TestLeaving-v0", {}, r"'TestLeaving-v0' cannot be made: SystemExit 3"),
         ("TestBlind-v0", {}, r"TestBlind-v0 .*Box float32 \[1\].*\['human'\] without 'rgb_array'"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
         ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
@@ -149,3 +189,51 @@ def test_says_why_an_environment_cannot_serve(env_id: str, kwargs: dict[str, Any
     with pytest.raises(UserError, match=says) as caught:
         GymWorld(env_id, 2, **kwargs)
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_ends_the_program_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "that_leaves.py").write_text("raise SystemExit('bye')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="'that_leaves:Dot-v0' cannot be made: SystemExit bye"):
+        make_world("that_leaves:Dot-v0", 1)
+
+
+def lengths(env_id: str, steps: int, **kwargs: Any) -> list[int]:
+    """The steps at whose end a game was cut off."""
+    world = GymWorld(env_id, 1, **kwargs)
+    world.reset(0)
+    cut = []
+    for t in range(1, steps + 1):
+        world.send(np.zeros(1, int))
+        step = world.recv()
+        assert not step.terminal.any()
+        if step.truncated[0]:
+            cut.append(t)
+    world.close()
+    return cut
+
+
+def test_games_without_end_are_cut_off_where_nobody_else_sets_a_limit() -> None:
+    assert lengths("TestEndless-v0", 2 * TIME_LIMIT + 1) == [TIME_LIMIT, 2 * TIME_LIMIT + 1]
+    assert lengths("TestLimited-v0", TIME_LIMIT + 5) == [TIME_LIMIT + 1]
+    assert lengths("TestEndless-v0", 7, max_episode_steps=5) == [5]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        (
+            np.ones((51, 60, 3), np.uint8),
+            "expected every picture to be of 50×60 pixels as the first was, got 51×60",
+        ),
+        (None, r"expected pictures, uint8 \[H, W, 3\], got None"),
+    ],
+)
+def test_drawings_that_change_are_said(mode: Any, later: Any, says: str) -> None:
+    world = GymWorld("TestEndless-v0", 2, mode, drawn=(np.ones((50, 60, 3), np.uint8), later))
+    assert np.asarray(world.reset(0).frames).shape == (2, 50, 60, 3)
+    world.send(np.zeros(2, int))
+    with pytest.raises(UserError, match=rf"render\(\) of TestEndless-v0: {says}"):
+        np.asarray(world.recv().frames)
+    world.close()

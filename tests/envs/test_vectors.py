@@ -11,9 +11,11 @@ from gymnasium import spaces
 
 from lib.cli import UserError
 from lib.envs import control
-from lib.envs.gym_world import GymWorld, smaller, to_picture, vector_size
+from lib.envs.gym_world import ActionForm, GymWorld, larger, smaller, to_picture, vector_size
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
+from lib.envs.world import MAX_ACTIONS
+from lib.reward.model import conv_features
 from tests.envs.reach import HIGH, LOW, Reach
 
 CPU = torch.device("cpu")
@@ -157,6 +159,65 @@ def test_large_drawings_are_made_smaller() -> None:
     assert (smaller(picture)[:, :130] == 90).all()
     assert smaller(picture[:400, :400]) is not None
     assert smaller(picture[:400, :400]).shape == (400, 400, 3)
+    assert smaller(np.zeros((3, 1500, 3), np.uint8)).shape == (1, 375, 3)
+
+
+@pytest.mark.parametrize(
+    ("sides", "times"),
+    [((16, 16), 3), ((42, 30), 2), ((43, 43), 1), ((8, 6), 8), ((16, 400), 3), ((1, 375), 1)],
+)
+def test_small_pictures_are_made_larger(sides: tuple[int, int], times: int) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (2, *sides, 3)).astype(np.uint8)
+    grown = larger(pictures)
+    assert grown.shape == (2, sides[0] * times, sides[1] * times, 3)
+    assert np.array_equal(grown[:, ::times, ::times], pictures)
+    assert np.array_equal(grown[:, times - 1 :: times, times - 1 :: times], pictures)
+    if min(sides) > 1:
+        conv_features(grown.shape[1:])  # refuses what a reward model cannot be fitted on
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 3), (3, 20, 30)])
+def test_frames_of_small_pictures_are_fit_for_a_reward_model(shape: tuple[int, ...]) -> None:
+    world = GymWorld("TestPicture-v0", 2, shape=shape)
+    step = world.reset(0)
+    assert world.observation_size is None
+    assert step.frames.shape == (2, *world.frame_shape) == (2, 60, 90, 3)
+    assert (step.frames == 7).all()
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        (spaces.Discrete(MAX_ACTIONS + 1), "expected 1 to 1024 actions, got 1025"),
+        (spaces.Box(-1, 1, (MAX_ACTIONS + 1,)), "expected 1 to 1024 numbers an action, got 1025"),
+        (spaces.Box(-1, 1, (0,)), "expected 1 to 1024 numbers an action, got 0"),
+        (
+            spaces.Box(-1e308, 1e308, (2,), np.float64),
+            r"a finite distance apart, got .* from -1e\+308 to 1e\+308",
+        ),
+    ],
+)
+def test_actions_that_cannot_serve(space: spaces.Space[Any], says: str) -> None:
+    with pytest.raises(UserError, match=f"X cannot serve: .*{says}; wrap it"):
+        ActionForm(space, "X")
+
+
+def test_as_many_actions_as_there_may_be_serve() -> None:
+    assert ActionForm(spaces.Discrete(MAX_ACTIONS), "X").count == MAX_ACTIONS
+    assert ActionForm(spaces.Box(-1, 1, (MAX_ACTIONS // 2, 2)), "X").count == MAX_ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("bound", "dtype"), [(3e38, np.float32), (8e307, np.float64), (6e4, np.float16), (1, np.float32)]
+)
+def test_far_bounds_are_reached_and_returned_from(bound: float, dtype: Any) -> None:
+    space = spaces.Box(-bound, bound, (3,), dtype)
+    form, shares = ActionForm(space, "X"), np.array([[-1, 0, 1]], np.float32)
+    taken = form.outside(shares)
+    assert space.contains(taken[0])
+    assert taken[0].tolist() == [space.low[0], 0, space.high[0]]
+    np.testing.assert_allclose(form.inside(taken, 1), shares, atol=1e-6)
 
 
 class Odd(Reach):
@@ -172,6 +233,21 @@ class Odd(Reach):
         return {"at": np.array([np.nan, 0]), "goal": np.int64(0)}, 0.0, False, False, {}
 
 
+class Picture(gymnasium.Env[np.ndarray, np.int64]):
+    """Observes a small picture, all of it 7."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        return np.full(self._shape, 7, np.uint8), {}
+
+
 class Agents:
     """As PettingZoo's: no environment of Gymnasium."""
 
@@ -180,6 +256,7 @@ class Agents:
 
 
 gymnasium.register(id="TestOdd-v0", entry_point=Odd)
+gymnasium.register(id="TestPicture-v0", entry_point=lambda **kwargs: Picture(**kwargs))
 gymnasium.register(id="TestAgents-v0", entry_point=lambda **kwargs: Agents(**kwargs))  # type: ignore[arg-type]
 
 
@@ -189,16 +266,27 @@ gymnasium.register(id="TestAgents-v0", entry_point=lambda **kwargs: Agents(**kwa
         (
             "TestOdd-v0",
             {"actions": spaces.MultiDiscrete([2, 3])},
-            r"one of n actions \(Discrete\) or .*got MultiDiscrete",
+            r"one of n actions \(Discrete\) or .*got MultiDiscrete.*; wrap it in a gymnasium\.ActionWrapper",
         ),
-        ("TestOdd-v0", {"actions": spaces.Box(0, 9, (2,), np.int64)}, r"got Box int64 \[2\]"),
+        (
+            "TestOdd-v0",
+            {"actions": spaces.Box(0, 9, (2,), np.int64)},
+            r"floating-point numbers within bounds \(Box\), got Box int64 \[2\]",
+        ),
+        *(
+            ("TestOdd-v0", {"actions": several}, r"one of n actions .*got (Tuple|Dict)\(.*several agents")
+            for several in (
+                spaces.Tuple([spaces.Discrete(2)] * 2),
+                spaces.Dict({"one": spaces.Discrete(2)}),
+            )
+        ),
         (
             "TestOdd-v0",
             {"actions": spaces.Box(-1, np.inf, (2,))},
             r"least and a largest value .* from -1 to inf",
         ),
         ("TestOdd-v0", {"fails": True}, r"'TestOdd-v0' cannot be made: .*no such track"),
-        ("TestAgents-v0", {}, r"'TestAgents-v0' cannot be made: .*gymnasium.Env"),
+        ("TestAgents-v0", {}, r"'TestAgents-v0' cannot be made: .*gymnasium.Env.*; .*several agents"),
     ],
 )
 def test_says_why_an_environment_cannot_serve(env_id: str, kwargs: dict[str, Any], says: str) -> None:

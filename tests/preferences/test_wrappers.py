@@ -154,6 +154,21 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
     continuous.action_space = gymnasium.spaces.Box(-1, np.inf, (2,))  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"Lives cannot serve.*largest value.*Box float32 \[2\]"):
         EpisodeRecorderWrapper(continuous, tmp_path)
+    many: Any = gymnasium.vector.SyncVectorEnv([lambda: Lives(ends=60)])
+    with pytest.raises(
+        UserError, match=r"expected a gymnasium\.Env, got SyncVectorEnv; take PreferenceVectorEnv"
+    ):
+        EpisodeRecorderWrapper(many, tmp_path)
+
+
+def test_small_pictures_are_recorded_large_enough_for_a_reward_model(tmp_path: Path) -> None:
+    env = EpisodeRecorderWrapper(MovingDotEnv(size=21, dot=3, speed=3), tmp_path, record_prob=1)
+    frame, _ = env.reset(seed=0)
+    for _ in range(50):
+        env.step(np.int64(0))
+    recorded = SegmentDB(tmp_path).load("00/00000000.dat").frames
+    assert recorded.shape == (50, 63, 63, 3)
+    assert np.array_equal(recorded[0, 1::3, 1::3], frame)
 
 
 @pytest.fixture

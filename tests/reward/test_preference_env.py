@@ -469,6 +469,54 @@ def test_says_what_it_cannot_serve(tmp_path: Path) -> None:
         PreferenceVectorEnv(envs, db=tmp_path)
 
 
+class Agents:
+    """As PettingZoo's: no environment of Gymnasium."""
+
+
+@pytest.mark.parametrize(
+    ("make", "env", "says"),
+    [
+        (PreferenceEnv, Agents(), r"a gymnasium\.Env, got Agents; .*several agents"),
+        (PreferenceVectorEnv, Agents(), r"a gymnasium\.vector\.VectorEnv, got Agents; .*several agents"),
+        (PreferenceEnv, vector([7], AutoresetMode.NEXT_STEP), "got SyncVectorEnv; take PreferenceVectorEnv"),
+        (PreferenceVectorEnv, Counting(), r"got Counting; take PreferenceEnv"),
+        (PreferenceEnv, gymnasium.Env(), r"Env cannot serve: expected its observation_space .*got None"),
+    ],
+)
+def test_says_what_is_no_environment(make: Any, env: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        make(env, db=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        ([[1], [2, 3]], r"expected pictures, uint8 \[H, W, 3\], got a list of unequal parts"),
+        (np.zeros((0, 0, 3), np.uint8), r"got uint8 \[0, 0, 3\]"),
+        (None, "got None"),
+        (
+            np.zeros((45, 44, 3), np.uint8),
+            "every picture to be of 44×44 pixels as the first was, got 45×44; resize",
+        ),
+    ],
+)
+def test_pictures_that_change_are_said(many: bool, later: Any, says: str, tmp_path: Path) -> None:
+    inner = Counting(kind="vector", render_mode="rgb_array")
+    env: Any = (
+        PreferenceVectorEnv(gymnasium.vector.SyncVectorEnv([lambda: inner]), tmp_path, record_prob=1)
+        if many
+        else PreferenceEnv(inner, tmp_path, record_prob=1)
+    )
+    env.reset(seed=0)
+    action = np.array([2]) if many else 2
+    env.step(action)
+    inner.render = lambda: later  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=rf"render\(\) of Counting: .*{says}"):
+        env.step(action)
+
+
 def reach_model(path: Path, frame: bool = False) -> RewardModel:
     """Writes a reward model for `Reach`, of its vectors or of its pictures."""
     torch.manual_seed(3)
@@ -518,6 +566,47 @@ def test_a_model_of_vectors_asks_for_no_picture(tmp_path: Path) -> None:
     low = -np.ones((3, 2), np.float32)
     np.testing.assert_allclose(rewards, model.rewards(None, low, np.array(before)), rtol=1e-5)
     assert [inner.unwrapped.drawn for inner in envs.envs] == drawn  # type: ignore[attr-defined]
+
+
+def test_a_picture_is_needed_only_where_somebody_looks_at_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blind, no_picture, path = Reach(), "Reach.* shows no picture.*rgb_array", tmp_path / "m.dat"
+    PreferenceEnv(blind).reset(seed=0)
+    of_vectors = reach_model(path)
+    now = [0.0]
+    env = PreferenceEnv(blind, reward=LiveReward(path, every=10, clock=lambda: now[0]))
+    seen, _ = env.reset(seed=0)
+    _, reward, *_ = env.step(LOW.copy())
+    low = -np.ones((1, 2), np.float32)
+    assert reward == pytest.approx(float(of_vectors.rewards(None, low, flat(seen)[None])[0]), abs=1e-5)
+    with pytest.raises(UserError, match=no_picture):
+        PreferenceEnv(blind, db=tmp_path / "db", reward=of_vectors)
+
+    of_frames = reach_model(path, frame=True)
+    for reward_of_frames in (Reads(), of_frames, path):
+        with pytest.raises(UserError, match=no_picture):
+            PreferenceEnv(blind, reward=reward_of_frames)
+    now[0] = 11
+    env.step(LOW.copy())
+    assert env.using_reward_from_predictor
+    assert [record.getMessage().endswith("the model before it stays") for record in caplog.records] == [True]
+    assert "shows no picture" in caplog.text
+    path.unlink()
+    late = PreferenceEnv(blind, reward=LiveReward(path, every=0))
+    late.reset(seed=0)
+    reach_model(path, frame=True)
+    with pytest.raises(UserError, match=no_picture):
+        late.step(LOW.copy())
+
+
+def test_a_model_of_vectors_says_which_actions_it_lacks(tmp_path: Path) -> None:
+    network = RewardNet((9, 9, 3), 7, input="observation", observation_size=5)
+    env = RewardModelWrapper(Reach(), RewardModel([Member(network, 0, 1)], torch.device("cpu")))
+    with pytest.raises(
+        UserError, match=r"and 7 actions, but Reach.* has observations of 5 numbers and 2 numbers an action"
+    ):
+        env.reset(seed=0)
 
 
 @pytest.mark.parametrize("by_path", [True, False])
