@@ -15,6 +15,7 @@ from lib.cli import UserError
 from lib.envs.world import World
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.schedule import (
+    LEAST_LABELS,
     LabelCount,
     LabelPlan,
     ProgressWriter,
@@ -112,7 +113,8 @@ class Online:
         self._before = 0  # segments
         if config.db_path is not None:
             self._writer, self._count = ProgressWriter(config.db_path), LabelCount(config.db_path)
-            self._before = len(SegmentDB(config.db_path).names)
+            stored = 0 if recorder is None else recorder.stored  # of a run that goes on
+            self._before = max(0, len(SegmentDB(config.db_path).names) - stored)
         self._problem = ""
 
     def open(self, steps: int, play: Callable[[], object]) -> None:
@@ -125,10 +127,17 @@ class Online:
         Raises:
           Stopped: from `play`.
           OSError: from `play`, or progress.json could not be written.
+          UserError: the labels of the opening are too few to fit a model on.
         """
         if self.take(steps):
             return
-        recorder, wanted = self._recorder, _SEGMENTS_PER_LABEL * self._plan.opening
+        recorder, due = self._recorder, labels_due(self._plan, 0)
+        if recorder is not None and due < LEAST_LABELS:
+            raise UserError(
+                f"--opening-labels {due}: expected at least {LEAST_LABELS}, as {self.live.path} holds no reward model yet "
+                "and none is fitted on fewer"
+            )
+        wanted = _SEGMENTS_PER_LABEL * due
         self._progress.line(
             f"no reward model in {self.live.path} yet: waiting for one"
             + (f", and recording {wanted} clips to fit it on" if recorder else "")
@@ -145,9 +154,7 @@ class Online:
                 self._say(steps, "waiting")
                 time.sleep(_POLL_SECONDS)
             if self._count is not None:
-                self._progress.update(
-                    f"opening: {clips} clips, {self._count.read()} of {self._plan.opening} labels"
-                )
+                self._progress.update(f"opening: {clips} clips, {self._count.read()} of {due} labels")
         if recorder is not None:
             recorder.record_prob = usual
 

@@ -23,6 +23,8 @@ PROGRESS = "progress.json"
 """Name of the file in a DB."""
 SCHEDULES = ("constant", "paper")
 """How the labels after the opening are spread over the training, as --label-schedule names it."""
+LEAST_LABELS = 10
+"""With fewer no reward model is fitted."""
 PHASES = ("opening", "waiting", "training", "over")
 """What the training is at: it records the first clips; it waits for labels or a model; it learns; it has ended."""
 

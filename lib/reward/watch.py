@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
-from lib.preferences.schedule import LabelCount, ProgressReader
+from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData, SegmentStore, grown_split, load_preferences, split_by_segment
 from lib.reward.fit import Fitted, check_writable, fit_model
@@ -34,7 +34,6 @@ from lib.runs import (
     write_config,
 )
 
-_LEAST_LABELS = 10
 _POLL_SECONDS = 0.5
 
 
@@ -43,7 +42,7 @@ class _Published:
     """What the next refit knows of the model before it."""
 
     version: int = 0  # 0: there is none
-    labels: int = 0  # that it was fitted on
+    labels: int = 0  # that there were, whether or not it could be fitted on all of them
     members: Sequence[Member] = ()
     trained: frozenset[tuple[str, str]] = frozenset()  # segments it was fitted to: DB and name
     held: frozenset[tuple[str, str]] = frozenset()  # segments it was judged by
@@ -76,12 +75,12 @@ class _Stopper:
             raise _Abandoned
 
 
-def labels_wanted(version: int, fitted_on: int, refit_every: int, opening: int | None) -> int:
+def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:
     """How many labels there have to be for the next fit.
 
     Args:
       version: of the model that there is; 0 for none.
-      fitted_on: labels that it was fitted on.
+      before: labels that there were when it was fitted.
       refit_every: new labels for each refit.
       opening: labels that the training's opening asks for; None where no training says so.
 
@@ -89,8 +88,8 @@ def labels_wanted(version: int, fitted_on: int, refit_every: int, opening: int |
       For the first fit those of the opening, or as many as a refit wants; ten at the least.
     """
     if version:
-        return fitted_on + refit_every
-    return max(_LEAST_LABELS, refit_every if opening is None else opening)
+        return before + refit_every
+    return max(LEAST_LABELS, refit_every if opening is None else opening)
 
 
 def watch(config: FitConfig) -> None:
@@ -128,7 +127,7 @@ def watch(config: FitConfig) -> None:
         tried = 0  # labels of the last attempt that came to nothing
         while not interrupt.asked:
             labels = sum(count.read() for count in counts)
-            openings = [found.plan.opening for training in trainings if (found := training.read())]
+            openings = [labels_due(found.plan, 0) for training in trainings if (found := training.read())]
             wanted = labels_wanted(
                 before.version, before.labels, config.refit_every, sum(openings) if openings else None
             )
@@ -139,7 +138,7 @@ def watch(config: FitConfig) -> None:
                 time.sleep(_POLL_SECONDS)
                 continue
             try:
-                before, tried = _refit(config, before, device, charts, progress, interrupt), 0
+                before, tried = _refit(config, before, labels, device, charts, progress, interrupt), 0
             except _Abandoned:
                 progress.line("the fit under way is dropped")
             except (OSError, UserError) as error:
@@ -166,7 +165,7 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
             raise UserError(f"{path}: a model that --watch did not make")
         return _Published(
             content["version"],
-            int(content["parents"]["labels"]),
+            int(refit.get("labels", content["parents"]["labels"])),
             load_reward_model(path).members,
             *(frozenset((str(db), str(name)) for db, name in refit[side]) for side in ("trained", "held")),
         )
@@ -178,12 +177,13 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
 def _refit(
     config: FitConfig,
     before: _Published,
+    labels: int,
     device: torch.device,
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
 ) -> _Published:
-    """Fits a model to all labels that there are now and publishes it.
+    """Fits a model to all labels that there are now, of `labels` those that can be fitted on, and publishes it.
 
     Raises:
       UserError, OSError: it came to nothing.
@@ -196,7 +196,7 @@ def _refit(
     for problem in data.problems:
         progress.line(f"left out: {problem}")
     names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
-    train, test = _split(config, data, before, names)
+    train, test = _split(config, data, before, names, progress)
     version = before.version + 1
     progress.line(
         f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
@@ -224,7 +224,8 @@ def _refit(
             (before.held, _ends(data, test)),
         )
     )
-    _publish(config, data, fitted, version, trained, held_names)
+    refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held_names)}
+    _publish(config, data, fitted, version, refit)
     best = fitted.best
     charts.scalars(
         {"labels": len(data.pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
@@ -234,7 +235,7 @@ def _refit(
         f"version {version}: held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
         f"loss {best.loss:.3f}; saved {config.out / f'reward-{config.name}.dat'}"
     )
-    return _Published(version, len(data.pairs), fitted.model.members, trained, held_names)
+    return _Published(version, labels, fitted.model.members, trained, held_names)
 
 
 def _ends(data: PreferenceData, positions: np.ndarray) -> np.ndarray:
@@ -243,12 +244,20 @@ def _ends(data: PreferenceData, positions: np.ndarray) -> np.ndarray:
 
 
 def _split(
-    config: FitConfig, data: PreferenceData, before: _Published, names: list[tuple[str, str]]
+    config: FitConfig,
+    data: PreferenceData,
+    before: _Published,
+    names: list[tuple[str, str]],
+    progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out pairs; segments stay on the side on which they once were."""
-    if not before.version:
-        return split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
     assert data.at_random is not None
+    if not before.version:
+        eligible = data.at_random
+        if not eligible.any():  # the first labels are few, and training waits for a model of them
+            progress.line("none of the pairs was drawn at random: judging by some that were chosen")
+            eligible = np.ones(len(data.pairs), bool)
+        return split_by_segment(data.pairs, config.held_out, config.seed, eligible, data.db_of)
     sides = (np.array([name in side for name in names], bool) for side in (before.trained, before.held))
     return grown_split(data.pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
 
@@ -258,8 +267,7 @@ def _publish(
     data: PreferenceData,
     fitted: Fitted,
     version: int,
-    trained: frozenset[tuple[str, str]],
-    held_names: frozenset[tuple[str, str]],
+    refit: dict[str, Any],
 ) -> None:
     """Puts a model in the place of the one before.
 
@@ -272,5 +280,5 @@ def _publish(
         dataclasses.asdict(config),
         {"dbs": data.parents, "labels": len(data.pairs)},
         {**fitted.best.figures(), "members": [member.figures() for member in fitted.judged]},
-        {"version": version, "refit": {"trained": sorted(trained), "held": sorted(held_names)}},
+        {"version": version, "refit": refit},
     )

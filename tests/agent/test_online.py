@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,11 +29,15 @@ from lib.runs import Charts
 CPU = torch.device("cpu")
 
 
-def publish(path: Path, version: int, paid: float = 0.0, shape: tuple[int, int, int] = (84, 84, 3)) -> None:
-    """A reward model that pays the same for everything, as `03_reward_train.py --watch` would publish it."""
+def constant(paid: float, shape: tuple[int, int, int] = (84, 84, 3)) -> Member:
     network = RewardNet(shape, 5)
     torch.nn.init.zeros_(network.out[-1].weight)  # type: ignore[arg-type]
-    model = RewardModel([Member(network, -paid, 1.0)], CPU)
+    return Member(network, -paid, 1.0)
+
+
+def publish(path: Path, version: int, paid: float = 0.0, shape: tuple[int, int, int] = (84, 84, 3)) -> None:
+    """A reward model that pays the same for everything, as `03_reward_train.py --watch` would publish it."""
+    model = RewardModel([constant(paid, shape)], CPU)
     save_reward_model(path, model, {}, {"labels": 10 * version}, {}, {"version": version})
 
 
@@ -77,6 +83,15 @@ def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: W
     live.path.unlink()
     assert not live.refresh()
     assert paid(live) == 3.0
+
+
+def test_an_ensemble_pays_by_the_pessimism_of_the_run(tmp_path: Path, world: World) -> None:
+    """Its members say 2 and 4: 3, and 1 off it; over the segments of its fit they were ½ off."""
+    live = NewestReward(dot(tmp_path, pessimism=4.0), world, CPU, False)
+    model = RewardModel([constant(2.0), constant(4.0)], CPU, disagreement=0.5)
+    save_reward_model(live.path, model, {}, {}, {})
+    assert live.refresh()
+    assert paid(live) == 3 - 4 * (1 - 0.5)
 
 
 def half(path: Path) -> None:
@@ -216,7 +231,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(online, "_OPENING_PROB", 0.5)
-    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10)
+    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
     assert config.reward is not None
     path = config.reward
     phases: list[tuple[str, int, int]] = []
@@ -239,13 +254,50 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     thread.start()
     train(config)
     thread.join()
-    assert phases == [("waiting", 0, 4)]
-    assert 8 <= len(SegmentDB(tmp_path / "db").names) <= 10  # two for each label of the opening; then no more
+    assert phases == [("waiting", 0, 10)]
+    assert (
+        20 <= len(SegmentDB(tmp_path / "db").names) <= 22
+    )  # two for each label of the opening; then no more
     said = capsys.readouterr().out
-    assert f"no reward model in {path} yet: waiting for one, and recording 8 clips" in said
+    assert f"no reward model in {path} yet: waiting for one, and recording 20 clips" in said
     assert "not taken, waiting for another" in said
     assert "0 steps: took reward model 1" in said
     assert "10 steps: score" in said
+
+
+def test_an_opening_that_was_cut_goes_on_with_the_clips_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(online, "_OPENING_PROB", 0.5)
+    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
+    assert config.reward is not None
+
+    def later(clips: int) -> threading.Thread:
+        def cut() -> None:
+            until(lambda: len(list((tmp_path / "db").glob("*/*.dat"))) >= clips)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=cut, daemon=True)
+        thread.start()
+        return thread
+
+    thread = later(4)
+    train(config)
+    thread.join()
+    before = len(SegmentDB(tmp_path / "db").names)
+    assert 4 <= before < 20
+    (run,) = (tmp_path / "runs").iterdir()
+    thread = later(20)  # not fewer: those that there were count once
+    train(dataclasses.replace(config, resume=run))
+    thread.join()
+    assert 20 <= len(SegmentDB(tmp_path / "db").names) <= 22
+
+
+def test_an_opening_too_small_for_any_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--opening-labels 4: expected at least 10"):
+        train(dot(tmp_path, db_path=tmp_path / "db"))
+    with pytest.raises(UserError, match="--opening-labels 8: expected at least 10"):
+        train(dot(tmp_path, db_path=tmp_path / "db", labels=8, opening_labels=500))
 
 
 def test_training_waits_for_labels_where_it_is_told_to(

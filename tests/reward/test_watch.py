@@ -1,5 +1,6 @@
 """Refits while labels come in: when, from what, judged by what, and what a kill or a broken file costs."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -202,6 +203,49 @@ def test_a_fit_that_comes_to_nothing_costs_itself_only(
     assert "no new model: 12 labels are too few to fit on some and judge by others" in said
     assert "trying again at 22 labels" in said
     assert published(tmp_path)["version"] >= 1
+
+
+def test_labels_that_are_not_fitted_on_bring_no_refit(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of them are somebody else's: what counts is how many came, at the fit as after a new start."""
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    for number, label in enumerate(LabelLog(grey / "labels.json").read()[:60]):
+        add_labels(db, [(label.sample1, label.sample2, label.label)], annotator=("ada", "bob")[number % 2])
+    idle = [lambda: None] * 3
+    drive(monkeypatch, *idle)
+    watch.watch(config(tmp_path, only=["ada"]))
+    drive(monkeypatch, *idle)
+    watch.watch(config(tmp_path, only=["ada"]))
+    assert published(tmp_path)["version"] == 1
+    assert published(tmp_path)["parents"]["labels"] <= 30
+
+
+def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    for label in LabelLog(grey / "labels.json").read()[:20]:
+        LabelLog(db / "labels.json").append(dataclasses.replace(label, strategy="recent"))
+    drive(monkeypatch)
+    watch.watch(config(tmp_path))
+    assert (
+        "none of the pairs was drawn at random: judging by some that were chosen" in capsys.readouterr().out
+    )
+    assert published(tmp_path)["version"] == 1
+
+
+def test_an_opening_never_asks_for_more_than_all_labels(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    ProgressWriter(db).write(TrainingProgress(LabelPlan(100, budget=20, opening=500), 0, "opening"))
+    drive(monkeypatch, more(db, grey, 20))
+    watch.watch(config(tmp_path))
+    assert published(tmp_path)["version"] == 1
 
 
 def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
