@@ -97,9 +97,10 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
         append, save_segment, save_state = LabelLog.append, segments.save_segment, runs.save_state
         evaluate = vars(trainer)["evaluate"]
 
-        def append_and_tell(self: LabelLog, label: Any) -> None:
-            append(self, label)
+        def append_and_tell(self: LabelLog, label: Any, *further: Any) -> bool:
+            written = append(self, label, *further)
             os.write(told, f"{label.sample1} {label.sample2}\n".encode())
+            return written
 
         def save_and_tell(path: Path, segment: Any) -> int:
             size = save_segment(path, segment)

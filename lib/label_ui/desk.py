@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -191,12 +192,11 @@ class Desk:
                 return reply("duplicate")
             if vote.db != self.id:
                 return reply("dropped", "it belongs to another database")
+            gone = "one of its segments is no longer in the database"
             if offer.sample1 == offer.sample2 or not all(
-                # The names are a second old at most; a training that keeps its DB small may have dropped one since.
-                _holds(names, name) and (self.root / name).exists()
-                for name in (offer.sample1, offer.sample2)
+                _holds(names, name) for name in (offer.sample1, offer.sample2)
             ):
-                return reply("dropped", "one of its segments is no longer in the database")
+                return reply("dropped", gone)
             lease = self._leases.find(offer.id)
             if lease is not None:
                 asked = self._offer(lease.id, lease.query, lease.left)
@@ -207,7 +207,7 @@ class Desk:
             again = offer.repeat or vote.change or offer.strategy == RECHECK
             if before is not None and not again:
                 return reply("dropped", "you have already answered this pair, perhaps in another tab")
-            self._write(
+            written = self._write(
                 Label(
                     sample1=offer.sample1,
                     sample2=offer.sample2,
@@ -220,8 +220,12 @@ class Desk:
                     strategy=offer.strategy,
                     repeat=offer.repeat and before is not None,
                     id=offer.id,
-                )
+                ),
+                # The names are a second old at most; a training that keeps its DB small may have dropped one since.
+                partial(self._db.holds, (offer.sample1, offer.sample2)),
             )
+            if not written:
+                return reply("dropped", gone)
             self._leases.release(offer.id)
             return reply("saved")
 
@@ -463,15 +467,17 @@ class Desk:
             self._read_as = read_as
         return self._db.names
 
-    def _write(self, label: Label) -> None:
+    def _write(self, label: Label, present: Callable[[], bool] = lambda: True) -> bool:
+        """Puts a label on disk, unless its segments are not present."""
         try:
-            self._log.append(label)
+            written = self._log.append(label, present)
         except OSError as error:
             reason = error.strerror or str(error)
             raise NotSaved(
                 f"{self._log.path} could not be written ({reason}); free space or mend it"
             ) from error
         self._sync()
+        return written
 
     def _opinion(self) -> Opinion:
         if self.opinion is None:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -125,10 +125,17 @@ class LabelLog:
         self._labels: list[Label] = []
         self._wrong_lines: list[str] = []
 
-    def append(self, label: Label) -> None:
-        """Put a label on disk; it is there for good when this returns, and not at all if it raises.
+    def append(self, label: Label, present: Callable[[], bool] = lambda: True) -> bool:
+        """Put a label on disk; it is there for good when this returns True, and not at all if it raises.
 
         Which commit of the code wrote it is put beside it.
+
+        Args:
+            label: What was said.
+            present: Whether its segments are still there; asked when none can be dropped any more (`settled`).
+
+        Returns:
+            False when they were not.
 
         Raises:
             ValueError: a field has a wrong type or value.
@@ -146,6 +153,8 @@ class LabelLog:
         fd = self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+            if not present():
+                return False
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 line = b"\n" + line  # whoever wrote last was cut off; its torn line must not swallow this one
@@ -162,6 +171,7 @@ class LabelLog:
                 raise
         finally:
             os.close(fd)
+        return True
 
     def read(self) -> list[Label]:
         """All lines in order, cancelled and repeated ones too; see `current`.

@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -776,6 +776,10 @@ class SegmentDB:
             raise UserError(
                 f"{root}: no such folder; expected a segment database, recorded with 01_a2c.py --db-path"
             )
+
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all these segments are there at this moment, whatever the last look found."""
+        return all((self.root / name).exists() for name in names)
 
     def refresh(self) -> int:
         """Look for new segments; a folder is read again only if it has changed since.

@@ -370,8 +370,7 @@ class SimulatedLabeller:
                 break
             for query in proposed:
                 taken.add(query.pair)
-                # A training that keeps its DB small may have dropped one since.
-                if not all(self._readable(name) and (db.root / name).exists() for name in query.pair):
+                if not all(self._readable(name) for name in query.pair):
                     continue
                 value1, value2 = self._values[query.sample1], self._values[query.sample2]
                 said = self._teacher.answer(value1, value2, rng, mean)
@@ -385,7 +384,8 @@ class SimulatedLabeller:
                     strategy=query.strategy,
                 )
                 try:
-                    self._log.append(label)
+                    if not self._log.append(label, partial(db.holds, query.pair)):
+                        continue
                 except OSError as error:
                     raise UserError(
                         f"{self._log.path}: could not be written ({error.strerror or error}) after {written} labels, which "

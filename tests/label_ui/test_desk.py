@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -388,7 +389,7 @@ def test_a_vote_that_cannot_be_written_is_refused_and_counts_when_sent_again(
     user = User(desk)
     offer = user.take()
 
-    def full(label: Label) -> None:
+    def full(label: Label, present: Callable[[], bool]) -> bool:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as broken:

@@ -437,3 +437,17 @@ def test_a_teachers_parameters_are_kept(log: LabelLog) -> None:
 def test_parameters_are_numbers_by_name(log: LabelLog, parameters: Any) -> None:
     with pytest.raises(ValueError, match="parameters must be numbers by name"):
         log.append(Label("a", "b", 1, teacher="noisy", parameters=parameters))
+
+
+def test_a_label_whose_segments_are_gone_is_not_written(tmp_path: Path) -> None:
+    """They are looked for when whoever drops segments has to wait."""
+    log = LabelLog(tmp_path / "labels.json")
+
+    def gone() -> bool:
+        with open(log.path) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+
+    assert not log.append(Label("00/1.dat", "00/2.dat", 1), gone)
+    assert log.append(Label("00/3.dat", "00/4.dat", 2), lambda: True)
+    assert [label.sample1 for label in log.read()] == ["00/3.dat"]
