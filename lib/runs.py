@@ -460,9 +460,9 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """Turns Ctrl-C and SIGTERM into a flag, so that work in progress ends between two of its steps.
+    """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work in progress ends between two of its steps.
 
-    Asked a second time, it raises KeyboardInterrupt at once.
+    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing.
 
     Attributes:
         asked: Whether the end was asked for.
@@ -470,7 +470,10 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self.asked = False
-        self._handlers = {sig: signal.signal(sig, self._ask) for sig in (signal.SIGINT, signal.SIGTERM)}
+        asking = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            asking.append(signal.SIGHUP)
+        self._handlers = {sig: signal.signal(sig, self._ask) for sig in asking}
         return self
 
     def _ask(self, *_: object) -> None:

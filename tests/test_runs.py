@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pickle
+import signal
 import subprocess
 import time
 import zipfile
@@ -671,3 +672,23 @@ def test_mean_interval_of_few_values() -> None:
 def test_a_mean_is_printed_with_its_interval_where_there_is_one() -> None:
     assert runs.format_mean([1.0, 3.0], 2) == "2.00 ± 12.71"
     assert runs.format_mean([540.0]) == "540.0"
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
+    with runs.Interrupt() as interrupt:
+        os.kill(os.getpid(), sig)
+        assert interrupt.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), sig)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with runs.Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupt.asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
