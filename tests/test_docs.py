@@ -1,13 +1,57 @@
-"""The program that docs/wrapper.md is made of."""
+"""Commands and programs in README.md and docs/."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import demo
+import online
+from lib import cli
+from lib.envs.atari import atari_spec
+from tests.experiments.paper import CONFIGS
+
 ROOT = Path(__file__).parents[1]
+SCRIPTS = CONFIGS | {"demo.py": demo.DemoConfig}
+
+
+def commands() -> list[list[str]]:
+    """Command lines of the stages in all fenced blocks, word by word."""
+    found = []
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in re.sub(r"\\\n", " ", block).splitlines():
+                script = line.split(" ")[0].removeprefix("./")
+                if line.startswith("./") and script in SCRIPTS:
+                    found.append([script, *shlex.split(line, comments=True)[1:]])
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_can_be_read_by_its_script(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, *flags = words
+    if script == "02_label_ui.py":  # it wants its DB to be there
+        (tmp_path / flags[flags.index("-d") + 1]).mkdir(parents=True)
+    config = cli.parse(SCRIPTS[script], flags)
+    env = getattr(config, "env", None)
+    if env is not None and ("NoFrameskip" in env or env.startswith("ALE/")):
+        assert atari_spec(env)
+    if isinstance(config, online.OnlineConfig):
+        (tmp_path / config.out / "db").mkdir(parents=True)
+        for door, *given in online.commands(config).values():
+            cli.parse(CONFIGS[door], given)
+
+
+def test_what_is_said_to_be_there_is_there() -> None:
+    at_once = [set(words) for words in commands() if words[0] == "online.py"]
+    assert any({"--people", "SeaquestNoFrameskip-v4"} <= words for words in at_once)
+    assert any({"cuda", "PongNoFrameskip-v4"} <= words for words in at_once)
 
 
 @pytest.mark.slow

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import online
 from lib.preferences.labels import LabelLog
+from lib.runs import save_checkpoint
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -169,3 +171,17 @@ def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:
     assert "reward | 03_reward_train.py: error:" in said
     assert "reward ended with status 2" in said
     assert alive(tmp_path) == []
+
+
+@pytest.mark.parametrize(("score", "status"), [(97.0, 0), (94.0, 0), (60.0, 1)])
+def test_what_was_learnt_is_held_against_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], score: float, status: int
+) -> None:
+    """The best is 97.35 and chance 50; nine tenths of the way are asked for."""
+    latest = tmp_path / "latest.dat"
+    evaluation = {"scores": [score - 0.5, score + 0.5]}
+    save_checkpoint(latest, "policy", {"state_dict": {}, "evaluation": evaluation}, {}, {})
+    assert online._check_dot(online.OnlineConfig(out=tmp_path), latest, 100.0) == status
+    said = capsys.readouterr()
+    assert f"{(score - 50) / 47.35:.0%} of the way from chance (50) to the best" in said.out
+    assert ("expected at least 90%" in said.err) == bool(status)
