@@ -104,8 +104,8 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         f"{format_duration(seconds)} in all. Now with your own labels:\n"
         f"  make label DB={out}/db\n"
         f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db\n"
-        f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --lr 3e-4 "
-        f"--steps {config.v1_steps} --save {out}/mine"
+        f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --algo ppo "
+        f"--lr 1e-4 --kl 1 --critic-warmup 10 --steps {config.v1_steps} --save {out}/mine"
     )
 
 
