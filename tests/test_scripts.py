@@ -103,7 +103,8 @@ def test_training_keeps_checkpoints(wheel: Wheel) -> None:
     assert (latest["kind"], latest["steps"], latest["num_actions"]) == ("policy", 2000, 18)
     assert latest["config"]["env"] == "SeaquestNoFrameskip-v4"
     assert latest["config"]["seed"] == 1
-    assert set(latest["evaluation"]) >= {"scores", "steps", "depth", "midwater"}
+    measured = {"scores", "steps", "depth", "midwater", "surface", "refuels", "rescues"}
+    assert set(latest["evaluation"]) >= measured
     assert latest["state_dict"]["policy.2.weight"].shape == (18, 512)
     best = torch.load(folder / "best.dat", weights_only=True)
     assert best["evaluation"]["scores"] >= latest["evaluation"]["scores"]

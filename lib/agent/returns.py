@@ -123,7 +123,11 @@ def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
 
     Returns:
       float `[..., K]`.
+
+    Raises:
+      ValueError: a group of one.
     """
+    _check_groups(returns)
     others = returns.shape[-1] - 1
     return returns - (returns.sum(-1, keepdim=True) - returns) / others
 
@@ -139,8 +143,19 @@ def group_normalised(returns: torch.Tensor) -> torch.Tensor:
 
     Returns:
       float `[..., K]`.
+
+    Raises:
+      ValueError: a group of one.
     """
+    _check_groups(returns)
+    # Less the first, equal returns are exactly 0, and so is their mean; an ulp of a large one would outweigh the 1e-9.
+    returns = returns - returns[..., :1]
     return (returns - returns.mean(-1, keepdim=True)) / (returns.std(-1, keepdim=True) + 1e-9)
+
+
+def _check_groups(returns: torch.Tensor) -> None:
+    if returns.shape[-1] < 2:
+        raise ValueError(f"expected at least 2 returns in a group, got {returns.shape[-1]}")
 
 
 def normalised(advantages: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

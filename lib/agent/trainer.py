@@ -22,7 +22,7 @@ from lib.agent.network import Normaliser, PolicyNet
 from lib.agent.online import NewestReward, Online
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
-from lib.agent.watch import CHARTED, Reading, Watch, best_before, changes, drifting
+from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
 from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.world import World
@@ -382,8 +382,10 @@ class _Examiner:
         return self.readings[self._since :]
 
     def replace_reward(self, reward: RewardModel | None) -> None:
-        """Another reward model pays from now on."""
+        """Another reward model pays from now on; what it measures is compared with its own first evaluation."""
         self._reward, self._since = reward, len(self.readings)
+        if self._first is not None:
+            self._first = {name: values for name, values in self._first.items() if name not in BY_REWARD}
 
     def state(self) -> dict[str, Any]:
         """The evaluations so far and what the policy was at the start, for `restore`."""
@@ -436,13 +438,14 @@ class _Examiner:
         self._charts.scalars(_evaluation_scalars(result), steps)
         if watch is not None:
             if self._first is None:
-                self._first, self._baseline = result.figures, watch.clip_values()
+                self._first, self._baseline = {}, watch.clip_values()
                 self._charts.layout(
                     {
                         "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],
                         "finetune: as measured": [_tag(name) for name in CHARTED],
                     }
                 )
+            self._first = result.figures | self._first
             since = changes(result.figures, self._first)
             self._charts.scalars({f"finetune/{name}": value for name, value in since.items()}, steps)
         self._progress.line(f"{format_count(steps)} steps: {result}")
@@ -452,7 +455,7 @@ class _Examiner:
 def _reading(result: Evaluation, steps: int) -> Reading:
     score, half = mean_interval(result.scores)
     means = {name: float(values.mean()) for name, values in result.figures.items()}
-    parts = {name: means.get(name) for name in ("learned", "agreement", "disagreement")}
+    parts = {name: means.get(name) for name in BY_REWARD}
     return Reading(steps, score, 0.0 if np.isnan(half) else half, **parts)
 
 

@@ -23,6 +23,9 @@ CHARTED = (
 )
 """What is put on the one chart of a finetune, as far as it is measured."""
 
+BY_REWARD = ("learned", "agreement", "disagreement")
+"""Of these, what hangs on the reward model: figures of two models are not compared."""
+
 _GAMES = 8  # of an evaluation that clips are cut from: each needs room for the frames of a running one
 _CLIPS = 8  # of each of these games
 

@@ -1,5 +1,7 @@
 """Advantages and returns against numbers worked out by hand."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -186,6 +188,21 @@ def test_baselines_of_groups() -> None:
     # The sample's standard deviation of 1, 2, 6 is √((4 + 1 + 9) / 2) = √7.
     expected = [[-2 / 7**0.5, -1 / 7**0.5, 3 / 7**0.5], [0, 0, 0], [-1, 0, 1]]
     torch.testing.assert_close(group_normalised(returns), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("value", [torch.tensor(12.7), torch.tensor(1e9 / 7, dtype=torch.float64)])
+def test_a_group_of_equal_returns_is_worth_nothing(value: torch.Tensor) -> None:
+    """Their mean as it is rounded is not the value itself."""
+    returns = value.repeat(7)
+    assert returns.mean() != value
+    assert group_normalised(returns).tolist() == [0] * 7
+    assert group_normalised(returns).dtype == value.dtype
+
+
+@pytest.mark.parametrize("baseline", [leave_one_out, group_normalised])
+def test_a_group_of_one_is_refused(baseline: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(ValueError, match="at least 2 returns in a group, got 1"):
+        baseline(torch.ones(3, 1))
 
 
 def test_normalised_over_the_valid_steps() -> None:

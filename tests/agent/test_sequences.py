@@ -26,6 +26,8 @@ def noise(seed: int, *shape: int, scale: float = 1.0) -> torch.Tensor:
 
 LOG_PROBS, REFERENCE = -noise(0, 6, 4, scale=3).abs(), -noise(1, 6, 4, scale=8).abs()
 SCORES, VALUES = torch.tensor([3.0, -40.0, 12.0, -4.0], dtype=torch.float64), noise(2, 6, 4)
+# After some passes over the batch.
+NEW_LOG_PROBS, NEW_VALUES = LOG_PROBS + noise(3, 6, 4, scale=0.3), VALUES + noise(4, 6, 4, scale=0.4)
 
 
 def test_by_hand() -> None:
@@ -56,6 +58,39 @@ def clamped(x: float, most: float) -> float:
     return max(-most, min(most, x))
 
 
+def check_losses(
+    advantages: torch.Tensor,
+    returns: torch.Tensor,
+    expected_advantages: list[list[float]],
+    expected_returns: list[list[float]],
+    clip: float,
+) -> None:
+    """Holds the means over all tokens to plain sums of the clipped surrogate and of half the clipped squared error.
+
+    Args:
+      advantages, returns: float `[T, B]`.
+      expected_advantages, expected_returns: of each answer, each token; what is beyond its length does not count.
+      clip: of the ratio and of the value.
+    """
+    actor, critic, cut, held = [], [], 0, 0
+    for b, length in enumerate(LENGTHS):
+        for t in range(length):
+            advantage, target = expected_advantages[b][t], expected_returns[b][t]
+            ratio = math.exp(NEW_LOG_PROBS[t, b] - LOG_PROBS[t, b])
+            bounded = min(max(ratio, 1 - clip), 1 + clip)
+            actor.append(max(-advantage * ratio, -advantage * bounded))
+            value, old = NEW_VALUES[t, b].item(), VALUES[t, b].item()
+            near = min(max(value, old - clip), old + clip)
+            critic.append(max((value - target) ** 2, (near - target) ** 2))
+            cut, held = cut + (actor[-1] != -advantage * ratio), held + (critic[-1] != (value - target) ** 2)
+    assert 0 < cut < len(actor)
+    assert 0 < held < len(critic)
+    surrogate = surrogate_loss(NEW_LOG_PROBS - LOG_PROBS, advantages, clip)[MASK].mean()
+    assert surrogate.item() == pytest.approx(sum(actor) / len(actor))
+    error = 0.5 * value_error(NEW_VALUES, VALUES, returns, clip)[MASK].mean()
+    assert error.item() == pytest.approx(0.5 * sum(critic) / len(critic))
+
+
 @pytest.mark.parametrize("closing", [0, 1])
 def test_deepspeed_chat(closing: int) -> None:
     """k1 priced 0.1 at every token, the score clipped to ±5 at the last, γ 1, λ 0.95, both clips 0.2.
@@ -63,38 +98,23 @@ def test_deepspeed_chat(closing: int) -> None:
     Its end-of-text token is its padding token: the rewards and advantages of an answer run over one position more
     than the losses do, where the answer is not cut by the length limit (`closing` 1).
     """
-    kl_coef, gamma, lambda_, clip = 0.1, 1.0, 0.95, 0.2
+    kl_coef, gamma, lambda_ = 0.1, 1.0, 0.95
     whole = torch.arange(6).unsqueeze(1) < torch.tensor(LENGTHS) + closing
     rewards = token_rewards(SCORES, k1(LOG_PROBS, REFERENCE), whole, kl_coef, 5)
     advantages, returns = token_advantages(rewards, VALUES, whole, gamma, lambda_)
-    new_log_probs, new_values = LOG_PROBS + noise(3, 6, 4, scale=0.3), VALUES + noise(4, 6, 4, scale=0.4)
-    actor = surrogate_loss(new_log_probs - LOG_PROBS, advantages, clip)[MASK].mean()
-    critic = 0.5 * value_error(new_values, VALUES, returns, clip)[MASK].mean()
 
-    actor_terms, critic_terms, cut = [], [], 0
+    expected_advantages, expected_returns = [], []
     for b, length in enumerate(LENGTHS):
         end = min(length + closing, 6)
         priced = [-kl_coef * (LOG_PROBS[t, b] - REFERENCE[t, b]).item() for t in range(end)]
         priced[-1] += clamped(SCORES[b].item(), 5)
         values = VALUES[:end, b].tolist()
-        expected = generalised(priced, values, gamma, lambda_)
-        assert advantages[:end, b].tolist() == pytest.approx(expected)
-        assert returns[:end, b].tolist() == pytest.approx(
-            [a + v for a, v in zip(expected, values, strict=True)]
-        )
+        expected_advantages.append(generalised(priced, values, gamma, lambda_))
+        expected_returns.append([a + v for a, v in zip(expected_advantages[b], values, strict=True)])
+        assert advantages[:end, b].tolist() == pytest.approx(expected_advantages[b])
+        assert returns[:end, b].tolist() == pytest.approx(expected_returns[b])
         assert not advantages[end:, b].any()
-        for t in range(length):
-            ratio = math.exp(new_log_probs[t, b] - LOG_PROBS[t, b])
-            bounded = min(max(ratio, 1 - clip), 1 + clip)
-            cut += bounded != ratio
-            actor_terms.append(max(-expected[t] * ratio, -expected[t] * bounded))
-            value, old = new_values[t, b].item(), values[t]
-            target = expected[t] + old
-            near = min(max(value, old - clip), old + clip)
-            critic_terms.append(max((value - target) ** 2, (near - target) ** 2))
-    assert 0 < cut < len(actor_terms)
-    assert actor.item() == pytest.approx(sum(actor_terms) / len(actor_terms))
-    assert critic.item() == pytest.approx(0.5 * sum(critic_terms) / len(critic_terms))
+    check_losses(advantages, returns, expected_advantages, expected_returns, 0.2)
 
 
 def openrlhf_rewards(estimator: str, scores: list[float], kl_coef: float) -> list[list[float]]:
@@ -109,26 +129,34 @@ def openrlhf_rewards(estimator: str, scores: list[float], kl_coef: float) -> lis
     return paid
 
 
+def mean_and_deviation(numbers: list[float], freedom: int) -> tuple[float, float]:
+    mean = sum(numbers) / len(numbers)
+    return mean, math.sqrt(sum((number - mean) ** 2 for number in numbers) / (len(numbers) - freedom))
+
+
+def whitened(answers: list[list[float]]) -> list[list[float]]:
+    """Mean 0 and variance 1 over all tokens of the batch."""
+    mean, deviation = mean_and_deviation([number for answer in answers for number in answer], 0)
+    return [[(number - mean) / deviation for number in answer] for answer in answers]
+
+
 @pytest.mark.parametrize(("name", "estimator"), [("k1", k1), ("k2", k2), ("k3", k3)])
 def test_openrlhf_ppo(name: str, estimator: Estimator) -> None:
+    """Returns are of the advantages as they are, the actor learns from the normalised ones."""
     kl = estimator(LOG_PROBS, REFERENCE)
     assert kl[MASK].abs().max() > 10
     rewards = token_rewards(SCORES, kl.clamp(-10, 10), MASK, 0.05, 10)
     advantages, returns = token_advantages(rewards, VALUES, MASK, 0.99, 0.9)
     paid = openrlhf_rewards(name, SCORES.tolist(), 0.05)
+    expected_advantages, expected_returns = [], []
     for b, length in enumerate(LENGTHS):
         values = VALUES[:length, b].tolist()
-        expected = generalised(paid[b], values, 0.99, 0.9)
+        expected_advantages.append(generalised(paid[b], values, 0.99, 0.9))
+        expected_returns.append([a + v for a, v in zip(expected_advantages[b], values, strict=True)])
         assert rewards[:, b].tolist() == pytest.approx(paid[b] + [0.0] * (6 - length))
-        assert advantages[:length, b].tolist() == pytest.approx(expected)
-        assert returns[:length, b].tolist() == pytest.approx(
-            [a + v for a, v in zip(expected, values, strict=True)]
-        )
-
-
-def mean_and_deviation(numbers: list[float], freedom: int) -> tuple[float, float]:
-    mean = sum(numbers) / len(numbers)
-    return mean, math.sqrt(sum((number - mean) ** 2 for number in numbers) / (len(numbers) - freedom))
+        assert advantages[:length, b].tolist() == pytest.approx(expected_advantages[b])
+        assert returns[:length, b].tolist() == pytest.approx(expected_returns[b])
+    check_losses(normalised(advantages, MASK), returns, whitened(expected_advantages), expected_returns, 0.2)
 
 
 @pytest.mark.parametrize("kind", ["reinforce", "rloo", "group_norm"])
@@ -155,8 +183,7 @@ def test_openrlhf_without_a_critic(kind: str) -> None:
     paid = openrlhf_rewards("k1", baselined, 0.05)
     expected = [[sum(tokens[t:]) for t in range(len(tokens))] for tokens in paid]
     if kind == "reinforce":
-        mean, deviation = mean_and_deviation([a for answer in expected for a in answer], 0)
-        expected = [[(a - mean) / deviation for a in answer] for answer in expected]
+        expected = whitened(expected)
     for b, length in enumerate(LENGTHS):
         assert advantages[:length, b].tolist() == pytest.approx(expected[b])
         assert not advantages[length:, b].any()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -184,12 +185,12 @@ def finetune(start: Path, reward: Path, root: Path, **flags: Any) -> TrainConfig
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float, float]) -> None:
-    """Has successive evaluations find these scores, learned returns and agreements."""
+    """Has successive evaluations find these scores, learned returns (disagreements a tenth of them) and agreements."""
     evaluations = iter(found)
 
     def evaluate(*_: object) -> Evaluation:
         score, learned, agreed = next(evaluations)
-        measures = {"learned": np.full(2, learned)}
+        measures = {"learned": np.full(2, learned), "disagreement": np.full(2, learned / 10)}
         return Evaluation(np.full(2, score), np.full(2, 100), measures, {"agreement": agreed})
 
     monkeypatch.setattr(trainer, "evaluate", evaluate)
@@ -268,18 +269,53 @@ def test_every_evaluation_of_a_finetune_is_on_one_chart(
     (layout,) = layouts
     together, raw = layout.values()
     names = ("learned", "score", "steps", "kl", "disagreement", "agreement", "preferred")
-    assert list(changes[0]) == [f"finetune/{name}" for name in names] == together[: len(names)]
+    of_seaquest = ("refuels", "rescues", "surface")
+    assert list(changes[0]) == [f"finetune/{name}" for name in names]
+    assert together == [f"finetune/{name}" for name in (*names, *of_seaquest)]
     assert set(changes[0].values()) == {0}
-    assert set(raw) & set(measured[0]) == {
+    tags = {
         *("test_reward", "test_steps", "test_learned", "test_kl", "test_disagreement"),
         *("test_agreement", "test_preferred"),
     }
+    assert tags <= set(measured[0])
+    assert set(raw) == tags | {f"test_{name}" for name in of_seaquest}
     assert measured[0]["test_preferred"] == 0.5
     assert measured[0]["test_kl"] == 0 < measured[2]["test_kl"] == changes[2]["finetune/kl"]
     assert measured[0]["test_disagreement"] > 0
     assert changes[2]["finetune/score"] == pytest.approx(
         (measured[2]["test_reward"] - measured[0]["test_reward"]) / measured[0]["test_reward"]
     )
+
+
+def test_what_another_reward_model_measures_is_charted_from_its_first_evaluation_on(
+    start: Path,
+    reward: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    charted: list[dict[str, float]],
+) -> None:
+    """The file is replaced within the first update, so the model is taken after the second evaluation."""
+    paid, update = tmp_path / "reward.dat", trainer.update
+    shutil.copy(reward, paid)
+
+    def replacing(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        shutil.copy(reward, tmp_path / "next.dat")
+        (tmp_path / "next.dat").replace(paid)
+        monkeypatch.setattr(trainer, "update", update)
+        return update(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "update", replacing)
+    scripted(monkeypatch, (40.0, 1.0, 0.6), (50.0, 2.0, 0.9), (60.0, 8.0, 0.5), (80.0, 12.0, 0.25))
+    train(finetune(start, paid, tmp_path, steps=30, save=None, watch_reward=True))
+    changes = [point for point in charted if "finetune/score" in point]
+
+    def curve(name: str) -> list[float]:
+        return [point[f"finetune/{name}"] for point in changes]
+
+    assert curve("score") == [0, 0.25, 0.5, 1]
+    assert curve("learned") == [0, 1, 0, 0.5]
+    assert curve("disagreement") == pytest.approx([0, 1, 0, 0.5])
+    assert curve("agreement") == pytest.approx([0, 0.5, 0, -0.5])
 
 
 def test_plain_training_is_not_evaluated_before_it_begins(

@@ -1,13 +1,14 @@
 """One update: A2C as PPO of one pass, passes and their end, and what is paid."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lib.agent.actor_critic import log_prob_of
+from lib.agent.actor_critic import log_prob_of, value_error
 from lib.agent.config import TrainConfig
 from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
@@ -124,6 +125,51 @@ def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) 
     assert not same(quiet, learnt(played))
 
 
+@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip": 0.1}])
+def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]) -> None:
+    played = acted_by(fresh(), random_rollout())
+    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0, "value_clip": 0.0}
+    weights |= {"algo": "ppo", "epochs": 2, "minibatches": 1}
+    without, _ = updated(played, **weights)
+    weights |= flags
+    network, parts = updated(played, **weights)
+    assert not same(network, without)
+    value, entropy = weights["value_coef"] * parts["loss_value"], weights["entropy"] * parts["entropy"]
+    assert parts["loss_total"].item() == pytest.approx(
+        (parts["loss_policy"] + value - entropy).item(), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+def test_the_critic_is_held_to_the_values_of_the_rollout(clip: float) -> None:
+    """It says about 0 where they are about ±1. Nothing moves between the passes, their learning rate being 0."""
+    played = acted_by(fresh(), random_rollout())
+    batch, _ = assess(played, TrainConfig(name="x", algo="ppo"), None, bf16=False)
+    with torch.no_grad():
+        _, values = fresh()(batch.seen)
+    errors = [
+        value_error(values, batch.old_values, batch.returns, each).mean().item()
+        for each in (clip, 0.1 - clip)
+    ]
+    _, parts = updated(played, lr=0.0, algo="ppo", epochs=2, minibatches=1, value_clip=clip)
+    assert parts["loss_value"].item() == pytest.approx(errors[0], rel=1e-4)
+    assert abs(errors[0] - errors[1]) > 0.1
+
+
+def test_no_step_is_longer_than_the_gradients_clip_allows() -> None:
+    """By plain gradient descent, so that the step is the gradient times the rate."""
+
+    def length(clip: float) -> float:
+        network = fresh()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+        update(network, optimizer, random_rollout(), TrainConfig(name="x", grad_clip=clip), bf16=False)
+        moves = [new - old for new, old in zip(network.parameters(), fresh().parameters(), strict=True)]
+        return math.sqrt(sum(move.square().sum().item() for move in moves))
+
+    assert length(0.01) == pytest.approx(0.5 * 0.01, rel=1e-3)
+    assert length(1e6) > 0.5 * 0.1
+
+
 LEARNED = torch.tensor([[0.25, -3.0], [0.5, 8.0], [1e6, 0.0], [0.0, 0.25]])
 
 
@@ -137,6 +183,19 @@ def judged(leash: Leash | None = None, **flags: Any) -> tuple[list[float], dict[
     assert played.learned is not None
     assert torch.equal(played.learned, LEARNED)
     return batch.returns[batch.valid].tolist(), parts
+
+
+def test_advantages_go_by_the_flags_and_by_how_the_games_ended() -> None:
+    """Values 10, 20, …; the game of row 1 is cut by the time limit, a life is lost in row 2."""
+    played = random_rollout(envs=1, learned=torch.tensor([[1.0], [2.0], [4.0], [8.0]]))
+    played.values[:, 0] = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0])
+    played.truncated[1] = played.terminal[2] = True
+    config = TrainConfig(name="x", reward=Path("r.dat"), gamma=0.5, gae_lambda=0.7)
+    batch, _ = assess(played, config, None, bf16=False)
+    # δ = 1 + ½·20 − 10, 2 + ½·30 − 20, 4 − 30, 8 + ½·50 − 40; only row 0 goes on into the next.
+    advantages = [1 + 0.5 * 0.7 * -3, -3, -26, -7]
+    assert batch.advantages.tolist() == pytest.approx(advantages, abs=1e-5)
+    assert batch.returns.tolist() == pytest.approx([9.95, 17, 4, 33], abs=1e-5)
 
 
 PAID = [0.25, -3.0, 0.5, 8.0, 0.0, 0.0, 0.25]

@@ -9,7 +9,7 @@ import pytest
 from experiments import ablation
 from experiments.ablation import ARMS, Ablation, AblationConfig, summary, table
 from experiments.curves import Curve
-from experiments.stages import Stages
+from experiments.stages import TIME_IS_UP, Stages
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.runs import Charts
@@ -81,18 +81,50 @@ def test_the_policy_and_its_clips_go_together() -> None:
         AblationConfig(v0=Path("v0.dat"))
 
 
-def test_results_of_finished_runs_are_collected(config: AblationConfig) -> None:
-    for stage, how in (("original-0", "done"), ("leash-0", "time up"), ("leash-1", "done")):
-        with (config.out / "stages.jsonl").open("a") as file:
+def finish(out: Path, *stages: str, how: str = "done") -> None:
+    with (out / "stages.jsonl").open("a") as file:
+        for stage in stages:
             file.write(json.dumps({"stage": stage, "how": how, "seconds": 5, "command": []}) + "\n")
-    for name, score in (("original-0", 10.0), ("leash-0", 20.0), ("leash-1", 30.0)):
-        with Charts(config.out / "runs" / name) as charts:
+
+
+def evaluated(out: Path, scores: dict[str, float]) -> None:
+    for name, score in scores.items():
+        with Charts(out / "runs" / name) as charts:
             charts.scalars({"test_reward": score, "test_kl": 0.5}, 0)
+
+
+def test_results_of_finished_runs_are_collected(config: AblationConfig) -> None:
+    finish(config.out, "original-0", "leash-1")
+    finish(config.out, "leash-0", how="time up")
+    evaluated(config.out, {"original-0": 10.0, "leash-0": 20.0, "leash-1": 30.0})
     experiment = Ablation(config, Stages(config.out))
     rows = experiment.collect()
     assert [(row["arm"], row["seed"], row["best"]) for row in rows] == [("original", 0, 10), ("leash", 1, 30)]
     assert [json.loads(line) for line in (config.out / "results.jsonl").open()] == rows
     assert experiment.collect() == rows
+
+
+def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(
+    config: AblationConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every stage of the first seed has ended before, and for the second there is no time."""
+    out = config.out
+    finish(out, "labels", "reward-original-0", "original-0", "reward-single-0", "leash-0")
+    evaluated(out, {"original-0": 10.0, "leash-0": 20.0})
+    flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "leash"]
+    assert ablation.main([*flags, "--seeds", "1"]) == 0
+    page = (out / "ablation.md").read_text()
+    assert page in capsys.readouterr().out
+    assert f"| {ARMS['leash'].title} | 1 | 20 | 20 | 20 |" in page
+    assert page.startswith("200,000 steps of finetuning on 300 labels")
+    assert "25s in all" in page
+    assert ">leash</text>" in (out / "ablation.svg").read_text()
+    assert ablation.main([*flags, "--seeds", "2", "--max-minutes", "0"]) == TIME_IS_UP
+    said = capsys.readouterr().out
+    assert "time is up" in said
+    assert page in said
+    with pytest.raises(UserError, match=r"--labels: the experiment in .* has 300, got 20"):
+        ablation.main([*flags, "--labels", "20"])
 
 
 def test_the_table_and_the_chart(config: AblationConfig) -> None:

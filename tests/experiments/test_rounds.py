@@ -1,15 +1,20 @@
 """The rounds: who is asked about what, every command as its script reads it, and the table by hand."""
 
 import json
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from experiments import rounds
 from experiments.rounds import Experiment, RoundsConfig, shares, table
+from experiments.stages import TIME_IS_UP
 from lib.preferences.labels import Label, LabelLog
+from lib.runs import STATE
 from tests.experiments.paper import Paper
 
 
@@ -75,6 +80,7 @@ def test_the_gpu_preset_is_the_originals_budget() -> None:
 def test_the_cpu_preset_fits_into_an_hour() -> None:
     """At the speeds of two quiet cores: steps a second of training, finetuning and evaluating; seconds of the rest."""
     config = RoundsConfig()
+    assert config.games >= 20
     longest, start = 3_000, 10  # steps of the longest game, which the others wait for; seconds of a script
     evaluation = config.eval_games * longest / 1300
     training = config.v0_steps / 1500 + rounds._V0_EVALUATIONS * evaluation
@@ -139,6 +145,16 @@ def test_a_small_experiment_from_end_to_end(
     flags += ["--v0-steps", "1000", "--steps", "600", "--segments", "60", "--v0-flags=--num-envs 8"]
     flags += ["--eval-every", "300", "--eval-games", "2", "--games", "2", "--lives", "2"]
     flags += ["--fit-flags=--epochs 1", "--finetune-flags=--num-envs 8 --kl 0.1"]
+    runs = out / "runs" / "v0"
+
+    def clock() -> float:
+        """Flies once v0 has a state, a quarter of its steps from the start: its ten minutes are over then."""
+        return time.monotonic() + (600 if any(runs.glob(f"*/{STATE}")) else 0)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("experiments.stages.time", SimpleNamespace(monotonic=clock))
+        assert rounds.main([*flags, "--max-minutes", "10"]) == TIME_IS_UP
+    assert "time is up" in capsys.readouterr().out
     assert rounds.main(flags) == 0
     first = capsys.readouterr().out
     assert (out / "rounds.md").read_text() in first
@@ -146,8 +162,13 @@ def test_a_small_experiment_from_end_to_end(
     ET.parse(out / "rounds.svg")
     assert {path.name for path in (out / "videos").rglob("*.mp4")} == {"game-01.mp4"}
     attempts = (out / "stages.jsonl").read_text()
-    assert len(attempts.splitlines()) == 8
-    assert {json.loads(line)["how"] for line in attempts.splitlines()} == {"done"}
+    cut, resumed, *others = map(json.loads, attempts.splitlines())
+    assert [(stage["stage"], stage["how"]) for stage in (cut, resumed)] == [("v0", "time up"), ("v0", "done")]
+    (run,) = runs.iterdir()
+    assert resumed["command"] == ["01_a2c.py", "--dev", "cpu", "--resume", str(run)]
+    assert torch.load(out / "v0" / "latest.dat", weights_only=True)["steps"] == 1000
+    assert len(others) == 7
+    assert {stage["how"] for stage in others} == {"done"}
     # Once more, and nothing is left to do.
     assert rounds.main([*flags, "--max-minutes", "1"]) == 0
     assert (out / "stages.jsonl").read_text() == attempts
