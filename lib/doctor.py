@@ -26,6 +26,8 @@ LEAST_FREE = 2.0
 PORT = 8080
 """Of the labelling page, by default."""
 
+_EXTRA = "requirements-mujoco.txt"
+_INSTALL = "run make install, and start things with .venv/bin/python"
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s#;]+)")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _GAME = "SeaquestNoFrameskip-v4"
@@ -73,8 +75,9 @@ def packages(root: Path = ROOT) -> Iterator[Finding]:
             if found.partition("+")[0] != wanted.partition("+")[0]:
                 wrong.append(f"{name} is {found}, not {wanted}")
         said = ", ".join(wrong) or f"all {len(pins)} as pinned"
-        advice = "run make install, and start things with .venv/bin/python" if wrong else ""
-        yield Finding("packages", f"{path.name}: {said}", advice)
+        extra = path.name == _EXTRA
+        mend = f"for MuJoCo's environments: pip install -r {_EXTRA}" if extra else _INSTALL
+        yield Finding("packages", f"{path.name}: {said}", mend if wrong else "", needed=not extra)
 
 
 def game() -> Iterator[Finding]:

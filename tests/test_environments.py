@@ -90,12 +90,41 @@ def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
     assert "going on after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
 
 
+@pytest.mark.slow
+def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> None:
+    small = ("-e", "EnduroFairWeatherNoFrameskip-v4", "--num-envs", 4, "--env-threads", 1, "--eval-games", 1)
+    call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v0", "--steps", 800, *small, "--save", "v0"),
+        *("--db-path", "db", "--record-prob", 0.2),
+    )
+    said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "score", "--count", 12)
+    assert "12 labels by score" in said
+    fit = ("--epochs", 1, "--frame-stride", 25, "--mask", "enduro-speed")
+    assert "saved reward-r.dat" in call(tmp_path, "03_reward_train.py", "-n", "r", "-o", ".", "db", *fit)
+    said = call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v1", "--steps", 20, *small, "-m", "v0/latest.dat", "-r", "reward-r.dat"),
+        *("--finetune", "--save", "v1"),
+    )
+    assert re.search(r"0 steps: score .* learned .* kl 0\.00", said)
+    said = call(tmp_path, "04_play.py", "-m", "v1/latest.dat", "-n", 1, "--reward", "reward-r.dat")
+    assert "learned return" in said
+
+
 def test_the_pole_that_many_know(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     call(
         tmp_path,
         *("01_a2c.py", "-n", "v0", "-e", "CartPole-v1", "--algo", "ppo", "--steps", 6000, "--num-envs", 8),
-        *("--eval-games", 2, "--db-path", "db", "--record-prob", 0.02, "--db-max-mb", 0.2),
+        *("--eval-games", 2, "--db-path", "db", "--record-prob", 0.02, "--db-max-mb", 0.2, "--save", "v0"),
     )
     said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "left", "--count", 12)
     assert "12 labels by left" in said
+    call(tmp_path, "03_reward_train.py", "-n", "r", "-o", ".", "db", "--epochs", 1)
+    said = call(
+        tmp_path,
+        *("01_a2c.py", "-n", "v1", "-e", "CartPole-v1", "--algo", "ppo", "--steps", 1024, "--num-envs", 8),
+        *("--eval-games", 2, "-m", "v0/latest.dat", "-r", "reward-r.dat", "--finetune", "--score-weight", 2),
+    )
+    assert re.search(r"1\.02k steps: score .* position -?\d.* learned -?\d.* kl \d", said)

@@ -97,8 +97,8 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
         append, save_segment, save_state = LabelLog.append, segments.save_segment, runs.save_state
         evaluate = vars(trainer)["evaluate"]
 
-        def append_and_tell(self: LabelLog, label: Any, *further: Any) -> bool:
-            written = append(self, label, *further)
+        def append_and_tell(self: LabelLog, label: Any, present: Callable[[], bool] = lambda: True) -> bool:
+            written = append(self, label, present)
             os.write(told, f"{label.sample1} {label.sample2}\n".encode())
             return written
 

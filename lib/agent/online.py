@@ -153,8 +153,9 @@ class Online:
             else:
                 self._say(steps, "waiting")
                 time.sleep(_POLL_SECONDS)
-            if self._count is not None:
-                self._progress.update(f"opening: {clips} clips, {self._count.read()} of {due} labels")
+            if recorder is not None and self._count is not None:
+                said = f"{clips} clips" + (f" ({recorder.obstacle})" if recorder.obstacle else "")
+                self._progress.update(f"opening: {said}, {self._count.read()} of {due} labels")
         if recorder is not None:
             recorder.record_prob = usual
 

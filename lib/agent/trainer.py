@@ -342,7 +342,8 @@ class _Monitor:
             line += f"  reward model {self.online.live.version}"
         if self._recorder is not None:
             scalars["segments"] = self._recorder.stored
-            line += f"  {self._recorder.stored} segments" + (" (DB full)" if self._recorder.full else "")
+            obstacle = self._recorder.obstacle
+            line += f"  {self._recorder.stored} segments" + (f" ({obstacle})" if obstacle else "")
         self._charts.scalars(scalars, steps)
         self._progress.update(line)
         self.resume()

@@ -1,7 +1,7 @@
 """CartPole and Hopper: what a person would read off their observations, and a hopper that may fall.
 
 MuJoCo's Hopper ends as soon as it leans by 0.2 rad, so nothing can be taught to it but to hop. Importing this module
-registers `HopperFlip-v0`, which goes on for 500 steps (4 s) however it lies; it needs `pip install "gymnasium[mujoco]"`.
+registers `HopperFlip-v0`, which goes on for 500 steps (4 s) however it lies; it needs requirements-mujoco.txt.
 """
 
 import gymnasium

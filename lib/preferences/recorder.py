@@ -13,6 +13,7 @@ from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segm
 from lib.runs import remove_stale
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
+_IN_VAIN = 20  # recordings cut short before it is said that all are
 _ROOM = (
     0.95  # of the limit that is left when old segments are dropped: looking for them takes some milliseconds
 )
@@ -95,6 +96,7 @@ class SegmentRecorder:
         self.recording = np.zeros(num_envs, bool)
         self.stored = 0
         self.stored_bytes = 0
+        self._cut_short = 0  # recordings that a game did not last for
         self._db_path = Path(db_path)
         self._db_path.mkdir(parents=True, exist_ok=True)
         self._env_id = env_id
@@ -120,6 +122,15 @@ class SegmentRecorder:
     def full(self) -> bool:
         """Whether the DB has reached `max_mb`."""
         return self._present_bytes + self.stored_bytes >= self._max_bytes
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps it from storing segments, in few words; "" where nothing does."""
+        if self.full:
+            return "DB full"
+        if self._cut_short >= _IN_VAIN and not self.stored:
+            return f"no game lasts the {SEGMENT_LENGTH} steps of a clip"
+        return ""
 
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
         """Note what the next step's actions are chosen on.
@@ -167,6 +178,7 @@ class SegmentRecorder:
         for env, recording in list(self._recordings.items()):
             if step.reset[env]:
                 self._spare_frames.append(recording.frames)
+                self._cut_short += 1
             else:
                 recording.scores[recording.length] = step.score[env]
                 recording.terminal[recording.length] = step.terminal[env]

@@ -164,8 +164,20 @@ def test_stops_when_the_db_is_full(tmp_path: Path) -> None:
     assert recorder.stored == 2
     assert len(SegmentDB(tmp_path).names) == 3
     assert not recorder.recording.any()
+    assert recorder.obstacle == "DB full"
     assert make(tmp_path, max_mb=1e-6).full
     assert not make(tmp_path).full
+
+
+def test_games_too_short_for_any_segment_are_said(tmp_path: Path) -> None:
+    recorder = make(tmp_path, num_envs=1)
+    play(recorder, 19 * 40, resets={(0, t) for t in range(39, 800, 40)})
+    assert recorder.obstacle == ""
+    play(recorder, 40, resets={(0, 799)}, first=760)
+    assert recorder.obstacle == "no game lasts the 50 steps of a clip"
+    play(recorder, 60, first=800)
+    assert recorder.stored == 1
+    assert recorder.obstacle == ""
 
 
 def test_close_drops_what_is_unfinished(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorSta
 
 from lib.cli import UserError
 from lib.envs.observation import Observer
+from lib.preferences.labels import LabelLog
 from lib.preferences.segments import SegmentDB, Sidecar
 from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
 from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv, RewardModelWrapper
 from tests.envs.reach import HIGH, LOW, Reach
 from tests.envs.reach import SIZE as REACH_SIZE
+from tests.reward.clips import grey_db
 from tests.reward.counting import SIZE, Counting, Kind, Reads, counting, picture_of, vector
 
 MODES = list(AutoresetMode)
@@ -416,6 +418,21 @@ def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> No
         plain.switch_to_predicted_reward()
     with pytest.raises(UserError, match="Counting: expected db="):
         env.save_preferences(tmp_path / "copy")
+
+
+def test_preferences_go_from_one_environment_to_another(tmp_path: Path) -> None:
+    grey_db(tmp_path / "mine", segments=6, labels=4)
+    mine, yours = (PreferenceEnv(Counting(), db=tmp_path / name, record_prob=0) for name in ("mine", "yours"))
+    labels = LabelLog(tmp_path / "mine" / "labels.json").read()
+    named = {name for label in labels for name in label.pair}
+    saved = mine.save_preferences(tmp_path / "saved")
+    assert (saved.labels, saved.segments) == (4, len(named))
+    loaded = yours.load_preferences(tmp_path / "saved")
+    assert (loaded.labels, loaded.segments) == (4, len(named))
+    assert LabelLog(tmp_path / "yours" / "labels.json").read() == labels
+    assert set(SegmentDB(tmp_path / "yours").names) == named
+    assert yours.load_preferences(tmp_path / "saved").labels == 0
+    assert len(SegmentDB(tmp_path / "mine").names) == 6
 
 
 @pytest.mark.parametrize("mode", MODES)
