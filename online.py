@@ -2,7 +2,7 @@
 """Labels while it trains: the agent, the labels and the reward model at once, each a command of its own, on one DB.
 
 Without flags: the moving dot, taught by a simulated teacher, with a check of what it has learnt. The same command goes on where the
-last one was stopped; delete the folder to start over. Ctrl-C ends all three.
+last one was stopped (the agent with the flags it began with, but for --steps, --labels and --dev); delete the folder to start over. Ctrl-C ends all three.
 """
 
 import os
@@ -94,6 +94,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
     begun = max((state.parent for state in runs.glob("*/state.dat")), default=None)
     if begun is not None:
         train = ["01_a2c.py", "--resume", begun, "--steps", config.steps, "--labels", config.labels]
+        train += ["--dev", config.dev]
     label: list[object] = ["02_label_ui.py", "-d", out / "db", "--watch", "--strategy", config.strategy]
     if config.people:
         label += ["--goal", config.labels]

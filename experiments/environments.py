@@ -8,6 +8,7 @@ Every stage is a command of its own; one that has ended is not run again. Ends i
 """
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,11 +146,14 @@ def table(config: EnvironmentsConfig, measured: Sequence[Sequence[dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(EnvironmentsConfig, argv, description=(__doc__ or "").splitlines()[0])
-    measured, seconds = [], 0.0
+    measured, seconds, began = [], 0.0, time.monotonic()
     for seed in range(config.seeds):
         flags = rounds_config(config, seed)
         settle(flags, flags.out, free=("out", "dev"))
-        stages = Stages(flags.out, config.max_minutes)
+        spent = (time.monotonic() - began) / 60
+        stages = Stages(
+            flags.out, None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
+        )
         experiment = Experiment(flags, stages)
         if not stages.finish(experiment.run):
             return TIME_IS_UP

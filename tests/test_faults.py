@@ -177,7 +177,7 @@ FLAGS: list[tuple[list[str], str]] = [
     ([*DOT, "--lr", "-1"], "--lr"),
     ([*DOT, "--lr", "nan"], "--lr"),
     ([*DOT, "--checkpoint-minutes", "-1"], "--checkpoint-minutes"),
-    ([*DOT, "--teacher", "nobody", "-m", "policy.dat", "--finetune"], "--teacher nobody: expected one of"),
+    ([*DOT, "--teacher", "nobody", "-m", "policy.dat", "--finetune"], "--teacher: expected one of"),
     ([*DOT, "-r", "none.dat"], "none.dat: expected a reward checkpoint"),
     ([*DOT, "-m", "FILE"], "FILE: expected a policy checkpoint"),
     ([*DOT, "--save", "FILE/x"], "--save FILE/x: expected a folder"),

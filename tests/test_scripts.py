@@ -326,7 +326,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "01 unknown device": (["01_a2c.py", "-n", "x", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
     "02 unknown teacher": (
         ["02_label_ui.py", "-d", ".", "--teacher", "nobody"],
-        "--teacher nobody: expected one of",
+        "--teacher: expected one of",
     ),
     "03 missing db": (["03_reward_train.py", "-n", "x", "-o", "out", "none"], "none"),
     "03 db without labels": (
@@ -403,7 +403,10 @@ def test_help_needs_no_pytorch(script: str) -> None:
     assert "--dev" in done.stdout
 
 
-@pytest.mark.parametrize("script", ["01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py"])
+@pytest.mark.parametrize(
+    "script",
+    ["01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py"],
+)
 def test_scripts_are_executable(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     assert (ROOT / script).read_text().startswith("#!/usr/bin/env python3\n")

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError, flag
+from lib.envs.ids import is_atari_id
+from lib.preferences.labels import TEACHER_NAMES
 from lib.preferences.schedule import SCHEDULES
 
 FINETUNE_DIVISOR = 10
@@ -92,7 +94,7 @@ class TrainConfig:
         default=0.0,
         min=0,
         metavar="B",
-        help="pay B less per nat that an action is likelier than under the policy of --model: a leash to it",
+        help="KL penalty β, the leash: each step pays β (log π − log π_ref) less, π_ref being the policy of --model",
     )
     kl_target: float = flag(
         default=0.0,
@@ -139,19 +141,17 @@ class TrainConfig:
         default=80_000_000, min=1, help="steps over which the rate falls linearly to 0"
     )
     epochs: int = flag(default=None, min=1, help=_by_algorithm("passes over each rollout", "epochs"))
-    minibatches: int = flag(
-        default=None, min=1, help=_by_algorithm("random parts that a pass is made in", "minibatches")
-    )
+    minibatches: int = flag(default=None, min=1, help=_by_algorithm("minibatches of a pass", "minibatches"))
     clip: float = flag(
         default=None,
         min=0,
         max=1,
-        help=_by_algorithm("how far the ratio of new to old policy may pay; 0: any distance", "clip"),
+        help=_by_algorithm("clip range ε of the ratio of new to old policy; 0: none", "clip"),
     )
     value_clip: float = flag(
         default=None,
         min=0,
-        help=_by_algorithm("how far a value may move per update; 0: any distance", "value_clip"),
+        help=_by_algorithm("clip range of the value; 0: none", "value_clip"),
     )
     target_kl: float = flag(
         default=None,
@@ -163,7 +163,7 @@ class TrainConfig:
         default=None, min=0, help=_by_algorithm("weight of the value loss", "value_coef")
     )
     grad_clip: float = flag(
-        default=None, min=0, help=_by_algorithm("largest norm of a gradient", "grad_clip")
+        default=None, min=0, help=_by_algorithm("largest norm of the whole gradient", "grad_clip")
     )
     clip_score: bool = flag(
         default=None, help="train on the sign of the score, as is usual on Atari; on with Atari's games alone"
@@ -205,6 +205,7 @@ class TrainConfig:
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")
     teacher: str | None = flag(
         default=None,
+        choices=TEACHER_NAMES,
         help="simulated teacher who compares fresh clips of a finetune with each other and with those of its start",
     )
     drift_patience: int = flag(
@@ -237,8 +238,7 @@ class TrainConfig:
             | {
                 "lr": defaults["lr"] / divisor,
                 "freeze_convs": self.finetune,
-                # The ids that lib.envs.atari takes; it is not asked, as it imports the emulator.
-                "clip_score": "NoFrameskip" in self.env or self.env.startswith("ALE/"),
+                "clip_score": is_atari_id(self.env),
             }
         ).items():
             if getattr(self, name) is None:

@@ -10,6 +10,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
 from lib.cli import UserError
+from lib.envs.ids import is_atari_id
 from lib.envs.world import TIME_LIMIT, Step
 
 FRAME_SKIP = 4
@@ -51,11 +52,11 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
     Raises:
       UserError: an id of the Atari family in a form that is not supported.
     """
-    spec, name = _registered(env_id), env_id.rpartition(":")[2]
+    spec = _registered(env_id)
     entry = "" if spec is None else str(spec.entry_point)
     if spec is None or "ale_py" not in entry:
         return None
-    if not ("NoFrameskip" in name or name.startswith("ALE/")) or spec.kwargs.get("obs_type") == "ram":
+    if not is_atari_id(env_id) or spec.kwargs.get("obs_type") == "ram":
         raise UserError(
             f"--env {env_id}: expected an Atari id with pixels whose frame skip is ours to set; "
             f"take e.g. SeaquestNoFrameskip-v4 or ALE/Seaquest-v5"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lib.envs.ids import is_atari_id
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
 
 _CACHE_BYTES = 32 << 20
@@ -230,7 +231,7 @@ def action_names(env_id: str, num_actions: int) -> list[str]:
     """
     if not env_id:
         return []
-    if num_actions == len(_FULL_JOYSTICK) and ("NoFrameskip" in env_id or env_id.startswith("ALE/")):
+    if num_actions == len(_FULL_JOYSTICK) and is_atari_id(env_id):
         return list(_FULL_JOYSTICK)  # the usual case need not wait for the imports below
     try:
         # Only a page that shows a recording needs these, and importing them takes a while.

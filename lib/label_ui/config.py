@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
+from lib.preferences.labels import TEACHER_NAMES
 from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 
 
@@ -44,7 +45,9 @@ class LabelConfig:
     seed: int | None = flag(
         default=None, min=0, help="of the choice of pairs; a simulated teacher takes 0 without"
     )
-    teacher: str | None = flag(default=None, help="let a simulated teacher label instead; no page is served")
+    teacher: str | None = flag(
+        default=None, choices=TEACHER_NAMES, help="let a simulated teacher label instead; no page is served"
+    )
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
     )

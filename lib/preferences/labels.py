@@ -18,6 +18,12 @@ from typing import Any
 from lib.cli import UserError
 from lib.runs import git_commit
 
+TEACHER_NAMES = (
+    *("oracle", "mistake", "noisy", "skip", "myopic", "equal"),
+    *("midwater", "score", "seaquest", "left", "backflip"),
+)
+"""Names of the simulated teachers, lib.preferences.teachers.TEACHERS."""
+
 UNDO = "u-"
 """First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
 says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""

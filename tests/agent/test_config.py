@@ -93,3 +93,17 @@ def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) 
 def test_what_goes_together_is_taken(flags: dict[str, Any]) -> None:
     config = TrainConfig(name="x", **flags)
     assert all(getattr(config, name) == value for name, value in flags.items())
+
+
+@pytest.mark.parametrize(
+    ("env", "clipped"),
+    [
+        ("SeaquestNoFrameskip-v4", True),
+        ("ALE/Seaquest-v5", True),
+        ("ale_py:ALE/Seaquest-v5", True),
+        ("CartPole-v1", False),
+        ("worlds.ALE:Mine-v0", False),
+    ],
+)
+def test_the_score_of_atari_games_is_clipped(env: str, clipped: bool) -> None:
+    assert TrainConfig(name="x", env=env).clip_score == clipped

@@ -1,12 +1,15 @@
 """The worlds of the experiment: every command as its script reads it, and the table by hand."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments import environments
 from experiments.environments import TASKS, EnvironmentsConfig, rounds_config, table
 from experiments.rounds import Experiment
+from experiments.stages import TIME_IS_UP
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.envs.make import gauges, probes
@@ -64,3 +67,35 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert rows[0].endswith("| – |")
     assert rows[3].startswith("| 1 | v1 | -2.00 ± 0.00 | 2.0 ± ")
     assert "over seeds ± 95 %: v0 1.00 ± 12.71, v1 -1.50 ± 6.35." in page
+
+
+def test_minutes_are_those_of_all_seeds_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    clock = iter([0.0, 60.0, 300.0])
+    (tmp_path / "measured").write_text("{}")
+
+    class Ends:
+        seconds = 1.0
+
+        def __init__(self, out: Path, max_minutes: float) -> None:
+            given.append(max_minutes)
+
+        def finish(self, run: Any) -> bool:
+            return len(given) == 1
+
+    class Measures:
+        def __init__(self, flags: Any, stages: Any) -> None:
+            pass
+
+        def run(self) -> None:
+            pass
+
+        def measured(self, version: int) -> Path:
+            return tmp_path / "measured"
+
+    monkeypatch.setattr(environments, "Stages", Ends)
+    monkeypatch.setattr(environments, "Experiment", Measures)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    status = environments.main(["dot", "--seeds", "2", "--out", str(tmp_path), "--max-minutes", "6"])
+    assert status == TIME_IS_UP
+    assert given == [5.0, 1.0]

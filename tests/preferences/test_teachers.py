@@ -13,7 +13,7 @@ import pytest
 
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld
-from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.labels import TEACHER_NAMES, Label, LabelLog, current
 from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, SegmentDB, Sidecar, save_segment
 from lib.preferences.teachers import (
@@ -620,3 +620,7 @@ def test_a_segment_that_was_dropped_meanwhile_is_not_labelled(tmp_path: Path) ->
     labeller._db.refresh = lambda: 0  # type: ignore[method-assign]  # it has not noticed
     (tmp_path / names[0]).unlink()
     assert labeller.give(6).written == 3
+
+
+def test_flags_name_every_teacher() -> None:
+    assert tuple(TEACHERS) == TEACHER_NAMES
