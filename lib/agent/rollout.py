@@ -81,7 +81,11 @@ class Collector:
         self._reward, self._recorder = reward, recorder
         self._generator = torch.Generator(device).manual_seed(seed)
         self._viewer = Viewer(world, device)
-        self._observations = torch.empty(steps, *self._viewer.shape, dtype=self._viewer.dtype, device=device)
+        # One row more than a rollout has, for what its last step led to.
+        self._observations = torch.empty(
+            steps + 1, *self._viewer.shape, dtype=self._viewer.dtype, device=device
+        )
+        self._newest = 0  # row
         self._actions = (
             torch.empty(steps, envs, world.num_actions, device=device)
             if world.continuous
@@ -93,7 +97,7 @@ class Collector:
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid = np.empty((3, steps, envs), bool)
         self._step = world.reset(seed)
-        self._observation = self._viewer.look(self._step)
+        self._viewer.look(self._step, self._observations[0])
 
     @property
     def generator(self) -> torch.Generator:
@@ -123,20 +127,18 @@ class Collector:
         Raises:
           Stopped: `stop` said so; the steps so far are lost.
         """
-        all_logits, all_values, all_features = [], [], []
+        all_logits, all_features = [], []
+        observations = self._observations
+        observations[0] = observations[self._newest]
         # One context for all steps: the weights are cast to bf16 once.
         with torch.no_grad(), autocast(self._device, self._bf16):
             for t in range(len(self._actions)):
                 if stop is not None and stop():
                     raise Stopped
-                self._observations[t] = self._observation
                 with torch.set_grad_enabled(keep_graph):
-                    features = network.features(self._observation)
-                    logits = network.logits(features)
-                    all_values.append(network.values(features))
+                    all_features.append(network.features(observations[t]))
+                    logits = network.logits(all_features[t])
                 all_logits.append(logits)
-                if keep_features:
-                    all_features.append(features.detach())
                 self._actions[t] = sample_actions(logits, self._generator, network.continuous)
                 actions = taken(self._actions[t], network.continuous)
                 chosen = actions.cpu().numpy()
@@ -144,7 +146,7 @@ class Collector:
 
                 if self._reward is not None and self._learned is not None:
                     frames = self._viewer.frames() if self.reward_input == "frame" else self._no_frames
-                    self._learned[t] = self._reward(frames, actions, self._observation)
+                    self._learned[t] = self._reward(frames, actions, observations[t])
                 if self._recorder is not None:
                     self._recorder.before(self._step.frames, chosen, self._step.observations)
 
@@ -155,12 +157,15 @@ class Collector:
                 self._terminal[t] = self._step.terminal
                 self._truncated[t] = self._step.truncated
                 self._valid[t] = ~self._step.reset
-                self._observation = self._viewer.look(self._step)
-            all_values.append(network.values(network.features(self._observation)))
-        with torch.set_grad_enabled(keep_graph):
-            logits, values = torch.stack(all_logits), torch.stack(all_values)
+                self._newest = t + 1
+                self._viewer.look(self._step, observations[t + 1])
+            last = network.values(network.features(observations[-1]))
+            with torch.set_grad_enabled(keep_graph):
+                logits, features = torch.stack(all_logits), torch.stack(all_features)
+                # Nobody acts by the values, and one product over all steps is cheaper than one for each.
+                values = torch.cat([network.values(features), last.unsqueeze(0)])
         return Rollout(
-            self._observations,
+            observations[:-1],
             self._actions,
             logits,
             values,
@@ -169,7 +174,7 @@ class Collector:
             self._terminal,
             self._truncated,
             self._valid,
-            torch.stack(all_features) if keep_features else None,
+            features.detach() if keep_features else None,
         )
 
 

@@ -85,7 +85,8 @@ def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.T
     """
     red, green, blue = (weight * channel for weight, channel in zip(_LUMA, frames.unbind(-1), strict=True))
     grey = (red + green + blue).round()
-    return (rows @ grey @ columns.T).round().to(torch.uint8)
+    with torch.autocast(frames.device.type, enabled=False):  # bf16 cannot tell the greys above 128 apart
+        return (rows @ grey @ columns.T).round().to(torch.uint8)
 
 
 def stacked_clip(grey: np.ndarray) -> np.ndarray:
@@ -113,18 +114,23 @@ class Observer:
             self._rows = area_weights(frame_shape[0]).to(device)
             self._columns = area_weights(frame_shape[1]).to(device)
 
-    def push(self, frames: torch.Tensor, reset: torch.Tensor) -> torch.Tensor:
+    def push(
+        self, frames: torch.Tensor, reset: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Adds the newest frame of every environment.
 
         Args:
           frames: uint8 `[B, H, W, 3]` on the observer's device.
           reset: bool `[B]`: where a new game begins, the earlier three frames become black, as in `wrap_dqn`.
+          out: uint8 `[B, 4, 84, 84]`, where the observations are to lie; the caller leaves them as they are until the
+            next call. None for the same place as before.
 
         Returns:
-          uint8 `[B, 4, 84, 84]`, oldest frame first. The tensor is overwritten by the next call.
+          uint8 `[B, 4, 84, 84]`, oldest frame first: `out`. Without that, the tensor is overwritten by the next call.
         """
-        stack = self._stack
-        stack[:, :-1] = stack[:, 1:].clone()
+        before, stack = self._stack[:, 1:], self._stack if out is None else out
+        stack[:, :-1] = before.clone() if stack.data_ptr() == self._stack.data_ptr() else before
+        self._stack = stack
         if self._on_cpu:
             if reset.any():
                 stack[reset] = 0
@@ -148,28 +154,40 @@ class Viewer:
         self._device = device
         self._observer: Observer | None = None
         self._frames: torch.Tensor | None = None
+        self._pinned: torch.Tensor | None = None
         if world.observation_size is None:
             self._observer = Observer(world.num_envs, world.frame_shape, device)
             self.shape, self.dtype = (world.num_envs, STACK, SIZE, SIZE), torch.uint8
         else:
             self.shape, self.dtype = (world.num_envs, world.observation_size), torch.float32
 
-    def look(self, step: Step) -> torch.Tensor:
+    def look(self, step: Step, out: torch.Tensor | None = None) -> torch.Tensor:
         """The observations of the newest step of every environment.
 
+        Args:
+          step: what the world said.
+          out: where they are to lie, and to stay as they are until the next call; None for anywhere.
+
         Returns:
-          uint8 `[B, 4, 84, 84]` or float32 `[B, D]`. The tensor may be overwritten by the next call.
+          uint8 `[B, 4, 84, 84]` or float32 `[B, D]`. Without `out` the next call may overwrite the tensor.
         """
         self._step, self._frames = step, None
         if self._observer is None:
             assert step.observations is not None
-            return torch.from_numpy(step.observations).to(self._device, non_blocking=True)
+            vectors = torch.from_numpy(step.observations)
+            return vectors.to(self._device, non_blocking=True) if out is None else out.copy_(vectors)
         reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
-        return self._observer.push(self.frames(), reset)
+        return self._observer.push(self.frames(), reset, out)
 
     def frames(self) -> torch.Tensor:
         """The frames of the newest step, uint8 `[B, H, W, 3]`; a world that draws them does so now."""
         if self._frames is None:
             frames = torch.from_numpy(np.asarray(self._step.frames))
+            if self._device.type == "cuda":
+                # From pinned memory they travel while the host goes on. They have arrived by when it is written again: the
+                # actions that were chosen on them have been copied back.
+                if self._pinned is None:
+                    self._pinned = torch.empty_like(frames, pin_memory=True)
+                frames = self._pinned.copy_(frames)
             self._frames = frames.to(self._device, non_blocking=True)
         return self._frames

@@ -16,6 +16,7 @@ from lib.agent.trainer import update
 from lib.envs.gym_world import GymWorld
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
+from lib.runs import Stopped
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
 CPU = torch.device("cpu")
@@ -136,6 +137,34 @@ def test_the_same_seed_gives_the_same_rollout() -> None:
         assert np.array_equal(np.asarray(ours), np.asarray(theirs))
     assert not torch.equal(one.actions, other.actions)
     assert not torch.equal(one.observations, other.observations)
+
+
+def test_rollouts_follow_on_one_another() -> None:
+    """Four of one step, two of two, or one of four: also after one that was stopped."""
+
+    def played(steps: int, times: int, stopped: bool = False) -> list[Rollout]:
+        torch.manual_seed(0)
+        network, asked = PolicyNet(5), iter([False, False, True])
+        collector = Collector(GymWorld("MovingDot-v0", 3), steps, CPU, 0, bf16=False)
+        if stopped:
+            with pytest.raises(Stopped):
+                collector.collect(network, stop=lambda: next(asked))
+        # Buffers are written again.
+        return [
+            Rollout(*(copy.deepcopy(part) for part in collector.collect(network))) for _ in range(times)
+        ]
+
+    (whole,) = played(6, 1)
+    for steps, times in ((1, 6), (2, 3), (3, 2)):
+        parts = played(steps, times)
+        assert torch.equal(torch.cat([part.observations for part in parts]), whole.observations)
+        assert torch.equal(torch.cat([part.actions for part in parts]), whole.actions)
+        values = torch.cat([part.values[:-1] for part in parts])
+        torch.testing.assert_close(values, whole.values[:-1])
+        torch.testing.assert_close(parts[-1].values[-1], whole.values[-1])
+    (late,) = played(4, 1, stopped=True)
+    assert torch.equal(late.observations, whole.observations[2:])
+    assert torch.equal(late.actions, whole.actions[2:])
 
 
 def add(log: GameLog, score: list[float], valid: list[bool], learned: list[float]) -> list[Game]:

@@ -110,6 +110,24 @@ def test_area_weights_by_hand() -> None:
         )  # every cell counts alike
 
 
+def test_greys_are_no_coarser_under_autocast() -> None:
+    frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 210, 160, 3), np.uint8))
+    rows, columns = area_weights(210), area_weights(160)
+    plain = grey_resize_torch(frames, rows, columns)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(grey_resize_torch(frames, rows, columns), plain)
+
+
+def test_observations_lie_where_they_are_wanted() -> None:
+    rng, places = np.random.default_rng(0), torch.zeros(3, 2, 4, SIZE, SIZE, dtype=torch.uint8)
+    one, other = Observer(2, (90, 90, 3), CPU), Observer(2, (90, 90, 3), CPU)
+    for t in (0, 1, 2, 2, 0, 1):
+        frames = torch.from_numpy(rng.integers(0, 256, (2, 90, 90, 3), np.uint8))
+        reset = torch.tensor([t == 1, False])
+        assert one.push(frames, reset, places[t]).data_ptr() == places[t].data_ptr()
+        assert torch.equal(places[t], other.push(frames, reset))
+
+
 def test_the_stack_is_per_environment() -> None:
     observer = Observer(3, (90, 90, 3), CPU)
 
