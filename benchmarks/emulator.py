@@ -90,7 +90,7 @@ def _gpu_busy(training: Training, pieces: int) -> str:
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in trace.events() or []
-        if event.device_type.name == "CUDA"
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
     if not spans:
         return "unknown (the profiler saw nothing)"

@@ -39,9 +39,9 @@ class LearningConfig:
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     ours: str = flag(default="", metavar="FLAGS", help="further flags of ours, such as '--algo ppo'")
     theirs: str = flag(
-        default="--no-bf16",
+        default="--no-bf16 --num-envs 16",
         metavar="FLAGS",
-        help="flags of the plain loop; by default fp32 and else the same",
+        help="flags of the plain loop; by default fp32 and the 16 games of the original, else the same",
     )
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
 

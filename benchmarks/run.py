@@ -35,7 +35,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "gpu": ("benchmarks.emulator", "on_gpu"),
 }
 """Module and function of what --only takes; some make several rows of the table."""
-LEFT_OUT_WHEN_QUICK = "train-sb3-processes", "train-emulator"
+LEFT_OUT_WHEN_QUICK = "train-sb3-processes", "train-emulator", "label-page"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BenchConfig:
 
     quick: bool = flag(
         default=False,
-        help=f"shorter turns, smaller data, no {' or '.join(LEFT_OUT_WHEN_QUICK)}: two minutes, not fifteen",
+        help=f"shorter turns, smaller data, no {', '.join(LEFT_OUT_WHEN_QUICK)}: two minutes, not fifteen",
     )
     only: list[str] = flag(
         default=[],

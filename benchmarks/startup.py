@@ -17,7 +17,7 @@ from lib.preferences.segments import SegmentDB
 from tests.browser.site import Site
 
 ROOT = Path(__file__).parents[1]
-DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py")
+DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")
 
 
 def help_of_doors(setup: Setup, doors: tuple[str, ...] = DOORS) -> list[Row]:
@@ -31,7 +31,7 @@ def help_of_doors(setup: Setup, doors: tuple[str, ...] = DOORS) -> list[Row]:
                 times.append(time.perf_counter() - began)
         title = f"`{door} --help`"
         target = Target(1.5, least=False, of_ratio=False)
-        name = f"help-{door.split('_')[0]}"
+        name = f"help-{Path(door).stem.split('_')[0]}"
         rows.append(Row(name, title, "s", median(times), repeats=len(times), target=target))
     return rows
 

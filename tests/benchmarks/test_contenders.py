@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib
+import itertools
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,9 +177,13 @@ def test_both_fits_go_through_every_label(tmp_path: Path) -> None:
     (db / "labels.json").write_text("".join(lines))
 
     assert reward_fit.theirs(tmp_path / "pickles", db, epochs=2)() == 24
-    fit = reward_fit.OurFit(tmp_path, db, labels=12, epochs=2, dev="cpu")
+    fit = reward_fit.OurFit(tmp_path, db, epochs=2, dev="cpu")
     assert fit() == 24
     assert (tmp_path / "reward-fit.dat").exists()
+    # In a chain of clips a label is torn between those that are fitted on and those held out; it is not counted.
+    chain = [f'{{"sample1": "{a}", "sample2": "{b}", "label": 1}}\n' for a, b in itertools.pairwise(names)]
+    (db / "labels.json").write_text("".join(chain))
+    assert 0 < fit() < 2 * len(chain)
 
 
 def test_a_large_db_holds_as_many_names_as_asked(clips: Path, tmp_path: Path) -> None:

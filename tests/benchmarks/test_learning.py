@@ -32,7 +32,8 @@ def test_runs_are_paired_by_seed_and_written_down(
 
     monkeypatch.setattr(learning, "final_score", score)
     learning.main(["--seeds", "2", "--steps", "1k", "--out", str(tmp_path)])
-    assert asked == [(0, ""), (0, "--no-bf16"), (1, ""), (1, "--no-bf16")]
+    plain = "--no-bf16 --num-envs 16"
+    assert asked == [(0, ""), (0, plain), (1, ""), (1, plain)]
     content = json.loads(next(tmp_path.glob("*-learning.json")).read_text())
     assert content["rows"][0]["ours"] == 100.5
     assert content["rows"][0]["theirs"] == 105.5
@@ -57,4 +58,4 @@ def test_a_run_that_fails_is_named(tmp_path: Path) -> None:
 
 def test_nothing_is_compared_with_itself() -> None:
     with pytest.raises(UserError, match="nothing to compare"):
-        learning.main(["--ours=--no-bf16"])
+        learning.main(["--ours=--no-bf16 --num-envs 16"])
