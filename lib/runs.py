@@ -85,11 +85,16 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sees to it that the names in a folder outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def signature(path: Path) -> tuple[int, ...] | None:
@@ -244,17 +249,16 @@ def _storable(value: Any, where: str) -> Any:
     raise TypeError(f"checkpoint{where}: a {type(value).__name__} cannot be stored in a checkpoint")
 
 
-def load_checkpoint(path: Path, kind: str, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+def load_checkpoint(path: Path, kind: str) -> dict[str, Any]:
     """Reads a checkpoint without ever running what it may hold (``weights_only=True``).
 
     Args:
         path: The file.
         kind: One of KINDS: what the caller needs.
-        map_location: Device for the tensors.
 
     Returns:
-        The dict :func:`save_checkpoint` wrote. A bare state_dict, every value a tensor, comes back as
-        {"kind": kind, "bare": True, "state_dict": …}: such a file does not say what it is.
+        The dict :func:`save_checkpoint` wrote, tensors on the CPU. A bare state_dict, every value a tensor, comes back
+        as {"kind": kind, "bare": True, "state_dict": …}: such a file does not say what it is.
 
     Raises:
         UserError: The file is missing, empty, damaged, hostile, of another kind or of a later format; the line
@@ -273,7 +277,7 @@ def load_checkpoint(path: Path, kind: str, map_location: str | torch.device = "c
     try:
         size = path.stat().st_size
         _check_archive(path, size, expected)
-        content = torch.load(path, map_location=map_location, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
     except OSError as error:
@@ -443,9 +447,6 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-# --- run folders -----------------------------------------------------------------------------------------------
-
-
 def has_fast_bf16(device: torch.device) -> bool:
     """Whether bf16 is arithmetic that the device does natively rather than emulates."""
     import torch
@@ -453,6 +454,14 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
+    """Whether to compute in bf16: as ``--bf16`` says, and where it says nothing, if the device is fast at it."""
+    return has_fast_bf16(device) if flag is None else flag
+
+
+# --- being asked to end ----------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):
@@ -484,6 +493,9 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         for sig, handler in self._handlers.items():
             signal.signal(sig, handler)
+
+
+# --- run folders -----------------------------------------------------------------------------------------------
 
 
 def make_run_dir(root: Path, stage: str, name: str) -> Path:
@@ -828,11 +840,11 @@ class Charts:
                     {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
                 )
 
-    def text(self, tag: str, text: str, step: int = 0) -> None:
+    def text(self, tag: str, text: str) -> None:
         """Adds a text (Markdown)."""
         if self._writer is not None:
             with self._writing() as writer:
-                writer.add_text(tag, text, step)
+                writer.add_text(tag, text, 0)
 
     def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
         """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""

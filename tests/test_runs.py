@@ -298,6 +298,16 @@ def test_asking_for_the_commit_leaves_the_repository_alone(
     assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_bf16_is_used_as_told_or_else_where_it_is_fast(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+    monkeypatch.setattr(runs, "has_fast_bf16", lambda device: fast)
+    assert [runs.resolve_bf16(flag, torch.device("cpu")) for flag in (True, False, None)] == [
+        True,
+        False,
+        fast,
+    ]
+
+
 def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs.resolve_device("cpu") == torch.device("cpu")
     for name in ("", "tpu", "cuda:", "cuda:x", "cuda:-1", "CPU"):

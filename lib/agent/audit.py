@@ -25,9 +25,9 @@ from lib.reward.report.plot import Plot, percent, spanned
 from lib.runs import (
     Charts,
     check_name,
-    has_fast_bf16,
     make_run_dir,
     now,
+    resolve_bf16,
     resolve_device,
     write_config,
 )
@@ -247,7 +247,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     """
     assert config.audit is not None
     device = resolve_device(config.dev)
-    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    bf16 = resolve_bf16(config.bf16, device)
     if fit is None:
         assert config.judge is not None
         checkpoint, model = config.judge, load_reward_model(config.judge, device, bf16)

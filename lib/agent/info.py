@@ -153,7 +153,6 @@ class _Genealogist:
             return []
         nodes = self._parent("finetuned from", parents.get("policy"), child)
         nodes += self._parent("paid by", parents.get("reward"), child)
-        nodes += self._parent("resumed from", parents.get("trainer"), child)
         dbs = parents.get("dbs")
         for record in dbs if isinstance(dbs, (list, tuple)) else ():
             used = self._parent("fitted on", record, child, "db")

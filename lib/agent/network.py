@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.cli import UserError
+from lib.envs.observation import STACK
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
 
 _CLIP = 10.0  # standard deviations of an observation
@@ -79,7 +80,6 @@ class PolicyNet(nn.Module):
     def __init__(
         self,
         num_actions: int,
-        in_channels: int = 4,
         continuous: bool = False,
         observation_size: int | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class PolicyNet(nn.Module):
         self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
         if observation_size is None:
             self.conv = nn.Sequential(
-                nn.Conv2d(in_channels, 32, kernel_size=8, stride=4),
+                nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
                 nn.ReLU(),
                 nn.Conv2d(32, 64, kernel_size=4, stride=2),
                 nn.ReLU(),

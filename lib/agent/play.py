@@ -84,7 +84,7 @@ def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterato
 
 
 def play_world(
-    env_id: str, agent: ptan.agent.PolicyAgent, seed: int, looked_at: bool = True
+    env_id: str, agent: ptan.agent.PolicyAgent, seed: int, looked_at: bool
 ) -> Iterator[PlayedStep]:
     """One full game of any other environment; frames are left out unless they are looked at."""
     world = make_world(env_id, num_envs=1)

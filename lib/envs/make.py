@@ -11,7 +11,8 @@ from lib.envs.gym_world import GymWorld
 from lib.envs.world import World
 
 Probe = Callable[[np.ndarray], np.ndarray]
-"""uint8 `[B, H, W, 3]` frames to one float32 `[B]` number each; NaN where there is nothing to read."""
+"""Frames uint8 `[B, H, W, 3]`, or vector observations float32 `[B, D]` (`gauges`), to one float32 `[B]` number each; NaN
+where there is nothing to read."""
 
 
 class Counter(Protocol):

@@ -56,20 +56,18 @@ def distance_from_middle(frames: np.ndarray) -> np.ndarray:
     return np.abs(dot_position(frames) - middle).sum(axis=-1)
 
 
-def expert_action(position: np.ndarray, size: int = SIZE, speed: int = SPEED) -> np.ndarray:
+def expert_action(position: np.ndarray) -> np.ndarray:
     """The best action: towards the middle along the longer of the two ways, noop once there.
 
     Every move towards the middle earns the same, so any order of them is as good as this one.
 
     Args:
         position: float [..., 2], the dot's centre as `dot_position` gives it.
-        size: height and width of the picture in pixels.
-        speed: pixels a move.
 
     Returns:
         int64 [...], indices into `ACTIONS`.
     """
-    offset = np.rint((np.asarray(position, np.float64) - (size - 1) / 2) / speed)
+    offset = np.rint((np.asarray(position, np.float64) - (SIZE - 1) / 2) / SPEED)
     x, y = offset[..., 0], offset[..., 1]
     sideways = np.where(x > 0, ACTIONS.index("LEFT"), ACTIONS.index("RIGHT"))
     upright = np.where(y > 0, ACTIONS.index("UP"), ACTIONS.index("DOWN"))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Container, Sequence
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.queries import Pair, Query, Strategy
+from lib.preferences.labels import Pair
+from lib.preferences.queries import Query, Strategy
 from lib.preferences.segments import SegmentError
 
 READY = 20

@@ -37,8 +37,8 @@ from lib.label_ui.messages import (
     VoteReply,
 )
 from lib.label_ui.opinion import Opinion
-from lib.preferences.labels import RECHECK, Label, LabelLog
-from lib.preferences.queries import Leases, Pair, Query, RandomPairs, Strategy, pair_of
+from lib.preferences.labels import RECHECK, Label, LabelLog, Pair, pair_of
+from lib.preferences.queries import Either, Leases, Query, RandomPairs, Strategy
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB, SegmentError
 from lib.runs import signature
@@ -494,14 +494,14 @@ class Desk:
         self, strategy: str | None, playable: list[str], live: set[Pair], count: int, at_least: int
     ) -> list[Query]:
         """New queries, at once: what the strategy has ready, and random ones up to `at_least` if that is too few."""
-        taken = _Either(self._ledger.standing, live)
+        taken = Either(self._ledger.standing, live)
         ahead = self._ahead.get(strategy if strategy in self.strategies else self.strategy)
         if ahead is None:
             return self._random.propose(playable, taken, count, self._rng)
         found = ahead.take(count, set(playable), taken)
         more = min(count, at_least) - len(found)
         if more > 0:
-            taken = _Either(self._ledger.standing, live.union(query.pair for query in found))
+            taken = Either(self._ledger.standing, live.union(query.pair for query in found))
             found += self._random.propose(playable, taken, more, self._rng)
         return found
 
@@ -658,16 +658,6 @@ class Overview:
     log_problems: list[str]
     bytes: int
     """On disk, labels included."""
-
-
-class _Either:
-    """Membership in either of two collections, without joining them."""
-
-    def __init__(self, one: dict[Pair, dict[Labeller, Label]], two: set[Pair]) -> None:
-        self._one, self._two = one, two
-
-    def __contains__(self, pair: object) -> bool:
-        return pair in self._one or pair in self._two
 
 
 def display_name(who: Labeller) -> str:

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lib.preferences.labels import RECHECK, UNDO, Label
-from lib.preferences.queries import Pair
+from lib.preferences.labels import RECHECK, UNDO, Label, Pair
 
 Labeller = tuple[str | None, str | None]
 """Annotator and teacher, as :attr:`Label.labeller` has them."""

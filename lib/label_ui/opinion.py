@@ -12,7 +12,7 @@ import numpy as np
 
 from lib.preferences.labels import Label
 from lib.preferences.segments import SegmentDB, SegmentError
-from lib.preferences.strategies import SegmentJudge
+from lib.preferences.strategies import SegmentJudge, sigmoid
 
 _LOOK_SECONDS = 10.0
 """Judging goes on for this long after the last look. It takes a core, which labelling would miss."""
@@ -98,7 +98,7 @@ class Opinion:
         if one is None or two is None or label.label not in (1, 2):
             return None
         margin = one - two if label.label == 1 else two - one
-        chance = float(np.mean(0.5 * (1.0 + np.tanh(0.5 * margin))))  # σ that does not overflow
+        chance = float(np.mean(sigmoid(margin)))
         return None if np.isnan(chance) else chance
 
     def curve(self, name: str) -> np.ndarray:

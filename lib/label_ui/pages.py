@@ -16,8 +16,7 @@ from starlette.requests import Request
 from lib.cli import UserError
 from lib.label_ui.access import Keys
 from lib.label_ui.desk import Desk, NotSaved, Overview, display_name
-from lib.preferences.labels import Label
-from lib.preferences.queries import Pair
+from lib.preferences.labels import Label, Pair
 
 ROWS = 25
 """Labels on one page of the table."""

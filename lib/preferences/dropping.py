@@ -27,11 +27,16 @@ def drop_oldest(db_path: Path, max_bytes: float) -> int:
         with contextlib.suppress(OSError):  # gone meanwhile
             sizes[name] = (db_path / name).stat().st_size
     total = sum(sizes.values())
-    with contextlib.suppress(OSError, UserError), LabelLog(db_path / "labels.json").settled() as labels:
+    with contextlib.ExitStack() as stack:
+        try:
+            labels = stack.enter_context(LabelLog(db_path / "labels.json").settled())
+        except (OSError, UserError):
+            return total
         kept = {name for label in labels for name in label.pair}
         for name in sorted(sizes.keys() - kept, key=lambda name: int(Path(name).stem)):
             if total <= max_bytes:
                 break
-            (db_path / name).unlink(missing_ok=True)
-            total -= sizes[name]
+            with contextlib.suppress(OSError):  # what cannot be removed stays, and the next one goes
+                (db_path / name).unlink(missing_ok=True)
+                total -= sizes[name]
     return total

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError
-from lib.runs import git_commit
+from lib.runs import git_commit, sync_folder
 
 TEACHER_NAMES = (
     *("oracle", "mistake", "noisy", "skip", "myopic", "equal"),
@@ -32,8 +32,16 @@ RECHECK = "recheck"
 """Strategy of an answer to a pair that was asked again because a reward model doubts what was said about it. It counts
 as no further label, and being chosen by the model it may not judge one (`lib.reward.data.asked_at_random`)."""
 
+Pair = tuple[str, str]
+"""Two segment names in sorted order: (a, b) and (b, a) are one pair."""
+
 _log = logging.getLogger(__name__)
 _MAX_LINE = 65_536  # bytes; a label takes some 200
+
+
+def pair_of(name1: str, name2: str) -> Pair:
+    """The pair that two segment names form, whichever came first."""
+    return (name1, name2) if name1 <= name2 else (name2, name1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,9 @@ class Label:
     commit: str | None = field(default=None, compare=False)  # of the code that wrote the line
 
     @property
-    def pair(self) -> tuple[str, str]:
-        """The two samples in alphabetical order: (a, b) and (b, a) are one pair."""
-        return (self.sample1, self.sample2) if self.sample1 <= self.sample2 else (self.sample2, self.sample1)
+    def pair(self) -> Pair:
+        """The pair that its two samples form."""
+        return pair_of(self.sample1, self.sample2)
 
     @property
     def labeller(self) -> tuple[str | None, str | None]:
@@ -89,7 +97,7 @@ def current(labels: Iterable[Label]) -> list[Label]:
 
 def answers(
     labels: Iterable[Label],
-) -> dict[tuple[tuple[str, str], tuple[str | None, str | None]], list[Label]]:
+) -> dict[tuple[Pair, tuple[str | None, str | None]], list[Label]]:
     """What each labeller said about each pair, first to last, without the answers that were taken back.
 
     Args:
@@ -98,7 +106,7 @@ def answers(
     Returns:
         Answers by pair and labeller, one at least; the last one is that which holds (see `current`).
     """
-    said: dict[tuple[tuple[str, str], tuple[str | None, str | None]], list[Label]] = {}
+    said: dict[tuple[Pair, tuple[str | None, str | None]], list[Label]] = {}
     for label in labels:
         history = said.setdefault((label.pair, label.labeller), [])
         if label.id is not None and label.id.startswith(UNDO):
@@ -170,7 +178,7 @@ class LabelLog:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(fd)
                 if not size:
-                    _sync_folder(self.path.parent)
+                    sync_folder(self.path.parent)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, size)
@@ -254,15 +262,6 @@ class LabelLog:
             os.close(fd)
             raise UserError(f"{self.path}: expected a file of labels, found a folder or device")
         return fd
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _parse(line: bytes) -> Label | str:

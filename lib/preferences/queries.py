@@ -14,16 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-Pair = tuple[str, str]
-"""Two segment names in sorted order: (a, b) and (b, a) are one pair."""
+from lib.preferences.labels import Pair, pair_of
 
 LEASE_SECONDS = 120.0
 """How long a pair stays with whoever was asked, counted from their last sign of life."""
-
-
-def pair_of(name1: str, name2: str) -> Pair:
-    """The pair that two segment names form, whichever came first."""
-    return (name1, name2) if name1 <= name2 else (name2, name1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +60,16 @@ class Strategy(Protocol):
                 was not shown yet read it; without it they take everything for new.
         """
         ...
+
+
+class Either:
+    """Membership in either of two collections of pairs, without joining them."""
+
+    def __init__(self, one: Container[Pair], two: Container[Pair]) -> None:
+        self._one, self._two = one, two
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._one or pair in self._two
 
 
 class RandomPairs:

@@ -187,20 +187,25 @@ class LabelCount:
 
     Args:
       db: the DB; neither it nor its labels need be there yet.
+
+    Attributes:
+      problem: why the file could not be read the last time; "" where it could.
     """
 
     def __init__(self, db: Path) -> None:
         self._log = LabelLog(db / "labels.json")
         self._seen: tuple[int, ...] | None = None
         self._count = 0
+        self.problem = ""
 
     def read(self) -> int:
-        """Labels that hold, without the can't-tells; as many as before where the file cannot be read just now."""
+        """Labels that hold, without the can't-tells; as many as before where the file cannot be read just now (`problem`)."""
         try:
             now = signature(self._log.path)
             if now != self._seen:
                 self._count = sum(label.label is not None for label in current(self._log.read()))
                 self._seen = now
-        except (OSError, UserError):
-            pass
+            self.problem = ""
+        except (OSError, UserError) as error:
+            self.problem = str(error)
         return self._count

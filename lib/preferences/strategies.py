@@ -27,7 +27,8 @@ from typing import Protocol
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.queries import Pair, Query, RandomPairs, Strategy
+from lib.preferences.labels import Pair
+from lib.preferences.queries import Either, Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
 
 STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
@@ -128,7 +129,7 @@ class WithRandomShare:
             Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model by")
             for query in RandomPairs().propose(names, taken, int(at_random.sum()), rng)
         ]
-        taken = _Also(taken, {query.pair for query in drawn})
+        taken = Either(taken, {query.pair for query in drawn})
         informed = self._informed.propose(names, taken, count - len(drawn), rng, asked)
         queries = []
         for chance in at_random:
@@ -136,16 +137,6 @@ class WithRandomShare:
             if source:
                 queries.append(source.pop(0))
         return queries + drawn + informed
-
-
-class _Also:
-    """Membership in a collection or in some more pairs, without joining them."""
-
-    def __init__(self, taken: Container[Pair], more: Container[Pair]) -> None:
-        self._taken, self._more = taken, more
-
-    def __contains__(self, pair: object) -> bool:
-        return pair in self._taken or pair in self._more
 
 
 def _pool(names: Sequence[str], count: int, rng: np.random.Generator) -> Sequence[str]:
@@ -195,13 +186,18 @@ def entropy(chances: np.ndarray) -> np.ndarray:
     return -(both * np.log2(both)).sum(axis=0)
 
 
+def sigmoid(values: np.ndarray | float) -> np.ndarray:
+    """σ(x) = 1 / (1 + e⁻ˣ) of each, as ½ (1 + tanh ½ x), which cannot overflow."""
+    chances: np.ndarray = 0.5 * (1 + np.tanh(0.5 * values))
+    return chances
+
+
 def _chances(judge: SegmentJudge, pairs: Sequence[Pair]) -> np.ndarray:
     """float64 [M, C]: σ(R̂₁ − R̂₂) by each member; NaN where a segment cannot be judged."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     returns, at = judge.returns(names), {name: i for i, name in enumerate(names)}
     first, second = ([at[pair[side]] for pair in pairs] for side in (0, 1))
-    # σ that cannot overflow.
-    return 0.5 * (1 + np.tanh(0.5 * (returns[:, first] - returns[:, second])))
+    return sigmoid(returns[:, first] - returns[:, second])
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
@@ -288,7 +284,7 @@ class RecentPairs:
             reason = f"both among the {len(pool)} newest clips"
             if policies == {policy} and policy:
                 reason += f", of policy {policy[-60:]}"
-            more = RandomPairs().propose(sorted(pool), _Also(taken, found), count - len(found), rng)
+            more = RandomPairs().propose(sorted(pool), Either(taken, found), count - len(found), rng)
             found |= {query.pair: reason for query in more}
             if len(found) >= count:
                 break

@@ -23,7 +23,6 @@ Equal returns are alike here, where that code prefers the first.
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,11 +42,10 @@ from lib.envs.seaquest import (
     submarine_depth,
     submarine_midwater,
 )
-from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.queries import Pair
+from lib.preferences.labels import Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
-from lib.preferences.strategies import SegmentJudge, make_strategy
+from lib.preferences.strategies import SegmentJudge, make_strategy, sigmoid
 from lib.runs import Progress
 
 _POLL_SECONDS = 0.5
@@ -224,8 +222,7 @@ class Teacher:
         if self.beta is None:
             said = self.compare(value1, value2, mean)
         else:
-            first = 0.5 * (1 + math.tanh(0.5 * self.beta * (value1 - value2)))  # σ that cannot overflow
-            said = 1 if rng.random() < first else 2
+            said = 1 if rng.random() < sigmoid(self.beta * (value1 - value2)) else 2
         if said and rng.random() < self.error_rate:
             said = 3 - said
         return said

@@ -33,7 +33,8 @@ class FitConfig:
         default=0.1,
         min=0,
         max=0.99,
-        help="how often the teacher is taken to answer at random, in the Bradley-Terry loss",
+        help="ε of the Bradley-Terry loss: share of the answers taken to be random, half of which are wrong; so twice the "
+        "--error-rate of a simulated teacher",
     )
     ensemble: int = flag(
         default=1,
@@ -43,7 +44,7 @@ class FitConfig:
     lr: float = flag(default=1e-3, min=0, help="Adam's learning rate; the original had 1e-4")
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original had 64")
     dropout: float = flag(
-        default=0.0, min=0, max=0.95, help="dropout in the convolutions; the original had 0.5"
+        default=0.0, min=0, max=0.95, help="dropout in the hidden layers; the original had 0.5"
     )
     l2: float = flag(
         default=1e-4,
@@ -54,7 +55,9 @@ class FitConfig:
         default=0, min=0, metavar="PIXELS", help="move frames at random by up to so many pixels when fitting"
     )
     noise: float = flag(
-        default=0.0, min=0, help="standard deviation of noise on the pixels, in 0 … 1, when fitting"
+        default=0.0,
+        min=0,
+        help="standard deviation of noise when fitting, on pixels in 0 … 1 or on standardised vectors",
     )
     epochs: int = flag(default=100, min=1, help="epochs at the most")
     patience: int = flag(default=4, min=1, help="stop after this many epochs without a better held-out loss")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
+from lib.preferences.schedule import LEAST_LABELS
 from lib.reward.config import FitConfig
 from lib.reward.data import (
     Pairs,
@@ -34,12 +35,12 @@ from lib.runs import (
     Stopped,
     check_name,
     format_duration,
-    has_fast_bf16,
     held,
     load_state,
     make_run_dir,
     random_state,
     remove_stale,
+    resolve_bf16,
     resolve_device,
     save_state,
     set_random_state,
@@ -48,13 +49,14 @@ from lib.runs import (
 
 _STAGE = "03_reward_train.py"
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
-_LEAST_LABELS = 10
+_L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
 _EXPLODED = 1e6  # a guess costs 0.69; no loss of pairs gets here but by weights without bounds
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
 StepRewards = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""r̂ of frames uint8 `[N, H, W, 3]` and actions int64 `[N]`, float32 `[N]`: a `RewardNet`, or an ensemble of them."""
+"""r̂, float32 `[N]`, of inputs (frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`)
+and actions (int64 `[N]`, or float32 `[N, A]`): a `RewardNet`, or an ensemble of them."""
 
 
 def pair_loss(config: FitConfig) -> PairLoss:
@@ -117,22 +119,21 @@ def _both_returns(
     return returns[: len(pairs)], returns[len(pairs) :]
 
 
-def adapted_l2(l2: float, train_loss: float, held_out_loss: float, step: float = 0.5) -> float:
+def adapted_l2(l2: float, train_loss: float, held_out_loss: float) -> float:
     """The weight λ of ℓ2 regularisation (½ λ Σ θ² beside the loss) for the next epoch.
 
-    Raised to λ (1 + step) where the held-out loss is more than 1.5 times the training loss, lowered to λ (1 − step)
-    where it is less than 1.1 times that, as Christiano et al. adapt theirs (section 2.2.3). 0 stays 0.
+    Raised to 1.5 λ where the held-out loss is more than 1.5 times the training loss, lowered to 0.5 λ where it is less
+    than 1.1 times that, as Christiano et al. adapt theirs (section 2.2.3). 0 stays 0.
 
     Args:
       l2: λ, at least 0.
       train_loss: mean loss over the training pairs, without the regularisation.
       held_out_loss: mean loss over the held-out pairs.
-      step: how fast, between 0 and 1.
     """
     if held_out_loss > 1.5 * train_loss:
-        return l2 * (1 + step)
+        return l2 * (1 + _L2_STEP)
     if held_out_loss < 1.1 * train_loss:
-        return l2 * (1 - step)
+        return l2 * (1 - _L2_STEP)
     return l2
 
 
@@ -347,14 +348,14 @@ class Fit:
 def fit(config: FitConfig) -> Fit:
     """Fits a reward model as the configuration says and writes its checkpoint, or goes on with a fit.
 
-    A fit goes on as if it had never ended: with the labels and the split that it began with, at the pair of pairs it
+    A fit goes on as if it had never ended: with the labels and the split that it began with, at the batch of pairs it
     had reached, its random generators where they were. On the CPU what comes of it is the same, bit for bit.
 
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
     """
     device = resolve_device(config.dev)
-    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    bf16 = resolve_bf16(config.bf16, device)
     path = config.out / f"reward-{check_name(config.name)}.dat"
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
@@ -379,9 +380,9 @@ def fit(config: FitConfig) -> Fit:
                     f"{found - len(data.pairs)} labels came since the fit began and are not taken in"
                 )
         else:
-            if len(data.pairs) < _LEAST_LABELS:
+            if len(data.pairs) < LEAST_LABELS:
                 raise UserError(
-                    f"expected at least {_LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
+                    f"expected at least {LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
                     f"label more with 02_label_ui.py"
                 )
             train, test = split_by_segment(
@@ -604,70 +605,144 @@ def fit_model(
       UserError: the fit cannot come to anything; says why.
     """
     masks = _masks(config, data.segments)
-    members: list[Member] = []
-    judged: list[HeldOut] = []
-    history: list[Epoch] = []
+    task = _FitTask(config, data, masks, train, test, device, bf16, charts, progress, interrupt, keeper)
+    done = _Done()
     if state is not None:
-        judged = [HeldOut(**figures) for figures in state["judged"]]
-        history = [Epoch(**figures) for figures in state["history"]]
-        for kept in state["members"]:
-            network = _new_network(config, data, masks, device)
-            network.load_state_dict(kept["state_dict"])
-            members.append(Member(network.eval(), kept["mean"], kept["std"]))
-        for epoch in history:
+        done.take(state, task)
+        for epoch in done.history:
             _chart(charts, config, epoch)
-        done = f"epoch {history[-1].epoch} of member {history[-1].member + 1}" if history else "nothing yet"
-        progress.line(f"going on after {done}")
-
-    def so_far() -> dict[str, Any]:
-        return {
-            "members": [
-                {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
-                for member in members
-            ],
-            "judged": judged,
-            "history": history,
-        }
-
-    for number in range(len(members), config.ensemble):
-        begun = state["member"] if state is not None and number == len(state["members"]) else None
+        last = done.history[-1] if done.history else None
+        progress.line(
+            f"going on after {f'epoch {last.epoch} of member {last.member + 1}' if last else 'nothing yet'}"
+        )
+    begun = None if state is None else state["member"]  # goes on; those after it begin anew
+    for number in range(len(done.members), config.ensemble):
+        weights = start[number].network.state_dict() if number < len(start) else None
         try:
-            network, best = _fit_member(
-                number,
-                config,
-                data,
-                masks,
-                train,
-                test,
-                device,
-                bf16,
-                charts,
-                progress,
-                interrupt,
-                history,
-                keeper,
-                so_far,
-                begun,
-                start[number].network.state_dict() if number < len(start) else None,
-            )
-        except Stopped:  # before its first epoch was over
-            assert members
-        if interrupt.asked and members:  # one half fitted would have as large a say as the others
-            progress.line(f"stopped by request; keeping the members fitted so far, {len(members)}")
+            network, best = _fit_member(task, number, done, begun, weights)
+        except Stopped:  # one half fitted would have as large a say as the others
+            progress.line(f"stopped by request; keeping the members fitted so far, {len(done.members)}")
             break
-        members.append(Member(network, *output_statistics(network, data.segments, bf16, config.frame_stride)))
-        judged.append(best)
+        begun = None
+        statistics = output_statistics(network, data.segments, bf16, config.frame_stride)
+        done.members.append(Member(network, *statistics))
+        done.judged.append(best)
         if interrupt.asked:
             break
-    model = RewardModel(members, device, bf16)
-    if len(members) > 1:
+    model = RewardModel(done.members, device, bf16)
+    if len(done.members) > 1:
         disagreement = mean_disagreement(model, data.segments, device, config.frame_stride)
-        model = RewardModel(members, device, bf16, disagreement=disagreement)
+        model = RewardModel(done.members, device, bf16, disagreement=disagreement)
         test_pairs = data.pairs.subset(test)
         best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
     else:
-        best = judged[0]
-    return Fitted(model, best, judged, history)
+        best = done.judged[0]
+    return Fitted(model, best, done.judged, done.history)
+
+
+@dataclasses.dataclass(frozen=True)
+class _FitTask:
+    """What all members of a fit have in common; the fields are those of `fit_model`."""
+
+    config: FitConfig
+    data: PreferenceData
+    masks: tuple[Mask, ...]
+    """What is hidden from the networks."""
+    train: np.ndarray
+    test: np.ndarray
+    device: torch.device
+    bf16: bool
+    charts: Charts
+    progress: Progress
+    interrupt: Interrupt
+    keeper: Keeper | None
+
+
+@dataclasses.dataclass
+class _Done:
+    """What a fit has come to: the members that are done, and all epochs so far."""
+
+    members: list[Member] = dataclasses.field(default_factory=list)
+    judged: list[HeldOut] = dataclasses.field(default_factory=list)
+    history: list[Epoch] = dataclasses.field(default_factory=list)
+    """Those of the member at hand included."""
+
+    def content(self) -> dict[str, Any]:
+        """For a state to keep."""
+        return {
+            "members": [
+                {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
+                for member in self.members
+            ],
+            "judged": self.judged,
+            "history": self.history,
+        }
+
+    def take(self, state: dict[str, Any], task: _FitTask) -> None:
+        """Goes on from `content`, as a state kept it."""
+        self.judged = [HeldOut(**figures) for figures in state["judged"]]
+        self.history = [Epoch(**figures) for figures in state["history"]]
+        for kept in state["members"]:
+            network = _new_network(task)
+            network.load_state_dict(kept["state_dict"])
+            self.members.append(Member(network.eval(), kept["mean"], kept["std"]))
+
+
+@dataclasses.dataclass
+class _MemberState:
+    """Where the fit of one member is."""
+
+    network: RewardNet
+    optimizer: torch.optim.Optimizer
+    rng: np.random.Generator
+    """Of the order of the pairs and of the steps that are taken."""
+    l2: float
+    best_state: dict[str, torch.Tensor]
+    """Weights of the best epoch."""
+    epoch: int = 0
+    """How many are over."""
+    best: HeldOut | None = None
+    """How the best one did; None before the first is over."""
+    best_epoch: int = 0
+    passed: Pass = dataclasses.field(default_factory=Pass)
+
+    def content(self, device: torch.device) -> dict[str, Any]:
+        """For a state to keep, with where PyTorch's generators are."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "l2": self.l2,
+            "epoch": self.epoch,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "best_state": self.best_state,
+            "passed": self.passed,
+            "rng": self.rng.bit_generator.state,
+            "random": random_state(device),
+        }
+
+    def take(self, begun: dict[str, Any], device: torch.device) -> None:
+        """Goes on from `content`, as a state kept it."""
+        self.network.load_state_dict(begun["network"])
+        self.optimizer.load_state_dict(begun["optimizer"])
+        self.l2, self.epoch = begun["l2"], begun["epoch"]
+        self.best = None if begun["best"] is None else HeldOut(**begun["best"])
+        self.best_epoch, self.best_state = begun["best_epoch"], begun["best_state"]
+        if begun["passed"]["order"] is not None:
+            order, at, total = (begun["passed"][key] for key in ("order", "at", "total"))
+            self.passed = Pass(order.numpy(), at, total.to(device))
+        self.rng.bit_generator.state = begun["rng"]
+        set_random_state(begun["random"], device)
+
+    def end_epoch(self, config: FitConfig, train_loss: float, result: HeldOut) -> None:
+        """Counts an epoch that is over, keeps its weights if it is the best, and adapts ℓ2 for the next."""
+        self.epoch, self.passed = self.epoch + 1, Pass()
+        if config.l2:
+            self.l2 = adapted_l2(self.l2, train_loss, result.loss)
+            self.optimizer.param_groups[0]["weight_decay"] = self.l2
+        if self.best is None or result.loss < self.best.loss:
+            self.best, self.best_epoch = result, self.epoch
+            self.best_state = copy.deepcopy(self.network.state_dict())
 
 
 def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
@@ -686,26 +761,25 @@ def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
     return masks_for(config.mask, segments.frame_shape, segments.env_id)
 
 
-def _new_network(
-    config: FitConfig, data: PreferenceData, masks: tuple[Mask, ...], device: torch.device
-) -> RewardNet:
-    assert data.segments.frame_shape is not None
+def _new_network(task: _FitTask) -> RewardNet:
+    config, segments = task.config, task.data.segments
+    assert segments.frame_shape is not None
     network = RewardNet(
-        data.segments.frame_shape,
-        data.segments.num_actions,
+        segments.frame_shape,
+        segments.num_actions,
         config.dropout,
-        masks,
+        task.masks,
         config.shift,
         config.noise,
-        data.segments.input or "frame",
-        data.segments.continuous,
-        data.segments.observation_size,
+        segments.input or "frame",
+        segments.continuous,
+        segments.observation_size,
     )
-    if data.segments.observation_size is not None:
-        mean, std = data.segments.observation_statistics()
+    if segments.observation_size is not None:
+        mean, std = segments.observation_statistics()
         network.mean.copy_(torch.from_numpy(mean))
         network.std.copy_(torch.from_numpy(std))
-    return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(task.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:
@@ -729,130 +803,135 @@ def _broken(train_loss: float, held_out_loss: float) -> str | None:
     return None
 
 
+def _begin_member(
+    task: _FitTask, number: int, weights: dict[str, torch.Tensor] | None
+) -> tuple[_MemberState, Pairs]:
+    """A member before its first update, and the pairs that it is fitted to.
+
+    Each member of an ensemble begins with its own weights, unless some are given, and is fitted to as many pairs as
+    there are, drawn with replacement (Christiano et al., section 2.2.3).
+    """
+    config, train = task.config, task.train
+    seed = config.seed + 1000 * number  # a thousand apart, so that fits with seeds 0, 1, 2, … share no member
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    if config.ensemble > 1:
+        train = rng.choice(train, len(train))
+    network = _new_network(task)
+    if weights is not None:
+        network.load_state_dict(weights)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.l2)
+    best_state = copy.deepcopy(network.state_dict())
+    return _MemberState(network, optimizer, rng, config.l2, best_state), task.data.pairs.subset(train)
+
+
 def _fit_member(
+    task: _FitTask,
     number: int,
-    config: FitConfig,
-    data: PreferenceData,
-    masks: tuple[Mask, ...],
-    train: np.ndarray,
-    test: np.ndarray,
-    device: torch.device,
-    bf16: bool,
-    charts: Charts,
-    progress: Progress,
-    interrupt: Interrupt,
-    history: list[Epoch],
-    keeper: Keeper | None,
-    so_far: Callable[[], dict[str, Any]],
+    done: _Done,
     begun: dict[str, Any] | None,
     weights: dict[str, torch.Tensor] | None,
 ) -> tuple[RewardNet, HeldOut]:
     """Epochs until the held-out loss stops falling; the network of the best one and how it did.
 
-    Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
-    replacement (Christiano et al., section 2.2.3). All are judged by the same held-out pairs.
+    All members are judged by the same held-out pairs.
+
+    Args:
+      task: the fit.
+      number: of the member, from 0.
+      done: gets the epochs.
+      begun: what a state kept of this member, to go on from.
+      weights: to begin with; the member's own when None.
 
     Raises:
-      Stopped: the end was asked for before the first epoch of a member other than the first was over.
+      Stopped: the end was asked for, and there are members without this one.
+      UserError: the first epoch came to nothing.
     """
-    seed = config.seed + 1000 * number  # a thousand apart, so that fits with seeds 0, 1, 2, … share no member
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    who = ""
-    if config.ensemble > 1:
-        train = rng.choice(train, len(train))
-        who = f"member {number + 1} of {config.ensemble}, "
-    network = _new_network(config, data, masks, device)
-    if weights is not None:
-        network.load_state_dict(weights)
-    l2 = config.l2
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=l2)
-    train_pairs, test_pairs = data.pairs.subset(train), data.pairs.subset(test)
-    best: HeldOut | None = None
-    best_state, best_epoch, epoch = copy.deepcopy(network.state_dict()), 0, 0
-    passed = Pass()
+    config, segments = task.config, task.data.segments
+    member, train_pairs = _begin_member(task, number, weights)
     if begun is not None:
-        network.load_state_dict(begun["network"])
-        optimizer.load_state_dict(begun["optimizer"])
-        l2, epoch, best_epoch, best_state = (
-            begun[key] for key in ("l2", "epoch", "best_epoch", "best_state")
-        )
-        best = None if begun["best"] is None else HeldOut(**begun["best"])
-        if begun["passed"]["order"] is not None:
-            order, at, total = (begun["passed"][key] for key in ("order", "at", "total"))
-            passed = Pass(order.numpy(), at, total.to(device))
-        rng.bit_generator.state = begun["rng"]
-        set_random_state(begun["random"], device)
+        member.take(begun, task.device)
+    test_pairs = task.data.pairs.subset(task.test)
+    loss_of = pair_loss(config)
+    who = f"member {number + 1} of {config.ensemble}, " if config.ensemble > 1 else ""
 
     def state() -> dict[str, Any]:
-        member = {
-            "network": network.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "l2": l2,
-            "epoch": epoch,
-            "best": best,
-            "best_epoch": best_epoch,
-            "best_state": best_state,
-            "passed": passed,
-            "rng": rng.bit_generator.state,
-            "random": random_state(device),
-        }
-        return {**so_far(), "member": member}
+        return {**done.content(), "member": member.content(task.device)}
 
     def tick() -> None:
-        if keeper is not None:
-            keeper.tick(state, may_stop=best is not None or number > 0)
-
-    loss_of = pair_loss(config)
+        if task.keeper is not None:
+            task.keeper.tick(state, may_stop=member.best is not None or number > 0)
 
     def watched_loss(return1: torch.Tensor, return2: torch.Tensor, preference1: torch.Tensor) -> torch.Tensor:
         """The loss; judging asks for it every few pairs, and may be stopped there."""
         tick()
         return loss_of(return1, return2, preference1)
 
-    began, first = time.perf_counter(), epoch
-    while epoch < config.epochs and epoch - best_epoch < config.patience and not (interrupt.asked and best):
+    began, first = time.perf_counter(), member.epoch
+    while _goes_on(member, config) and not (task.interrupt.asked and member.best):
+        network, optimizer, rng = member.network, member.optimizer, member.rng
         try:
             train_loss = train_epoch(
-                network, optimizer, data.segments, train_pairs, config, rng, bf16, passed, tick
+                network, optimizer, segments, train_pairs, config, rng, task.bf16, member.passed, tick
             )
             network.eval()
             # Of as many steps as it is fitted on: every step would take longer than the epoch.
             result = judge(
-                network, data.segments, test_pairs, watched_loss, device, bf16, config.frame_stride
+                network, segments, test_pairs, watched_loss, task.device, task.bf16, config.frame_stride
             )
         except Stopped:
-            if best is None:
+            if member.best is None:
                 raise
             break
         broken = _broken(train_loss, result.loss)
         if broken is not None:
-            if best is None:
+            if member.best is None:
                 raise UserError(f"the fit broke: {broken}; try a smaller --lr")
-            progress.line(f"{who}epoch {epoch + 1}: {broken}; keeping epoch {best_epoch}")
+            task.progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
             break
-        epoch, passed = epoch + 1, Pass()
-        history.append(Epoch(number, epoch, train_loss, result.loss, result.accuracy, l2))
-        _chart(charts, config, history[-1])
-        if config.l2:
-            optimizer.param_groups[0]["weight_decay"] = l2 = adapted_l2(l2, train_loss, result.loss)
-        if best is None or result.loss < best.loss:
-            best, best_state, best_epoch = result, copy.deepcopy(network.state_dict()), epoch
-        seconds = (time.perf_counter() - began) / (epoch - first)
-        left = min(config.epochs - epoch, config.patience - (epoch - best_epoch))
-        progress.line(
-            f"{who}epoch {epoch}: loss {train_loss:.3f}, held out {result.loss:.3f}, accuracy {result.accuracy:.1%}"
-            f"{' *' if best_epoch == epoch else ''}  ({format_duration(seconds)} each, "
-            f"at least {format_duration(left * seconds)} to go)"
-        )
+        l2 = member.l2
+        member.end_epoch(config, train_loss, result)
+        done.history.append(Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2))
+        _chart(task.charts, config, done.history[-1])
+        seconds = (time.perf_counter() - began) / (member.epoch - first)
+        task.progress.line(who + _epoch_line(member, config, done.history[-1], seconds))
     else:
-        if keeper is not None:
-            keeper.keep(state())
+        if task.keeper is not None:
+            task.keeper.keep(state())
+    return _best_of(task, number, member, test_pairs)
+
+
+def _goes_on(member: _MemberState, config: FitConfig) -> bool:
+    """Whether there are epochs left, and the best one is not too long ago."""
+    return member.epoch < config.epochs and member.epoch - member.best_epoch < config.patience
+
+
+def _epoch_line(member: _MemberState, config: FitConfig, epoch: Epoch, seconds: float) -> str:
+    """What is said of an epoch that is over."""
+    left = min(config.epochs - member.epoch, config.patience - (member.epoch - member.best_epoch))
+    return (
+        f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "
+        f"accuracy {epoch.held_out_accuracy:.1%}{' *' if member.best_epoch == epoch.epoch else ''}  "
+        f"({format_duration(seconds)} each, at least {format_duration(left * seconds)} to go)"
+    )
+
+
+def _best_of(
+    task: _FitTask, number: int, member: _MemberState, test_pairs: Pairs
+) -> tuple[RewardNet, HeldOut]:
+    """The network of the best epoch and how it did, by every step of the held-out pairs.
+
+    Raises:
+      Stopped: the end was asked for, and there are members without this one.
+    """
+    config, network, best = task.config, member.network, member.best
     assert best is not None
-    if interrupt.asked and number == 0:
-        progress.line(f"stopped by request; keeping the best so far, epoch {best_epoch}")
-    network.load_state_dict(best_state)
+    if task.interrupt.asked and number == 0:
+        task.progress.line(f"stopped by request; keeping the best so far, epoch {member.best_epoch}")
+    network.load_state_dict(member.best_state)
     network.eval()
     if config.frame_stride > 1:
-        best = judge(network, data.segments, test_pairs, pair_loss(config), device, bf16)
+        best = judge(network, task.data.segments, test_pairs, pair_loss(config), task.device, task.bf16)
+    if task.interrupt.asked and number > 0:
+        raise Stopped
     return network, best

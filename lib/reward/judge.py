@@ -95,8 +95,7 @@ class ModelJudge:
             each = model.each_along(segment.frames[first:stop], segment.actions[first:stop], seen)
             parts.append(each[:, start - first :])
         standardised = np.concatenate(parts, axis=1)
-        mean, std = np.array([(member.mean, member.std) for member in model.members]).T
-        self._returns[name] = (standardised.astype(float) * std[:, None] + mean[:, None]).sum(axis=1)
+        self._returns[name] = model.unstandardised(standardised).sum(axis=1)
         curve = model.combine(torch.from_numpy(standardised)).numpy()
         curve.flags.writeable = False
         if len(self._curves) >= _CURVES:

@@ -47,7 +47,7 @@ class RewardNet(nn.Module):
         self,
         frame_shape: tuple[int, int, int],
         num_actions: int,
-        dropout: float = 0.5,
+        dropout: float = 0.0,
         masks: Sequence[Mask] = (),
         shift: int = 0,
         noise: float = 0.0,
@@ -280,6 +280,11 @@ class RewardModel:
                 ]
             )
 
+    def unstandardised(self, each: np.ndarray) -> np.ndarray:
+        """r̂ₘ as the loss has it, in units in which differences of returns are log-odds: float `[M, N]`, zₘ, to float64."""
+        mean, std = np.array([(member.mean, member.std) for member in self.members]).T
+        return np.asarray(each, float) * std[:, None] + mean[:, None]
+
     def combine(self, each: torch.Tensor) -> torch.Tensor:
         """The reward paid for what the members say: float32 `[M, N]` to `[N]`."""
         if self._pessimism == 0:
@@ -298,9 +303,13 @@ class RewardModel:
 
         Returns:
           float32 `[N]`.
+
+        Raises:
+          ValueError: the model judges observations, and there are none.
         """
         inputs = frames if self.input == "frame" else observations
-        assert inputs is not None, f"a reward model of {self.input}s was given none"
+        if inputs is None:
+            raise ValueError(f"a reward model of {self.input}s was given none")
         return self.combine(self.each(inputs, actions))
 
     def rewards(
@@ -323,9 +332,13 @@ class RewardModel:
 
         Returns:
           float32 `[M, T]`.
+
+        Raises:
+          ValueError: the model judges vectors, and there are none.
         """
         inputs = clip_inputs(frames, self.input) if self.observation_size is None else observations
-        assert inputs is not None, "a reward model of vectors was given none"
+        if inputs is None:
+            raise ValueError("a reward model of vectors was given none")
         return self.each(self._on_device(inputs), self._actions(actions)).cpu().numpy()
 
     def rewards_along(

@@ -25,11 +25,11 @@ from lib.runs import (
     Interrupt,
     Progress,
     check_name,
-    has_fast_bf16,
     held,
     load_checkpoint,
     make_run_dir,
     remove_stale,
+    resolve_bf16,
     resolve_device,
     write_config,
 )
@@ -202,7 +202,7 @@ def _refit(
         f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
         + (f", going on from version {before.version}" if before.version else "")
     )
-    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+    bf16 = resolve_bf16(config.bf16, device)
     fitting = dataclasses.replace(
         config,
         epochs=config.refit_epochs if before.version else config.epochs,

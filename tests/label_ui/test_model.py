@@ -17,8 +17,8 @@ from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import IN_HAND, Desk
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
 from lib.label_ui.opinion import Opinion
-from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.queries import Pair, Query, RandomPairs
+from lib.preferences.labels import Label, LabelLog, Pair, current
+from lib.preferences.queries import Query, RandomPairs
 from lib.preferences.segments import SegmentError
 from tests.label_ui.dbs import make_db
 

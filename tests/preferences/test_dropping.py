@@ -55,6 +55,24 @@ def test_nothing_is_dropped_by_somebody_who_cannot_read_the_labels(tmp_path: Pat
     assert numbers(tmp_path) == [0, 1, 2, 3]
 
 
+def test_a_segment_that_cannot_be_removed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, range(6))
+    unlink = Path.unlink
+
+    def stuck(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "00000001.dat":
+            raise PermissionError
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", stuck)
+    assert drop_oldest(tmp_path, 250) == 200
+    assert numbers(tmp_path) == [1, 5]
+    assert drop_oldest(tmp_path, 0) == 100
+    assert numbers(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_recorder_goes_on_where_it_may_drop(tmp_path: Path, drop: bool) -> None:
     rng = np.random.default_rng(0)

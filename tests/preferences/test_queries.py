@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from lib.preferences.queries import Leases, Pair, Query, RandomPairs, pair_of
+from lib.preferences.labels import Pair, pair_of
+from lib.preferences.queries import Leases, Query, RandomPairs
 
 
 class Clock:

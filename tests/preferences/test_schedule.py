@@ -138,3 +138,17 @@ def test_labels_that_a_fit_can_use_are_counted(tmp_path: Path) -> None:
     assert count.read() == 2
     log.append(Label("00/0.dat", "01/0.dat", 2))  # changed, not added
     assert count.read() == 2
+
+
+def test_labels_that_cannot_be_read_keep_their_count_and_say_why(tmp_path: Path) -> None:
+    path, count = tmp_path / "labels.json", LabelCount(tmp_path)
+    LabelLog(path).append(Label("00/0.dat", "01/0.dat", 1))
+    assert (count.read(), count.problem) == (1, "")
+    path.rename(tmp_path / "elsewhere")
+    path.mkdir()
+    for _ in range(2):  # the second time nothing about the file has changed
+        assert count.read() == 1
+        assert count.problem == f"{path}: expected a file of labels, found a folder or device"
+    path.rmdir()
+    (tmp_path / "elsewhere").rename(path)
+    assert (count.read(), count.problem) == (1, "")

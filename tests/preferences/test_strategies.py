@@ -14,7 +14,8 @@ import pytest
 
 from lib.cli import UserError
 from lib.preferences import strategies
-from lib.preferences.queries import Pair, Query, RandomPairs, Strategy
+from lib.preferences.labels import Pair
+from lib.preferences.queries import Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, save_segment
 from lib.preferences.strategies import (
     NEEDS_ENSEMBLE,

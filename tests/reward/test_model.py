@@ -113,7 +113,7 @@ def test_the_action_counts() -> None:
 
 
 def test_evaluation_is_deterministic_and_fitting_is_not() -> None:
-    network, (frames, actions) = worn(), steps(8)
+    network, (frames, actions) = worn(dropout=0.5), steps(8)
     network.eval()
     assert torch.equal(network(frames, actions), network(frames, actions))
     # A step is judged by itself: whatever else is in the batch.
@@ -125,7 +125,7 @@ def test_evaluation_is_deterministic_and_fitting_is_not() -> None:
 
 
 def test_the_copy_for_paying_computes_the_same() -> None:
-    network, (frames, actions) = worn(), steps(32)
+    network, (frames, actions) = worn(dropout=0.5), steps(32)
     fast = network.for_paying()
     network.eval()
     expected = network(frames, actions)
@@ -209,8 +209,29 @@ def test_pessimism_needs_an_ensemble(tmp_path: Path) -> None:
     assert (wary < hopeful).all()
 
 
+def test_observations_that_are_missing_are_said() -> None:
+    frames, actions = steps(3)
+    pictures, vectors = (
+        RewardModel([Member(RewardNet(SMALL, 4, input="observation", observation_size=size), 0.0, 1.0)], CPU)
+        for size in (None, 5)
+    )
+    with pytest.raises(ValueError, match="a reward model of observations was given none"):
+        pictures.pay(frames, actions)
+    with pytest.raises(ValueError, match="a reward model of vectors was given none"):
+        vectors.each_along(frames.numpy(), actions.numpy())
+
+
+def test_the_loss_has_its_units_back() -> None:
+    members = [Member(worn(seed=seed).eval(), 0.1 * seed, 1.0 + seed) for seed in range(2)]
+    frames, actions = steps(7)
+    model = RewardModel(members, CPU)
+    fitted = torch.stack([member.network(frames, actions) for member in members]).detach()
+    mended = model.unstandardised(model.each(frames, actions).numpy())
+    np.testing.assert_allclose(mended, fitted, rtol=1e-4, atol=1e-4)
+
+
 def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:
-    network, (frames, actions) = worn().train(), steps(4)
+    network, (frames, actions) = worn(dropout=0.5).train(), steps(4)
     paid = RewardModel([Member(network, 0.0, 1.0)], CPU).pay(frames, actions)
     torch.testing.assert_close(paid, network.eval()(frames, actions).detach(), rtol=1e-4, atol=1e-4)
 

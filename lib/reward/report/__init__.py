@@ -79,11 +79,7 @@ def figures_of(fit: Fit) -> Figures:
     """Computes a report; reads the label logs again, for the answers that later ones replaced."""
     data, pairs, config = fit.data, fit.data.pairs, fit.config
     each = each_along_segments(fit.model, data.segments)
-    means, stds = (
-        np.array([getattr(member, name) for member in fit.model.members]) for name in ("mean", "std")
-    )
-    # In units in which differences are log-odds, as the loss has them.
-    returns = np.stack([(paid * stds[:, None] + means[:, None]).sum(1) for paid in each], 1)
+    returns = np.stack([fit.model.unstandardised(paid).sum(1) for paid in each], 1)
     error_rate = config.error_rate if config.loss == "bradley-terry" else 0.0
     probabilities = preference_probabilities(returns, pairs.first, pairs.second, error_rate)
     paid = np.array([segment.mean(0).sum() for segment in each])

@@ -59,12 +59,19 @@ def film_strip(frames: np.ndarray) -> np.ndarray:
 
 
 def data_uri(sheet: np.ndarray) -> str:
-    """uint8 `[H, W, 3]` as a WebP picture: lossless where that is small, as flat game graphics are."""
+    """uint8 `[H, W, 3]` as a WebP picture: lossless where that is small, as flat game graphics are.
+
+    Raises:
+      RuntimeError: this OpenCV cannot write WebP, or not a picture of this size.
+    """
     for quality in (_LOSSLESS, _LOSSY):
         done, encoded = cv2.imencode(
             ".webp", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_WEBP_QUALITY, quality]
         )
-        assert done
+        if not done:
+            raise RuntimeError(
+                f"OpenCV could not write a picture of {sheet.shape[0]}×{sheet.shape[1]} pixels as WebP"
+            )
         if len(encoded) <= _MAX_BYTES:
             break
     return "data:image/webp;base64," + base64.b64encode(encoded.tobytes()).decode()

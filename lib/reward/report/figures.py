@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.preferences.labels import Label, answers
+from lib.preferences.strategies import sigmoid
 from lib.reward.data import labeller_of
 
 LEAST_CHECKS = 10
@@ -72,8 +73,7 @@ def preference_probabilities(
       float64 `[N]`.
     """
     difference = returns[:, first].astype(float) - returns[:, second]
-    each = 0.5 * (1 + np.tanh(0.5 * difference))  # σ that cannot overflow
-    chosen: np.ndarray = (1 - error_rate) * each.mean(0) + error_rate / 2
+    chosen: np.ndarray = (1 - error_rate) * sigmoid(difference).mean(0) + error_rate / 2
     return chosen
 
 

@@ -117,13 +117,6 @@ class Plot:
         at, right = self.down(y), self._size[0] - _RIGHT
         self._parts.append(f'<line class="guide" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
 
-    def upright(self, x: float, text: str = "") -> None:
-        """A dashed line upwards at x, with a word beside its upper end."""
-        at, bottom = self.across(x), self._size[1] - _BOTTOM
-        self._parts.append(f'<line class="guide" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>')
-        if text:
-            self._parts.append(f'<text x="{at + 5:.1f}" y="{_TOP + 10}">{escape(text)}</text>')
-
     def cursor(self, x: float) -> None:
         """The line that the player moves along."""
         at, bottom = self.across(x), self._size[1] - _BOTTOM
