@@ -197,7 +197,8 @@ class Online:
             if due <= slack:
                 break
             self._say(steps, "waiting")
-            self._progress.update(f"{steps} steps: waiting for labels, {due} due", force=not waited)
+            unread = f"; {self._count.problem}" if self._count.problem else ""
+            self._progress.update(f"{steps} steps: waiting for labels, {due} due{unread}", force=not waited)
             waited = True
             time.sleep(_POLL_SECONDS)
         self._say(steps, "training")

@@ -134,7 +134,8 @@ def watch(config: FitConfig) -> None:
             if tried:
                 wanted = max(wanted, tried + config.refit_every)
             if labels < wanted:
-                progress.update(f"version {before.version}: {labels} labels, refitting at {wanted}")
+                unread = "".join(f"; {count.problem}" for count in counts if count.problem)
+                progress.update(f"version {before.version}: {labels} labels, refitting at {wanted}{unread}")
                 time.sleep(_POLL_SECONDS)
                 continue
             try:

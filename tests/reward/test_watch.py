@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ def config(root: Path, **further: Any) -> FitConfig:
 def drive(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> None:
     """Watches; whenever there is nothing to do the next thing happens, and at last Ctrl-C."""
     left = [*happens, lambda: os.kill(os.getpid(), signal.SIGINT)]
-    monkeypatch.setattr(time, "sleep", lambda seconds: left.pop(0)())
+    # The watch's alone: whoever waits for a process sleeps too.
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=lambda seconds: left.pop(0)()))
 
 
 def more(db: Path, of: Path, count: int) -> Callable[[], None]:
@@ -235,6 +237,15 @@ def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
         "none of the pairs was drawn at random: judging by some that were chosen" in capsys.readouterr().out
     )
     assert published(tmp_path)["version"] == 1
+
+
+def test_labels_that_cannot_be_read_are_named_while_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "db" / "labels.json").mkdir(parents=True)
+    drive(monkeypatch)
+    watch.watch(config(tmp_path))
+    assert "0 labels, refitting at 10; " in capsys.readouterr().out
 
 
 def test_an_opening_never_asks_for_more_than_all_labels(
