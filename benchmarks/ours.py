@@ -3,20 +3,19 @@
 import contextlib
 import io
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
 from benchmarks.setup import Setup
 from lib.agent import trainer
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Rollout
+from lib.agent.update import update
 from lib.envs.make import make_world
 from lib.preferences.segments import SegmentDB
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
@@ -74,9 +73,7 @@ def ours_by_default(setup: Setup, **changes: Any) -> TrainConfig:
 
 
 class Training:
-    """`lib.agent.trainer.train` as it stands, curves and all, stopped after every few updates.
-
-    It runs as a coroutine whose `update` hands control back, so that what is measured is no copy of the loop.
+    """The run that `lib.agent.trainer.train` makes of its flags, curves and all, a few updates at a time.
 
     Args:
       config: the flags.
@@ -84,45 +81,42 @@ class Training:
     """
 
     def __init__(self, config: TrainConfig, watch: Stopwatch | None = None) -> None:
-        names: dict[str, Any] = {} if watch is None else _watched(watch)
-        self._update = names.get("update", trainer.update)
+        self._names = {} if watch is None else _watched(watch)
         self._on_gpu = resolve_device(config.dev).type == "cuda"
-        self._steps = self._updates = 0
-        self.network: PolicyNet | None = None
-        """The policy, from the first piece on."""
-        train, names["update"] = trainer.train, self._update_and_pause
-        assert names.keys() <= set(train.__code__.co_names), "the loop has changed: name its parts anew"
-        self._loop = greenlet(types.FunctionType(train.__code__, train.__globals__ | names))
-        with contextlib.redirect_stdout(io.StringIO()):  # its progress goes on to the end of its days
-            self._loop.switch(config)
+        with contextlib.ExitStack() as stack:
+            # Its progress goes on to the end of its days.
+            with contextlib.redirect_stdout(io.StringIO()), self._timed():
+                self._run = trainer.Run(config, stack)
+                self._run.begin()
+            self()
+            self._stack = stack.pop_all()
 
-    def _update_and_pause(self, network: PolicyNet, optimizer: Any, rollout: Rollout, *rest: Any) -> Any:
-        parts = self._update(network, optimizer, rollout, *rest)
-        self.network = network
-        self._steps += rollout.score.size
-        self._updates += 1
-        if self._updates % UPDATES_A_PIECE == 0:
-            assert self._loop.parent is not None
-            self._loop.parent.switch()
-        return parts
+    @property
+    def network(self) -> PolicyNet:
+        """The policy."""
+        return self._run.network
 
     def __call__(self) -> int:
-        """A few updates on from the last pause; the device has done them all when it returns."""
-        before = self._steps
-        self._loop.switch()
-        if self._loop.dead:
-            raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
+        """A few updates on from the last; the device has done them all when it returns."""
+        before = self._run.count.steps
+        with self._timed():
+            for _ in range(UPDATES_A_PIECE):
+                if not self._run.advance():
+                    raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
         if self._on_gpu:
             torch.cuda.synchronize()
-        return self._steps - before
+        return self._run.count.steps - before
 
     def close(self) -> None:
-        """Ends the loop, which frees the emulators."""
-        self._loop.throw(GreenletExit)
+        """Ends the run, which frees the emulators."""
+        self._stack.close()
+
+    def _timed(self) -> contextlib.AbstractContextManager[Any]:
+        return patch.multiple(trainer, **self._names) if self._names else contextlib.nullcontext()
 
 
 def _watched(watch: Stopwatch) -> dict[str, Any]:
-    """The names that the loop builds its parts by, as ones that build parts whose time is taken."""
+    """The names that a run builds its parts by, as ones that build parts whose time is taken."""
 
     def building(name: str, label: str, *methods: str) -> Callable[..., Any]:
         build = vars(trainer)[name]
@@ -141,7 +135,7 @@ def _watched(watch: Stopwatch) -> dict[str, Any]:
         ("SegmentRecorder", "recorder", "before", "after"),
         ("Collector", "collect", "collect"),
     )
-    return {part[0]: building(*part) for part in parts} | {"update": watch.around("update", trainer.update)}
+    return {part[0]: building(*part) for part in parts} | {"update": watch.around("update", update)}
 
 
 class Emulator:

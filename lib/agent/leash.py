@@ -1,4 +1,4 @@
-"""A leash to the reference policy: the KL to it, estimated and exact, and its price within the reward.
+"""A leash to the reference policy, which others call a KL penalty: the KL, estimated and exact, and its price.
 
 Estimators are of KL(π ‖ π_ref) = E_{a∼π}[log π(a) − log π_ref(a)], one number per sampled action, after
 J. Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased; k2 and k3 are never negative.

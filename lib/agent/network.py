@@ -137,9 +137,8 @@ class PolicyNet(nn.Module):
             return cast(torch.Tensor, self.normaliser(observations))
         dtype = torch.get_autocast_dtype(observations.device.type)
         dtype = dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32
-        if observations.device.type == "cpu":
-            return self._features_cpu(observations, dtype)
-        return cast(torch.Tensor, self.conv(observations.to(dtype) / 255))
+        on_cpu = observations.device.type == "cpu"
+        return self._features_cpu(observations, dtype) if on_cpu else self._features_gpu(observations, dtype)
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """The policy head: float32 `[N, A]`, of a continuous policy `[N, 2A]`."""
@@ -148,6 +147,15 @@ class PolicyNet(nn.Module):
     def values(self, features: torch.Tensor) -> torch.Tensor:
         """The value head: float32 `[N]`."""
         return cast(torch.Tensor, self.value(features)).squeeze(-1).float()
+
+    def _features_gpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`self.conv(observations / 255)`, the weights divided: in bf16 pixels are whole, their 255th parts are not."""
+        first, *others = self.conv
+        assert isinstance(first, nn.Conv2d)
+        x = F.conv2d(observations.to(dtype), first.weight / 255, first.bias, first.stride)
+        for layer in others:
+            x = layer(x)
+        return x
 
     def _features_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """`self.conv(observations / 255)` with strides taken out of the convolutions.

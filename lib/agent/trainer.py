@@ -1,27 +1,25 @@
-"""Training and finetuning: rollouts, updates, evaluations, and what is said and kept about them."""
+"""Training and finetuning: rollouts, updates and evaluations in turn, and what is said and kept about them."""
 
 import contextlib
 import copy
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import nn
 
-from lib.agent.actor_critic import actor_critic_loss, log_prob_of
 from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import CutShort, Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
 from lib.agent.online import NewestReward, Online
-from lib.agent.returns import explained_variance, lambda_advantages, normalised
-from lib.agent.rollout import Collector, Game, GameLog, Rollout, autocast
+from lib.agent.rollout import Collector, Game, GameLog, Rollout
+from lib.agent.update import update
 from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
 from lib.envs.make import counter, gauges, make_world, probes
@@ -58,157 +56,6 @@ _LOG_SECONDS = 2.0
 _RECENT_GAMES = 100
 _EXPLODED = 1e6  # times what is usual; no loss grows so fast by learning
 _EVAL_SEED = 10_000  # evaluations play other games than training does
-
-
-class Batch(NamedTuple):
-    """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
-
-    seen: (
-        torch.Tensor
-    )  # features [N, F] where the rollout has them, else observations, uint8 [N, 4, 84, 84] or float32 [N, D]
-    actions: torch.Tensor  # int64 [N], or float32 [N, A] as they were drawn
-    old_log_probs: torch.Tensor  # float32 [N], of the acting policy
-    old_values: torch.Tensor  # float32 [N], of the acting policy
-    advantages: torch.Tensor  # float32 [N]
-    returns: torch.Tensor  # float32 [N]
-    valid: torch.Tensor  # bool [N]
-
-
-def assess(
-    rollout: Rollout, config: TrainConfig, leash: Leash | None, bf16: bool
-) -> tuple[Batch, dict[str, torch.Tensor]]:
-    """What every step of a rollout was worth: rewards, the price of the leash, advantages and returns.
-
-    Args:
-      rollout: T steps of B environments.
-      config: discount, λ, and what is paid.
-      leash: to the reference policy, where there is one.
-      bf16: whether the reference computes in bf16.
-
-    Returns:
-      The batch to learn from, and scalars on the device by chart name; reading them is left to whoever logs, so that
-      nothing waits here.
-    """
-    device = rollout.actions.device
-    terminal, truncated, valid = (
-        torch.from_numpy(flags).to(device, non_blocking=True)
-        for flags in (rollout.terminal, rollout.truncated, rollout.valid)
-    )
-    weight = valid / valid.sum().clamp(min=1)
-    parts: dict[str, torch.Tensor] = {}
-    if rollout.learned is None or config.score_weight:
-        score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
-        score = score.sign() if config.clip_score else score
-    if rollout.learned is None:
-        rewards = score
-    else:
-        rewards = rollout.learned
-        mean = (rewards * weight).sum()
-        parts["reward_mu"] = mean
-        parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
-        if config.score_weight:
-            rewards = rewards + config.score_weight * score
-    if leash is not None:
-        rewards, scalars = leash.pull(rollout, rewards, valid, bf16)
-        parts |= scalars
-
-    values = rollout.values.detach()
-    advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)
-    values = values[:-1]
-    returns = advantages + values
-    parts["advantage"] = (advantages * weight).sum()
-    parts["batch_rewards"] = (returns * weight).sum()
-    parts["explained_variance"] = explained_variance(values, returns, valid)
-    if config.normalise_advantages:
-        advantages = normalised(advantages, valid)
-    old = log_prob_of(rollout.logits.detach(), rollout.actions)
-    seen = rollout.observations if rollout.features is None else rollout.features
-    steps = (seen, rollout.actions, old, values, advantages, returns, valid)
-    return Batch(*(rows.flatten(0, 1) for rows in steps)), parts
-
-
-def update(
-    network: PolicyNet,
-    optimizer: torch.optim.Optimizer,
-    rollout: Rollout,
-    config: TrainConfig,
-    bf16: bool,
-    leash: Leash | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> dict[str, torch.Tensor]:
-    """The passes over one rollout: one for A2C, several over minibatches for PPO.
-
-    Args:
-      network: the policy that gathered the rollout.
-      optimizer: of its trainable parameters.
-      rollout: T steps of B environments.
-      config: what is paid, passes, clips and weights of the loss.
-      bf16: whether networks compute in bf16.
-      leash: to the reference policy, where there is one.
-      stop: asked before every minibatch but the first whether to leave it at that.
-
-    Returns:
-      Scalars on the device by chart name, averaged over the passes. Only `--target-kl` waits for the device, once
-      a pass.
-    """
-    batch, parts = assess(rollout, config, leash, bf16)
-    device, count = batch.actions.device, len(batch.actions)
-    passes: list[dict[str, torch.Tensor]] = []
-    for epoch in range(config.epochs):
-        for rows in _minibatches(count, config.minibatches, device):
-            if passes and stop is not None and stop():
-                break
-            part = Batch(*(column[rows] for column in batch))
-            if config.one_pass and rollout.logits.requires_grad:
-                logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
-            else:
-                with autocast(device, bf16):
-                    features = network.features(part.seen) if rollout.features is None else part.seen
-                    logits, values = network.logits(features), network.values(features)
-            loss, scalars = actor_critic_loss(
-                logits,
-                values,
-                part.actions,
-                None if config.one_pass else part.old_log_probs,
-                part.old_values,
-                part.advantages,
-                part.returns,
-                part.valid,
-                clip=config.clip,
-                value_clip=config.value_clip,
-                entropy_coef=config.entropy,
-                value_coef=config.value_coef,
-            )
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            passes.append(scalars | _gradient_scalars(gradients))
-            nn.utils.clip_grad_norm_(parameters, config.grad_clip)
-            optimizer.step()
-        last = epoch == config.epochs - 1
-        if config.target_kl and not last and passes[-1]["approx_kl"] > config.target_kl:
-            break
-    means = torch.stack([torch.stack(list(scalars.values())) for scalars in passes]).mean(0)
-    parts |= dict(zip(passes[0], means.unbind(), strict=True))
-    return parts | {"epochs_done": torch.full((), epoch + 1.0, device=device)}
-
-
-def _minibatches(count: int, parts: int, device: torch.device) -> Sequence[slice | torch.Tensor]:
-    """Rows of each minibatch of a pass, in random order; all as they are where there is but one."""
-    if parts == 1:
-        return [slice(None)]
-    return torch.randperm(count, device=device).tensor_split(parts)
-
-
-def _gradient_scalars(gradients: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Root mean square, largest size and variance of all components, before clipping."""
-    count = sum(gradient.numel() for gradient in gradients)
-    squares = torch.stack(torch._foreach_norm(gradients, 2)).square().sum() / count
-    # aminmax goes over the data once; an L∞ norm took 25 times as long on a CPU.
-    largest = torch.stack([torch.stack(gradient.aminmax()).abs().max() for gradient in gradients]).max()
-    mean = torch.stack([gradient.sum() for gradient in gradients]).sum() / count
-    return {"grad_l2": squares.sqrt(), "grad_max": largest, "grad_var": squares - mean.square()}
 
 
 class _Monitor:
@@ -473,277 +320,376 @@ def train(config: TrainConfig) -> Path | None:
     Raises:
       UserError: something about the flags, a file or the disk that the user can mend.
     """
-    device = resolve_device(config.dev)
-    bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)
-    parents: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        # What may be refused comes first: starting the emulators takes longest.
-        state = None
-        if config.resume is not None:
-            stack.enter_context(held(config.resume))
-            state = load_state(config.resume, _STAGE)
-            if state is not None and config.steps <= min(state["steps"], state["examined"]):
-                raise UserError(
-                    f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: "
-                    f"add --steps N"
-                )
-        teacher = None if config.teacher is None else make_teacher(config.teacher)
-        start = None if config.model is None or state is not None else load_policy(config.model)
-        reward = (
-            None
-            if config.reward is None or config.watch_reward
-            else load_reward_model(config.reward, device, bf16, config.pessimism)
-        )
-        world = make_world(config.env, config.num_envs, config.env_threads)
-        stack.callback(world.close)
-        if start is not None and config.model is not None:
-            network, origin = start
-            check_policy(network, world, config.model)
-            parents["policy"] = {"file": str(config.model), **lineage(origin)}
-        else:
-            network = PolicyNet(
-                world.num_actions, continuous=world.continuous, observation_size=world.observation_size
-            )
-        if reward is not None and config.reward is not None:
-            reward.check_world(world, config.reward)
-            parents["reward"] = {"file": str(config.reward), **reward.origin}
-        live = NewestReward(config, world, device, bf16) if config.watch_reward else None
-        if state is not None:
-            if live is None:
-                _check_same_reward(config, parents, state["parents"])
-            parents = state["parents"]
-            network.load_state_dict(state["network"])
-        folder = None if config.save is None else CheckpointFolder(config.save)
-        recorder = None
-        if config.db_path is not None:
-            try:
-                recorder = SegmentRecorder(
-                    config.db_path,
-                    world.num_envs,
-                    config.env,
-                    world.num_actions,
-                    config.record_prob,
-                    config.seed,
-                    max_mb=config.db_max_mb,
-                    policy=config.name,
-                    drop_oldest=config.db_drop_oldest,
-                )
-            except OSError as error:
-                raise UserError(
-                    f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
-                ) from error
-            stack.callback(recorder.close)
-        if config.resume is None:
-            run_dir = make_run_dir(config.runs, config.algo, config.name)
-            stack.enter_context(held(run_dir))
-        else:
-            run_dir = config.resume
-        kept_config = dataclasses.asdict(config) | {"resume": None}
-        write_config(run_dir, kept_config, resumed=config.resume is not None)
-        if recorder is not None:
-            made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
-            made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
-            recorder.origin = {name: str(value) for name, value in made_by.items() if value not in (None, "")}
-        steps, updates, examined, next_eval = 0, 0, 0, config.eval_every
-        if state is not None:
-            steps, updates, examined = state["steps"], state["updates"], state["examined"]
-            next_eval = state["next_eval"]
-        purge_step = None if config.resume is None else 0 if state is None else steps + 1
-        charts = stack.enter_context(Charts(run_dir, purge_step))
-        progress = Progress()
-        stack.callback(progress.close)
-        progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
-        if config.resume is not None:
-            progress.line(
-                "it ended before its first state: all begins anew"
-                if state is None
-                else f"going on after {format_count(steps)} steps; the games begin anew"
-            )
+        run = Run(config, stack)
+        run.begin()
+        while run.advance():
+            pass
+        return run.end()
 
-        network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        network.body.requires_grad_(not config.freeze_convs)
-        trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
-        leash, reference = None, None
-        if config.finetunes and config.model is not None:
-            reference = copy.deepcopy(network).requires_grad_(False)
-            if state is not None:
-                reference.load_state_dict(state["reference"])
-        if reference is not None and (config.kl or config.finetune):
-            leash = Leash(reference, config.kl, config.kl_target, config.kl_horizon)
-        # Other games than those that the run has begun with already.
-        seed = (
-            int(np.random.SeedSequence([config.seed, steps]).generate_state(1)[0] >> 2)
-            if steps
-            else config.seed
-        )
-        pays = live or reward
-        collector = Collector(
+
+@dataclasses.dataclass
+class _Counters:
+    """How far a run is. Its state has them under these names."""
+
+    steps: int
+    updates: int
+    new_reward_at: int  # updates before the reward model that pays now was taken
+    examined: int  # steps before the last evaluation
+    next_eval: int  # steps
+    saved_at: int  # steps before the last checkpoint
+
+    @classmethod
+    def of(cls, config: TrainConfig, state: dict[str, Any] | None) -> Self:
+        """Those of a run that begins, or goes on from a state."""
+        if state is None:
+            return cls(0, 0, 0, 0, config.eval_every, 0)
+        known = {"new_reward_at": 0} | state  # which older states lack
+        return cls(**{field.name: known[field.name] for field in dataclasses.fields(cls)})
+
+
+class Run:
+    """A training under way: `begin`, `advance` until there is no more to do, `end`.
+
+    Attributes:
+      network: the policy.
+      count: how far the run is.
+    """
+
+    def __init__(self, config: TrainConfig, stack: contextlib.ExitStack) -> None:
+        """Loads and starts all that the run needs, and goes on from its last state where there is one.
+
+        Args:
+          config: the flags.
+          stack: gets what ends the emulators, the recorder and the rest.
+        """
+        device = resolve_device(config.dev)
+        bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+        self._config, self._device, self._bf16 = config, device, bf16
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        torch.manual_seed(config.seed)
+        # What may be refused comes first: starting the emulators takes longest.
+        state = _state_to_resume(config, stack)
+        world, network, reward, live, teacher, self._parents = _load(config, device, bf16, state, stack)
+        self._folder = None if config.save is None else CheckpointFolder(config.save)
+        self._recorder = recorder = _make_recorder(config, world, stack)
+        self._run_dir = config.resume or _new_run_dir(config, stack)
+        self._kept_config = dataclasses.asdict(config) | {"resume": None}
+        write_config(self._run_dir, self._kept_config, resumed=config.resume is not None)
+        if recorder is not None:
+            recorder.origin = _origin(config, self._run_dir)
+        self.count = _Counters.of(config, state)
+        purge_step = None if config.resume is None else 0 if state is None else self.count.steps + 1
+        self._charts = stack.enter_context(Charts(self._run_dir, purge_step))
+        self._progress = progress = Progress()
+        stack.callback(progress.close)
+        for line in _first_words(config, world, device, self._run_dir, state):
+            progress.line(line)
+
+        self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.body.requires_grad_(not config.freeze_convs)
+        trainable = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
+        self._reference, self._leash = _reference_and_leash(config, self.network, state)
+        pays, seed = live or reward, _game_seed(config.seed, self.count.steps)
+        self._collector = Collector(
             *(world, config.rollout, device, seed, bf16, pays.pay if pays else None, recorder),
             *((pays.input,) if pays else ()),
         )
-        monitor = _Monitor(config, charts, progress, recorder)
+        self._monitor = _Monitor(config, self._charts, progress, recorder)
         arena = make_world(config.env, config.eval_games, config.env_threads)
         stack.callback(arena.close)
 
-        saved, saved_at = None, 0
-        disk_error: OSError | None = None
-        drifted = False
+        self._saved: Path | None = None
+        self._disk_error: OSError | None = None
+        self._drifted = False
         interrupt = stack.enter_context(Interrupt())
-
-        def stop() -> bool:
-            return interrupt.asked
-
-        examiner = _Examiner(
-            *(config, arena, device, bf16, reward, reference, teacher, charts, progress), stop=stop
+        self._stop = lambda: interrupt.asked
+        self._examiner = _Examiner(
+            *(config, arena, device, bf16, reward, self._reference, teacher, self._charts, progress),
+            stop=self._stop,
         )
         if state is not None:
-            optimizer.load_state_dict(state["optimizer"])
-            if leash is not None:
-                leash.coef = state["kl_coef"].to(device)
-            monitor.restore(state["monitor"])
-            monitor.last_good = run_dir / STATE
-            examiner.restore(state["examiner"])
-            if recorder is not None:
-                recorder.restore(state["recorder"])
-            if folder is not None:
-                saved_at = state["saved_at"]
-                folder.restore(state["folder"], steps, config.name)
-            if state["device"] == device.type:
-                collector.generator.set_state(state["actions"])
-            set_random_state(state["random"], device)
-        online, new_reward_at = None, 0 if state is None else state.get("new_reward_at", 0)
+            self._restore(state)
+        self._online: Online | None = None
         if live is not None:
-            online = monitor.online = Online(config, live, recorder, progress, stop)
-        checkpoints = Every(config.checkpoint_minutes)
+            self._online = self._monitor.online = Online(config, live, recorder, progress, self._stop)
+        self._checkpoints = Every(config.checkpoint_minutes)
 
-        def keep() -> None:
-            """Writes the state that the run can be gone on from."""
-            monitor.check(network, steps)
-            charts.flush()  # or a killed process would lose points that are not drawn again
-            kept = {
-                "steps": steps,
-                "updates": updates,
-                "new_reward_at": new_reward_at,
-                "examined": examined,
-                "next_eval": next_eval,
-                "saved_at": saved_at,
-                "network": network.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "reference": None if reference is None else reference.state_dict(),
-                "kl_coef": None if leash is None else leash.coef,
-                "monitor": monitor.state(),
-                "examiner": examiner.state(),
-                "recorder": None if recorder is None else recorder.state(),
-                "folder": None if folder is None else folder.state(),
-                "device": device.type,
-                "actions": collector.generator.get_state(),
-                "random": random_state(device),
-            }
-            save_state(run_dir, _STAGE, kept, kept_config, parents)
-            monitor.last_good = saved if saved_at == steps and saved else run_dir / STATE
-            checkpoints.restart()
-
-        def take_reward(model: RewardModel | None) -> None:
-            """From now on another reward model pays than before."""
-            examiner.replace_reward(model)
-            if model is not None:
-                collector.reward_input = model.input
-                parents["reward"] = {"file": str(config.reward), **model.origin}
-            if model is not None and recorder is not None:
-                recorder.origin = {**recorder.origin, "reward_version": str(model.origin.get("version", ""))}
-            if folder is not None:
-                folder.forget_best("best-learned.dat")
-
-        if online is not None:
-            try:
-                online.open(steps, lambda: collector.collect(network, stop=stop))
-            except Stopped:
-                pass
-            except OSError as error:
-                disk_error = error
-            take_reward(online.live.model)
-        if config.finetunes and not examiner.readings and disk_error is None:  # what the policy was before
+    def begin(self) -> None:
+        """The opening, where the reward model is yet to come; an evaluation of what a finetune starts from."""
+        if self._online is not None:
+            with contextlib.suppress(Stopped), self._recording():
+                self._online.open(
+                    self.count.steps, lambda: self._collector.collect(self.network, stop=self._stop)
+                )
+            self._take_reward(self._online.live.model)
+        if self._config.finetunes and not self._examiner.readings and self._disk_error is None:
             with contextlib.suppress(CutShort):
-                examiner.examine(network, 0)
-            monitor.resume()
-        while not interrupt.asked and disk_error is None:
-            if steps > examined and (steps >= next_eval or steps >= config.steps):
-                monitor.check(network, steps)
-                try:
-                    result = examiner.examine(network, steps)
-                except CutShort:
-                    break
-                examined, next_eval = steps, steps + config.eval_every
-                if folder is not None:
-                    saved, saved_at = folder.save(network, steps, result, kept_config, parents), steps
-                warning = drifting(examiner.comparable, config.drift_patience)
-                if warning is not None:
-                    progress.line(f"{warning}; {_best_before(examiner, config, folder)}")
-                    drifted = config.stop_on_drift
-                if folder is not None:
-                    keep()  # so that what is kept there and what is known of it go together
-                monitor.resume()
-            if steps >= config.steps or drifted:
-                break
-            if online is not None:
-                try:
-                    if online.wait(steps):
-                        monitor.resume()
-                except OSError as error:
-                    disk_error = error
-                    break
-                if online.take(steps):
-                    take_reward(online.live.model)
-                    new_reward_at = updates
-            if checkpoints.due():
-                keep()
-            lr = config.lr * max(0.0, 1 - steps / config.lr_decay_steps)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            try:
-                rollout = collector.collect(network, config.one_pass, stop, config.freeze_convs)
-            except Stopped:
-                break
-            except OSError as error:  # the recorder's disk is full, or its folder is gone
-                disk_error = error
-                break
-            # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
-            policy_moves = updates - new_reward_at >= config.critic_warmup
-            network.body.requires_grad_(policy_moves and not config.freeze_convs)
-            network.policy.requires_grad_(policy_moves)
-            parts = update(network, optimizer, rollout, config, bf16, leash, stop)
-            if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
-                network.body.update(rollout.observations)
-            if leash is not None and policy_moves:
-                leash.adapt(parts["kl_ref"], rollout.score.size)
-            steps, updates = steps + rollout.score.size, updates + 1
-            monitor.after(rollout, parts, steps, lr)
-        monitor.check(network, steps)
-        if folder is not None and steps > saved_at:
-            saved = folder.save(network, steps, monitor.games_seen(), kept_config, parents, evaluated=False)
-            saved_at = steps
-        if online is not None and (drifted or min(steps, examined) >= config.steps):
-            online.end(steps)
-        with contextlib.suppress(UserError) if disk_error else contextlib.nullcontext():
-            keep()
-        where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if folder else '--save'}"
-        if disk_error is not None:
-            raise UserError(f"stopped after {steps} steps, {where}: could not record to the DB: {disk_error}")
-        if interrupt.asked:
-            progress.line(f"stopped by request, {where}")
-            progress.line(f"go on with --resume {run_dir}")
-        else:
-            if drifted:
-                where = f"stopped by --stop-on-drift, {where}"
-            if saved is not None:
-                where += f"; {_best(examiner, config, saved.parent)}"
-            if drifted or saved is not None:
-                progress.line(where)
-        return saved
+                self._examiner.examine(self.network, 0)
+            self._monitor.resume()
+
+    def advance(self) -> bool:
+        """One update, after all that is due before it; whether there may be more to do."""
+        if self._stop() or self._disk_error is not None:
+            return False
+        try:
+            self._evaluate_if_due()
+            if self.count.steps >= self._config.steps or self._drifted:
+                return False
+            self._follow_reward()
+            if self._checkpoints.due():
+                self._keep()
+            self._update_once()
+        except (CutShort, Stopped):
+            return False
+        return True
+
+    def end(self) -> Path | None:
+        """Keeps how far the run is, and says how it ended.
+
+        Returns:
+          The last checkpoint written, if any.
+
+        Raises:
+          UserError: nothing could be recorded any more.
+        """
+        count = self.count
+        self._monitor.check(self.network, count.steps)
+        if count.steps > count.saved_at:
+            self._save(self._monitor.games_seen(), evaluated=False)
+        if self._online is not None and (
+            self._drifted or min(count.steps, count.examined) >= self._config.steps
+        ):
+            self._online.end(count.steps)
+        with contextlib.suppress(UserError) if self._disk_error else contextlib.nullcontext():
+            self._keep()
+        self._say_the_end()
+        return self._saved
+
+    def _evaluate_if_due(self) -> None:
+        """Raises CutShort where the end was asked for meanwhile."""
+        config, count = self._config, self.count
+        if count.steps <= count.examined or count.steps < min(count.next_eval, config.steps):
+            return
+        self._monitor.check(self.network, count.steps)
+        result = self._examiner.examine(self.network, count.steps)
+        count.examined, count.next_eval = count.steps, count.steps + config.eval_every
+        self._save(result)
+        warning = drifting(self._examiner.comparable, config.drift_patience)
+        if warning is not None:
+            self._progress.line(f"{warning}; {_best_before(self._examiner, config, self._folder)}")
+            self._drifted = config.stop_on_drift
+        if self._folder is not None:
+            self._keep()  # so that what is kept there and what is known of it go together
+        self._monitor.resume()
+
+    def _follow_reward(self) -> None:
+        """With --watch-reward: waits for labels if it has to, and takes a new reward model if there is one."""
+        if self._online is None:
+            return
+        with self._recording():
+            if self._online.wait(self.count.steps):
+                self._monitor.resume()
+        if self._online.take(self.count.steps):
+            self._take_reward(self._online.live.model)
+            self.count.new_reward_at = self.count.updates
+
+    def _update_once(self) -> None:
+        """Acts for a rollout, and learns from it.
+
+        Raises:
+          Stopped: asked to, or nothing can be recorded any more; the rollout is lost.
+        """
+        config, network, count = self._config, self.network, self.count
+        lr = config.lr * max(0.0, 1 - count.steps / config.lr_decay_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        with self._recording():
+            rollout = self._collector.collect(network, config.one_pass, self._stop, config.freeze_convs)
+        # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
+        policy_moves = count.updates - count.new_reward_at >= config.critic_warmup
+        network.body.requires_grad_(policy_moves and not config.freeze_convs)
+        network.policy.requires_grad_(policy_moves)
+        parts = update(network, self._optimizer, rollout, config, self._bf16, self._leash, self._stop)
+        if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
+            network.body.update(rollout.observations)
+        if self._leash is not None and policy_moves:
+            self._leash.adapt(parts["kl_ref"], rollout.score.size)
+        count.steps += rollout.score.size
+        count.updates += 1
+        self._monitor.after(rollout, parts, count.steps, lr)
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Raises Stopped where the recorder's disk is full or its folder is gone, and takes note of that."""
+        try:
+            yield
+        except OSError as error:
+            self._disk_error = error
+            raise Stopped from error
+
+    def _take_reward(self, model: RewardModel | None) -> None:
+        """From now on another reward model pays than before."""
+        self._examiner.replace_reward(model)
+        if model is not None:
+            self._collector.reward_input = model.input
+            self._parents["reward"] = {"file": str(self._config.reward), **model.origin}
+        if model is not None and self._recorder is not None:
+            version = str(model.origin.get("version", ""))
+            self._recorder.origin = {**self._recorder.origin, "reward_version": version}
+        if self._folder is not None:
+            self._folder.forget_best("best-learned.dat")
+
+    def _save(self, result: Evaluation, evaluated: bool = True) -> None:
+        """Writes a checkpoint of the policy, with `--save`."""
+        steps = self.count.steps
+        if self._folder is not None:
+            self._saved = self._folder.save(
+                self.network, steps, result, self._kept_config, self._parents, evaluated=evaluated
+            )
+            self.count.saved_at = steps
+
+    def _keep(self) -> None:
+        """Writes the state that the run can be gone on from."""
+        count, leash, recorder, folder = self.count, self._leash, self._recorder, self._folder
+        self._monitor.check(self.network, count.steps)
+        self._charts.flush()  # or a killed process would lose points that are not drawn again
+        kept = {
+            **dataclasses.asdict(count),
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "reference": None if self._reference is None else self._reference.state_dict(),
+            "kl_coef": None if leash is None else leash.coef,
+            "monitor": self._monitor.state(),
+            "examiner": self._examiner.state(),
+            "recorder": None if recorder is None else recorder.state(),
+            "folder": None if folder is None else folder.state(),
+            "device": self._device.type,
+            "actions": self._collector.generator.get_state(),
+            "random": random_state(self._device),
+        }
+        save_state(self._run_dir, _STAGE, kept, self._kept_config, self._parents)
+        saved_now = self._saved is not None and count.saved_at == count.steps
+        self._monitor.last_good = self._saved if saved_now else self._run_dir / STATE
+        self._checkpoints.restart()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Takes up what `_keep` wrote; the counters, the network and the reference have done so already."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._leash is not None:
+            self._leash.coef = state["kl_coef"].to(self._device)
+        self._monitor.restore(state["monitor"])
+        self._monitor.last_good = self._run_dir / STATE
+        self._examiner.restore(state["examiner"])
+        if self._recorder is not None:
+            self._recorder.restore(state["recorder"])
+        if self._folder is not None:
+            self._folder.restore(state["folder"], self.count.steps, self._config.name)
+        if state["device"] == self._device.type:
+            self._collector.generator.set_state(state["actions"])
+        set_random_state(state["random"], self._device)
+
+    def _say_the_end(self) -> None:
+        """Raises UserError where the run ended because nothing could be recorded any more."""
+        saved, line = self._saved, self._progress.line
+        where = (
+            f"saved {saved}" if saved else f"nothing saved: no {'step made' if self._folder else '--save'}"
+        )
+        if self._disk_error is not None:
+            raise UserError(
+                f"stopped after {self.count.steps} steps, {where}: could not record to the DB: {self._disk_error}"
+            )
+        if self._stop():
+            line(f"stopped by request, {where}")
+            line(f"go on with --resume {self._run_dir}")
+            return
+        if self._drifted:
+            where = f"stopped by --stop-on-drift, {where}"
+        if saved is not None:
+            where += f"; {_best(self._examiner, self._config, saved.parent)}"
+        if self._drifted or saved is not None:
+            line(where)
+
+
+def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[str, Any] | None:
+    """The last state of the run to go on with; None where there is no such run, or it ended before its first state."""
+    if config.resume is None:
+        return None
+    stack.enter_context(held(config.resume))
+    state = load_state(config.resume, _STAGE)
+    if state is not None and config.steps <= min(state["steps"], state["examined"]):
+        raise UserError(
+            f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: add --steps N"
+        )
+    return state
+
+
+def _new_run_dir(config: TrainConfig, stack: contextlib.ExitStack) -> Path:
+    run_dir = make_run_dir(config.runs, config.algo, config.name)
+    stack.enter_context(held(run_dir))
+    return run_dir
+
+
+def _first_words(
+    config: TrainConfig, world: World, device: torch.device, run_dir: Path, state: dict[str, Any] | None
+) -> Iterator[str]:
+    """What a run says as it begins."""
+    yield f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}"
+    if state is not None:
+        yield f"going on after {format_count(state['steps'])} steps; the games begin anew"
+    elif config.resume is not None:
+        yield "it ended before its first state: all begins anew"
+
+
+class _Loaded(NamedTuple):
+    """What a run is made of, and what its checkpoints will say that came from."""
+
+    world: World
+    network: PolicyNet
+    reward: RewardModel | None
+    live: NewestReward | None  # with --watch-reward, in place of `reward`
+    teacher: Teacher | None
+    parents: dict[str, Any]
+
+
+def _load(
+    config: TrainConfig,
+    device: torch.device,
+    bf16: bool,
+    state: dict[str, Any] | None,
+    stack: contextlib.ExitStack,
+) -> _Loaded:
+    """Reads the files that the flags name and starts the emulators; what does not fit together is refused."""
+    teacher = None if config.teacher is None else make_teacher(config.teacher)
+    start = None if config.model is None or state is not None else load_policy(config.model)
+    reward = (
+        None
+        if config.reward is None or config.watch_reward
+        else load_reward_model(config.reward, device, bf16, config.pessimism)
+    )
+    world = make_world(config.env, config.num_envs, config.env_threads)
+    stack.callback(world.close)
+    parents: dict[str, Any] = {}
+    if start is not None and config.model is not None:
+        network, origin = start
+        check_policy(network, world, config.model)
+        parents["policy"] = {"file": str(config.model), **lineage(origin)}
+    else:
+        network = PolicyNet(
+            world.num_actions, continuous=world.continuous, observation_size=world.observation_size
+        )
+    if reward is not None and config.reward is not None:
+        reward.check_world(world, config.reward)
+        parents["reward"] = {"file": str(config.reward), **reward.origin}
+    live = NewestReward(config, world, device, bf16) if config.watch_reward else None
+    if state is not None:
+        if live is None:
+            _check_same_reward(config, parents, state["parents"])
+        parents = state["parents"]
+        network.load_state_dict(state["network"])
+    return _Loaded(world, network, reward, live, teacher, parents)
 
 
 def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
@@ -754,6 +700,56 @@ def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str
             f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
             f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
         )
+
+
+def _make_recorder(config: TrainConfig, world: World, stack: contextlib.ExitStack) -> SegmentRecorder | None:
+    """What records the segments, with `--db-path`."""
+    if config.db_path is None:
+        return None
+    try:
+        recorder = SegmentRecorder(
+            config.db_path,
+            world.num_envs,
+            config.env,
+            world.num_actions,
+            config.record_prob,
+            config.seed,
+            max_mb=config.db_max_mb,
+            policy=config.name,
+            drop_oldest=config.db_drop_oldest,
+        )
+    except OSError as error:
+        raise UserError(
+            f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
+        ) from error
+    stack.callback(recorder.close)
+    return recorder
+
+
+def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:
+    """What a segment says of the run that recorded it."""
+    made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
+    made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
+    return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
+
+
+def _reference_and_leash(
+    config: TrainConfig, network: PolicyNet, state: dict[str, Any] | None
+) -> tuple[PolicyNet | None, Leash | None]:
+    """The policy that a finetune started from, and the leash to it; None where there is no such thing."""
+    if config.model is None or not config.finetunes:
+        return None, None
+    reference = copy.deepcopy(network).requires_grad_(False)
+    if state is not None:
+        reference.load_state_dict(state["reference"])
+    if not (config.kl or config.finetune):
+        return reference, None
+    return reference, Leash(reference, config.kl, config.kl_target, config.kl_horizon)
+
+
+def _game_seed(seed: int, steps: int) -> int:
+    """The seed after so many steps: of other games than those that the run has begun with already."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 2) if steps else seed
 
 
 def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFolder | None) -> str:

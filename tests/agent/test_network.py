@@ -9,7 +9,7 @@ import torch
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.agent.rollout import Rollout
-from lib.agent.trainer import update
+from lib.agent.update import update
 from lib.cli import UserError
 from lib.reward.model import RewardNet
 from tests.agent.worlds import random_rollout
@@ -57,6 +57,8 @@ def test_a_state_dict_of_the_original_loads() -> None:
     logits, values = network(pictures)
     torch.testing.assert_close(logits, expected["policy"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(values, expected["value"][:, 0], rtol=1e-4, atol=1e-5)
+    for features in (network._features_cpu, network._features_gpu):
+        torch.testing.assert_close(features(pictures, torch.float32), x, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

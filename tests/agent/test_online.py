@@ -17,6 +17,7 @@ from lib.agent import online, trainer
 from lib.agent.config import TrainConfig
 from lib.agent.online import NewestReward
 from lib.agent.trainer import train
+from lib.agent.update import update
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.envs.world import World
@@ -159,7 +160,7 @@ def charted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
 
 def before_update(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], object]]) -> None:
     """Lets something happen within the given updates, counted from 1."""
-    count, update = [0], trainer.update
+    count = [0]
 
     def after_that(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         count[0] += 1
@@ -207,7 +208,6 @@ def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path, monkeypatch: pyt
     path = config.reward
     publish(path, 1)
     moves: list[bool] = []
-    update = trainer.update
 
     def noted(network: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         moves.append(next(network.policy.parameters()).requires_grad)

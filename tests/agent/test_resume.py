@@ -19,7 +19,8 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.info import family_tree
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector
-from lib.agent.trainer import train, update
+from lib.agent.trainer import train
+from lib.agent.update import update
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.preferences.segments import SegmentDB

@@ -12,7 +12,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector, Game, GameLog, Rollout
-from lib.agent.trainer import update
+from lib.agent.update import update
 from lib.envs.gym_world import GymWorld
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
@@ -149,10 +149,7 @@ def test_rollouts_follow_on_one_another() -> None:
         if stopped:
             with pytest.raises(Stopped):
                 collector.collect(network, stop=lambda: next(asked))
-        # Buffers are written again.
-        return [
-            Rollout(*(copy.deepcopy(part) for part in collector.collect(network))) for _ in range(times)
-        ]
+        return [copy.deepcopy(collector.collect(network)) for _ in range(times)]  # buffers are written again
 
     (whole,) = played(6, 1)
     for steps, times in ((1, 6), (2, 3), (3, 2)):

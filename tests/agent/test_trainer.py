@@ -17,6 +17,7 @@ from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.trainer import train
+from lib.agent.update import update
 from lib.cli import UserError
 from lib.preferences.recorder import SegmentRecorder
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
@@ -295,7 +296,7 @@ def test_what_another_reward_model_measures_is_charted_from_its_first_evaluation
     charted: list[dict[str, float]],
 ) -> None:
     """The file is replaced within the first update, so the model is taken after the second evaluation."""
-    paid, update = tmp_path / "reward.dat", trainer.update
+    paid = tmp_path / "reward.dat"
     shutil.copy(reward, paid)
 
     def replacing(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
-from lib.agent.trainer import _minibatches, assess, update
+from lib.agent.update import _minibatches, assess, update
 from tests.agent.worlds import random_rollout
 
 A2C_AS_PPO: dict[str, Any] = {

@@ -13,7 +13,8 @@ from lib.agent.evaluate import evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet, policy_from_state
 from lib.agent.rollout import Collector
-from lib.agent.trainer import assess, train, update
+from lib.agent.trainer import train
+from lib.agent.update import assess, update
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.preferences.recorder import SegmentRecorder
