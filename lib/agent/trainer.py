@@ -24,6 +24,7 @@ from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, cha
 from lib.cli import UserError
 from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.world import World
+from lib.memory import keep_freed_memory
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reward.model import RewardModel, load_reward_model
@@ -37,13 +38,13 @@ from lib.runs import (
     format_count,
     format_duration,
     git_commit,
-    has_fast_bf16,
     held,
     lineage,
     load_state,
     make_run_dir,
     mean_interval,
     random_state,
+    resolve_bf16,
     resolve_device,
     save_state,
     set_random_state,
@@ -59,7 +60,9 @@ _EVAL_SEED = 10_000  # evaluations play other games than training does
 
 
 class _Monitor:
-    """Turns rollouts and losses into curves and a progress line, touching the device once every few seconds.
+    """Turns rollouts and losses into curves and a progress line.
+
+    The device is read once every few seconds; the learned rewards of a rollout as soon as they are all there.
 
     Attributes:
       last_good: the newest checkpoint.
@@ -102,21 +105,24 @@ class _Monitor:
             np.array([game.score for game in games]), np.array([game.steps for game in games]), {}
         )
 
-    def after(self, rollout: Rollout, parts: dict[str, torch.Tensor], steps: int, lr: float) -> None:
-        """Takes note of one update.
-
-        Raises:
-          UserError: something is no longer a number, or the loss has exploded.
-        """
+    def saw(self, rollout: Rollout) -> None:
+        """Adds up its games. To be called before the update, or the copy of the learned rewards would wait for that."""
         learned = np.zeros_like(rollout.score) if rollout.learned is None else rollout.learned.cpu().numpy()
         for score, valid, paid in zip(rollout.score, rollout.valid, learned, strict=True):
             for game in self._log.add(score, valid, paid):
                 self._games += 1
                 self._recent.append(game)
+        self._since += rollout.score.size
+
+    def after(self, parts: dict[str, torch.Tensor], steps: int, lr: float) -> None:
+        """Takes note of one update.
+
+        Raises:
+          UserError: something is no longer a number, or the loss has exploded.
+        """
         for name, value in parts.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._updates += 1
-        self._since += rollout.score.size
         elapsed = time.perf_counter() - self._clock
         if elapsed >= _LOG_SECONDS:
             self._write(steps, lr, self._since / elapsed)
@@ -364,8 +370,9 @@ class Run:
           stack: gets what ends the emulators, the recorder and the rest.
         """
         device = resolve_device(config.dev)
-        bf16 = has_fast_bf16(device) if config.bf16 is None else config.bf16
+        bf16 = resolve_bf16(config.bf16, device)
         self._config, self._device, self._bf16 = config, device, bf16
+        keep_freed_memory()
         if config.threads:
             torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
@@ -508,6 +515,7 @@ class Run:
             group["lr"] = lr
         with self._recording():
             rollout = self._collector.collect(network, config.one_pass, self._stop, config.freeze_convs)
+        self._monitor.saw(rollout)
         # While the critic warms up, nothing that the policy depends on moves, nor does the price of its straying.
         policy_moves = count.updates - count.new_reward_at >= config.critic_warmup
         network.body.requires_grad_(policy_moves and not config.freeze_convs)
@@ -519,7 +527,7 @@ class Run:
             self._leash.adapt(parts["kl_ref"], rollout.score.size)
         count.steps += rollout.score.size
         count.updates += 1
-        self._monitor.after(rollout, parts, count.steps, lr)
+        self._monitor.after(parts, count.steps, lr)
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
+from lib.memory import keep_freed_memory
 from lib.preferences.schedule import LEAST_LABELS
 from lib.reward.config import FitConfig
 from lib.reward.data import (
@@ -354,6 +355,7 @@ def fit(config: FitConfig) -> Fit:
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
     """
+    keep_freed_memory()
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(config.bf16, device)
     path = config.out / f"reward-{check_name(config.name)}.dat"
