@@ -136,11 +136,10 @@ def table(config: EnvironmentsConfig, measured: Sequence[Sequence[dict[str, Any]
                 format_mean(games["learned"], 1) if "learned" in games else "–",
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    means = [[np.mean(found["games"][task.measure]) for found in versions] for versions in measured]
-    said = ", ".join(
-        f"v{version} {format_mean(column, 2)}" for version, column in enumerate(zip(*means, strict=True))
-    )
-    lines += ["", f"Mean {task.measure} over seeds ± 95 %: {said}."]
+    means = np.array([[np.mean(found["games"][task.measure]) for found in versions] for versions in measured])
+    said = ", ".join(f"v{version} {format_mean(column, 2)}" for version, column in enumerate(means.T))
+    change = format_mean(means[:, -1] - means[:, 0], 2)
+    lines += ["", f"Mean {task.measure} over seeds ± 95 %: {said}; its change from first to last {change}."]
     return "\n".join(lines) + "\n"
 
 

@@ -60,13 +60,13 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     measured = [
         [found([1.0, 3.0]), found([-1.0, -1.0], learned=[5.0, 7.0])],
         [found([0.0, 0.0]), found([-2.0, -2.0], learned=[1.0, 1.0])],
-    ]
+    ]  # changes: −3 and −2
     page = table(EnvironmentsConfig(out=tmp_path), measured, 60.0)
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert rows[0].startswith("| 0 | v0 | 2.00 ± ")
     assert rows[0].endswith("| – |")
     assert rows[3].startswith("| 1 | v1 | -2.00 ± 0.00 | 2.0 ± ")
-    assert "over seeds ± 95 %: v0 1.00 ± 12.71, v1 -1.50 ± 6.35." in page
+    assert "over seeds ± 95 %: v0 1.00 ± 12.71, v1 -1.50 ± 6.35; its change from first to last -2.50 ± 6.35." in page
 
 
 def test_minutes_are_those_of_all_seeds_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
