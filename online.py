@@ -73,18 +73,8 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
     out, reward = config.out, config.out / "rewards" / "reward-online.dat"
     runs = out / "runs" / "agent"
     train: list[object] = [
-        *(
-            "01_a2c.py",
-            "-n",
-            "online",
-            "-e",
-            config.env,
-            "-r",
-            reward,
-            "--watch-reward",
-            "--db-path",
-            out / "db",
-        ),
+        *("01_a2c.py", "-n", "online", "-e", config.env),
+        *("-r", reward, "--watch-reward", "--db-path", out / "db"),
         *("--steps", config.steps, "--record-prob", f"{min(1.0, config.segments / config.steps):.3g}"),
         *("--labels", config.labels, "--opening-labels", config.opening_labels),
         *("--label-schedule", config.label_schedule, "--save", out / "policy"),

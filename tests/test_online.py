@@ -21,18 +21,8 @@ from lib.runs import save_checkpoint
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 SMALL = [
-    *(
-        "--steps",
-        "2000",
-        "--labels",
-        "40",
-        "--opening-labels",
-        "20",
-        "--refit-every",
-        "10",
-        "--segments",
-        "60",
-    ),
+    *("--steps", "2000", "--labels", "40"),
+    *("--opening-labels", "20", "--refit-every", "10", "--segments", "60"),
     *("--eval-every", "2000", "--eval-games", "2", "--no-check"),
     *(
         "--train-flags=--num-envs 4 --wait-for-labels 4",

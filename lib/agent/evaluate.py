@@ -13,7 +13,7 @@ from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
 from lib.envs.observation import Viewer
 from lib.envs.world import World, taken
-from lib.runs import format_mean
+from lib.runs import Stopped, format_mean
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,6 @@ class Evaluation:
             f"score {format_mean(self.scores)} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
             f"  steps {self.steps.mean():.0f}{measures}"
         )
-
-
-class CutShort(Exception):
-    """An evaluation was asked to end before its games had; there is nothing to report."""
 
 
 @torch.no_grad()
@@ -82,7 +78,7 @@ def evaluate(
       The B games.
 
     Raises:
-      CutShort: `stop` said so.
+      Stopped: `stop` said so.
     """
     envs = world.num_envs
     probes, gauges = probes or {}, gauges or {}
@@ -96,7 +92,7 @@ def evaluate(
     counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
     while True:
         if stop is not None and stop():
-            raise CutShort
+            raise Stopped
         read = {name: probe(np.asarray(step.frames)) for name, probe in probes.items()}
         if step.observations is not None:
             read |= {name: gauge(step.observations) for name, gauge in gauges.items()}

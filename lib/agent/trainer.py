@@ -14,7 +14,7 @@ import torch
 
 from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.config import TrainConfig
-from lib.agent.evaluate import CutShort, Evaluation, evaluate
+from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
 from lib.agent.online import NewestReward, Online
@@ -260,7 +260,7 @@ class _Examiner:
         """Evaluates the policy after so many steps of training.
 
         Raises:
-          CutShort: the end was asked for meanwhile.
+          Stopped: the end was asked for meanwhile.
         """
         config, seed = self._config, _EVAL_SEED + self._config.seed
         watch = None
@@ -433,7 +433,7 @@ class Run:
                 )
             self._take_reward(self._online.live.model)
         if self._config.finetunes and not self._examiner.readings and self._disk_error is None:
-            with contextlib.suppress(CutShort):
+            with contextlib.suppress(Stopped):
                 self._examiner.examine(self.network, 0)
             self._monitor.resume()
 
@@ -449,7 +449,7 @@ class Run:
             if self._checkpoints.due():
                 self._keep()
             self._update_once()
-        except (CutShort, Stopped):
+        except Stopped:
             return False
         return True
 
@@ -476,7 +476,7 @@ class Run:
         return self._saved
 
     def _evaluate_if_due(self) -> None:
-        """Raises CutShort where the end was asked for meanwhile."""
+        """Raises Stopped where the end was asked for meanwhile."""
         config, count = self._config, self.count
         if count.steps <= count.examined or count.steps < min(count.next_eval, config.steps):
             return

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from lib.agent.evaluate import CutShort, Evaluation, evaluate
+from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.agent.watch import Reading, Watch, agreement, best_before, changes, drifting, preference
 from lib.preferences.segments import Segment
 from lib.preferences.teachers import TEACHERS, Teacher, make_teacher
 from lib.reward.model import RewardModel
+from lib.runs import Stopped
 from tests.agent.test_evaluate import CPU, CUT, LONG, SHORT
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
@@ -80,7 +81,7 @@ def test_the_kl_is_exact_and_over_the_states_that_were_visited() -> None:
 def test_an_evaluation_can_be_cut_short() -> None:
     world = ScriptedWorld([LONG])
     asked = iter([False, False, True])
-    with pytest.raises(CutShort):
+    with pytest.raises(Stopped):
         evaluate(GreyReader(), world, seed=9, device=CPU, bf16=False, stop=lambda: next(asked))
     assert len(world.sent) == 2
 

@@ -66,7 +66,10 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert rows[0].startswith("| 0 | v0 | 2.00 ± ")
     assert rows[0].endswith("| – |")
     assert rows[3].startswith("| 1 | v1 | -2.00 ± 0.00 | 2.0 ± ")
-    assert "over seeds ± 95 %: v0 1.00 ± 12.71, v1 -1.50 ± 6.35; its change from first to last -2.50 ± 6.35." in page
+    assert (
+        "over seeds ± 95 %: v0 1.00 ± 12.71, v1 -1.50 ± 6.35; its change from first to last -2.50 ± 6.35."
+        in page
+    )
 
 
 def test_minutes_are_those_of_all_seeds_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
