@@ -63,7 +63,7 @@ TASKS = {
             "labels": 400,
             "v0_flags": "--lr 0 --num-envs 16",
             "fit_flags": "--ensemble 3 --frame-stride 5",
-            "finetune_flags": "--num-envs 32 --lr 7e-4 --no-freeze-convs",
+            "finetune_flags": "--algo ppo --gamma 0.9 --num-envs 32 --lr 2.5e-4 --lr-decay-steps 44k --no-freeze-convs",
         },
     ),
     "hopper": Task(
@@ -76,6 +76,7 @@ TASKS = {
             "steps": 500_000,
             "rounds": 2,
             "labels": 200,
+            "segments": 450,  # drawing their frames takes longer than all else
             "v0_flags": "--algo ppo --num-envs 16 --lr 0",
             "fit_flags": _FIT,
             "finetune_flags": "--algo ppo --num-envs 16 --lr 3e-4 --rollout 128 --no-freeze-convs --critic-warmup 5",
