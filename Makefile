@@ -44,7 +44,7 @@ rounds: install ## v0 to v3 on Seaquest, 100 labels a round, within an hour on a
 bench: install ## speed against other loops, as a table in benchmarks/results (15 minutes)
 	$(PY) -m benchmarks.run
 
-bench-quick: install ## the same, roughly (2 minutes)
+bench-quick: install ## the same, roughly (2 to 3 minutes)
 	$(PY) -m benchmarks.run --quick
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]

@@ -44,7 +44,7 @@ class BenchConfig:
 
     quick: bool = flag(
         default=False,
-        help=f"shorter turns, smaller data, no {', '.join(LEFT_OUT_WHEN_QUICK)}: two minutes, not fifteen",
+        help=f"shorter turns, smaller data, no {', '.join(LEFT_OUT_WHEN_QUICK)}: two or three minutes, not fifteen",
     )
     only: list[str] = flag(
         default=[],

@@ -88,7 +88,8 @@ def recording_cost(setup: Setup) -> list[Row]:
     on = ours_by_default(setup, record_prob=10 * TrainConfig.record_prob)
     off = dataclasses.replace(on, db_path=None)
     with contextlib.closing(Training(on)) as ours, contextlib.closing(Training(off)) as theirs:
-        result = alternate(ours, theirs, 3 * setup.repeats, setup.seconds / 2)
+        repeats = setup.repeats if setup.quick else 3 * setup.repeats
+        result = alternate(ours, theirs, repeats, setup.seconds / 2)
         assert on.db_path is not None
         stored = len(SegmentDB(on.db_path).names)
     return [
