@@ -127,7 +127,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: gymnasium.Env[Any, Any],
         db_path: str | Path,
         env_index: int = 0,
-        record_prob: float = 0.001,
+        record_prob: float = 0.0002,
         frame_fn: Callable[[Any], np.ndarray] | None = None,
         seed: int = 0,
         policy: str = "",
