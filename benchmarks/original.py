@@ -45,7 +45,9 @@ class StableBaselines:
         self, dev: str, processes: bool, games: int = GAMES, updates_a_piece: int = 5, env_id: str = ENV
     ) -> None:
         kind: type[DummyVecEnv | SubprocVecEnv] = SubprocVecEnv if processes else DummyVecEnv
-        self._env = VecFrameStack(make_atari_env(env_id, n_envs=games, seed=0, vec_env_cls=kind), 4)
+        # Named with its module: a process that begins anew has to import it before it knows the id.
+        name = f"ale_py:{env_id}"
+        self._env = VecFrameStack(make_atari_env(name, n_envs=games, seed=0, vec_env_cls=kind), 4)
         # No seed: with one it would switch cuDNN to deterministic algorithms, for us as well.
         self.model = A2C("CnnPolicy", self._env, device=dev)
         self.model.set_logger(Logger(None, []))

@@ -93,8 +93,9 @@ def test_the_emulator_alone_takes_as_many_steps_as_a_piece_of_training(tmp_path:
         assert work() == ours.UPDATES_A_PIECE * 5 * 3
 
 
-def test_stable_baselines_learns() -> None:
-    with contextlib.closing(original.StableBaselines("cpu", False, games=2, updates_a_piece=2)) as work:
+@pytest.mark.parametrize("processes", [False, True])
+def test_stable_baselines_learns(processes: bool) -> None:
+    with contextlib.closing(original.StableBaselines("cpu", processes, games=2, updates_a_piece=2)) as work:
         before = copy.deepcopy(work.model.policy.state_dict())
         assert work() == 20
         assert work() == 20  # goes on where it was
