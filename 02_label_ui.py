@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from lib import cli
 from lib.cli import UserError
+from lib.interrupt import Interrupt
 from lib.label_ui.config import LabelConfig
-from lib.runs import Interrupt, Progress
+from lib.reporting import Progress
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

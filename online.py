@@ -135,7 +135,7 @@ def together(stages: dict[str, list[str]]) -> int | None:
     Returns:
       None when the agent came to its end; otherwise an exit status: 130 after Ctrl-C, else that of whoever failed.
     """
-    from lib.runs import Interrupt  # after the flags: --help need not wait for it
+    from lib.interrupt import Interrupt  # after the flags: --help need not wait for it
 
     # Each would take all cores for itself, and busy threads wait for each other.
     threads = str(max(1, (os.cpu_count() or 1) // 2))
@@ -205,7 +205,8 @@ def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
     """Holds what was learnt against the best that can be done on the moving dot; the exit status."""
     from lib.envs.moving_dot import mean_best_score
     from lib.preferences.schedule import LabelCount
-    from lib.runs import format_duration, format_mean, load_checkpoint, mean_interval
+    from lib.reporting import format_duration, format_mean, mean_interval
+    from lib.runs import load_checkpoint
 
     scores = load_checkpoint(latest, "policy")["evaluation"].get("scores")
     if not scores:

@@ -5,10 +5,12 @@ import io
 import numpy as np
 import torch
 
+from lib.devices import has_fast_bf16
+from lib.interrupt import Interrupt
+from lib.reporting import Charts, Progress
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData
 from lib.reward.fit import Fitted, fit_model
-from lib.runs import Charts, Interrupt, Progress, has_fast_bf16
 
 
 def fit_quietly(

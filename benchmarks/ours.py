@@ -16,10 +16,10 @@ from lib.agent import trainer
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
 from lib.agent.update import update
+from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.preferences.segments import SegmentDB
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
-from lib.runs import resolve_device
 
 UPDATES_A_PIECE = 5
 FRAME_SHAPE, NUM_ACTIONS = (210, 160, 3), 18

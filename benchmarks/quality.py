@@ -26,10 +26,10 @@ from lib.cli import UserError, flag
 from lib.preferences.labels import Label
 from lib.preferences.segments import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
+from lib.reporting import mean_interval
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1, Pairs, PreferenceData, SegmentStore, split_by_segment
 from lib.reward.model import RewardModel
-from lib.runs import mean_interval
 
 ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0}
 """Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""

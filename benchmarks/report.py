@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.compare import Comparison
-from lib.runs import git_commit, now, versions, write_atomic
+from lib.files import write_atomic
+from lib.runs import git_commit, now, versions
 
 _CONTENDERS = ("stable_baselines3", "ptan")
 

@@ -18,7 +18,8 @@ from benchmarks.report import Row, markdown, provenance, write
 from benchmarks.setup import Setup
 from lib import cli
 from lib.cli import UserError, flag
-from lib.runs import format_duration, resolve_device
+from lib.devices import resolve_device
+from lib.reporting import format_duration
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "train-sb3": ("benchmarks.training", "against_sb3"),

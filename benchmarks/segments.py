@@ -11,7 +11,7 @@ from benchmarks.ours import record_segments
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
 from lib.preferences.segments import SegmentDB, load_segment
-from lib.runs import format_count
+from lib.reporting import format_count
 
 ROOT = Path(__file__).parents[1]
 

@@ -27,14 +27,16 @@ import numpy as np
 from benchmarks.fitting import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
+from lib.devices import resolve_device
+from lib.files import write_atomic
 from lib.preferences.segments import SegmentDB, SegmentError
 from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 from lib.preferences.teachers import label_with_teacher, make_teacher
+from lib.reporting import format_mean
 from lib.reward.config import FitConfig
 from lib.reward.data import asked_at_random, load_preferences, split_by_segment
 from lib.reward.judge import ModelJudge
 from lib.reward.model import RewardModel
-from lib.runs import format_mean, resolve_device, write_atomic
 
 _TEST_SHARE = 0.25
 _MOST_TEST_SEGMENTS = 200

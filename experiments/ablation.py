@@ -29,7 +29,8 @@ from experiments.stages import (
 )
 from lib import cli
 from lib.cli import UserError, flag
-from lib.runs import format_duration, format_mean, write_atomic
+from lib.files import write_atomic
+from lib.reporting import format_duration, format_mean
 
 if TYPE_CHECKING:
     from experiments.curves import Curve
@@ -342,7 +343,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
       curves: of the seeds, by arm.
     """
     from experiments.curves import KINDS, Line, write_chart
-    from lib.runs import mean_interval
+    from lib.reporting import mean_interval
 
     titles = {
         "score": "score",

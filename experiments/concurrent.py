@@ -18,7 +18,8 @@ from experiments.rounds import answered
 from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.cli import UserError, flag
-from lib.runs import format_duration, format_mean, write_atomic
+from lib.files import write_atomic
+from lib.reporting import format_duration, format_mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     "dot": {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lib.reporting import format_count
 from lib.reward.report.plot import Plot, spanned
-from lib.runs import format_count
 
 _COLOURS = {
     "one": "#2364aa",

@@ -20,7 +20,7 @@ from experiments.rounds import Experiment, RoundsConfig
 from experiments.stages import TIME_IS_UP, Stages, max_minutes, settle
 from lib import cli
 from lib.cli import flag
-from lib.runs import format_duration, format_mean
+from lib.reporting import format_duration, format_mean
 
 
 @dataclass(frozen=True)

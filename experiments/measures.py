@@ -21,11 +21,13 @@ from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.cli import UserError, flag
+from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.observation import Viewer
 from lib.envs.world import World
+from lib.files import write_atomic
+from lib.reporting import format_mean
 from lib.reward.model import load_reward_model
-from lib.runs import format_mean, has_fast_bf16, resolve_device, write_atomic
 
 _SEED = 20_000  # other games than training's, and than its evaluations'
 

@@ -17,7 +17,7 @@ from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in
 from lib import cli
 from lib.cli import flag
 from lib.preferences.labels import LabelLog, current
-from lib.runs import format_duration, format_mean
+from lib.reporting import format_duration, format_mean
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Within an hour on two cores.

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.cli import UserError, flag
-from lib.runs import STATE, Interrupt, format_duration, load_checkpoint, write_config
+from lib.interrupt import Interrupt
+from lib.reporting import format_duration
+from lib.runs import STATE, load_checkpoint, write_config
 
 ROOT = Path(__file__).parents[1]
 

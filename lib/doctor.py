@@ -107,7 +107,7 @@ def devices() -> Iterator[Finding]:
     except Exception as error:
         yield Finding("PyTorch", f"cannot be loaded ({_reason(error)})", "run make install")
         return
-    from lib.runs import has_fast_bf16
+    from lib.devices import has_fast_bf16
 
     try:
         cuda = torch.cuda.is_available()

@@ -1,7 +1,6 @@
-"""Bookkeeping shared by every stage: atomic files, checkpoints, run folders, charts, progress, intervals.
+"""Bookkeeping shared by every stage: where results come from, checkpoints, run folders, and what a run goes on from.
 
-Imports nothing of this project but :mod:`lib.cli`; torch and TensorBoard are imported where they are used, so that
-``--help`` answers at once.
+torch is imported where it is used, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -13,29 +12,23 @@ import functools
 import importlib.metadata
 import io
 import json
-import math
 import os
 import platform
 import re
-import secrets
-import shutil
-import signal
-import statistics
 import subprocess
 import sys
-import threading
 import time
 import typing
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lib.cli import UserError, one_line, parse
+from lib.cli import UserError, parse
+from lib.files import remove_stale, write_atomic
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 FORMAT_VERSION = 1
@@ -44,85 +37,12 @@ STATE = "state.dat"
 """Name of the file in a run's folder that the run can be gone on from."""
 _PACKAGES = ("torch", "numpy", "gymnasium", "ale-py")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
-_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
-_STALE_MINUTES = 10
 _LINEAGE = ("config", "parents", "versions", "git_commit", "created", "steps", "results", "version")
 _LINEAGE_BYTES = 1 << 20  # of all that a checkpoint's ancestors say; a generation takes some 5,000
 _LINEAGE_DEPTH = 100  # of dicts and lists; a generation takes two
 _LINEAGE_TEXT = 1000  # characters
-# Two-sided 95 % quantiles of Student's t for 1..5 degrees of freedom, where the expansion below is too coarse.
-_T_SMALL = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058)
 
 Config = TypeVar("Config")
-
-
-# --- files -----------------------------------------------------------------------------------------------------
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader, or a machine that loses power, sees the old content or the new, never a part.
-
-    The data goes to a hidden temporary name in the same folder, is fsynced, renamed over path, and the folder is
-    fsynced. A failure leaves path as it was and no temporary file behind.
-
-    Args:
-        path: The file to write; its folder exists.
-        data: The whole content.
-
-    Raises:
-        OSError: The folder is missing or not writable, or the disk is full.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    # 0o666 lets the umask decide, as for any other file; tempfile's 0o600 would lock colleagues out.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sees to it that the names in a folder outlive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def signature(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced or written to; None where there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def remove_stale(folder: Path, name: re.Pattern[str] = _TEMPORARY) -> None:
-    """Removes the temporary files that killed processes left in a folder.
-
-    Args:
-        folder: Where to look; it need not exist. Its subfolders are left alone.
-        name: Names of such files, in full; those of `write_atomic` when not given. Younger ones than ten minutes
-            stay, as they may be in the making.
-    """
-    with contextlib.suppress(OSError):  # tidying up is worth no failure
-        for entry in list(os.scandir(folder)):
-            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            if (
-                name.fullmatch(entry.name)
-                and entry.is_file(follow_symlinks=False)
-                and age > 60 * _STALE_MINUTES
-            ):
-                os.unlink(entry)
 
 
 # --- provenance ------------------------------------------------------------------------------------------------
@@ -414,87 +334,6 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, str) and len(value) <= _LINEAGE_TEXT)
 
 
-# --- devices ---------------------------------------------------------------------------------------------------
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device a ``--dev`` flag names.
-
-    Args:
-        name: "cpu", "cuda" or "cuda:N".
-
-    Returns:
-        The torch device; it exists.
-
-    Raises:
-        UserError: The name is another, or this machine has no such device.
-    """
-    import torch
-
-    if name == "cpu":
-        return torch.device("cpu")
-    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", name)
-    if not match:
-        raise UserError(f"--dev {name}: expected cpu, cuda or cuda:N")
-    if not torch.cuda.is_available():
-        build = "install a CUDA build" if torch.version.cuda is None else "check the driver with nvidia-smi"
-        raise UserError(
-            f"--dev {name}: this PyTorch sees no CUDA device (torch {torch.__version__}); {build} or use --dev cpu"
-        )
-    count = torch.cuda.device_count()
-    if match[1] and int(match[1]) >= count:
-        raise UserError(f"--dev {name}: expected cuda:0 to cuda:{count - 1}, the devices this PyTorch sees")
-    return torch.device(name)
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether bf16 is arithmetic that the device does natively rather than emulates."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
-    """Whether to compute in bf16: as ``--bf16`` says, and where it says nothing, if the device is fast at it."""
-    return has_fast_bf16(device) if flag is None else flag
-
-
-# --- being asked to end ----------------------------------------------------------------------------------------
-
-
-class Stopped(Exception):
-    """Work was asked to end before it was done; what there is of it is nothing to go by."""
-
-
-class Interrupt:
-    """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work in progress ends between two of its steps.
-
-    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing.
-
-    Attributes:
-        asked: Whether the end was asked for.
-    """
-
-    def __enter__(self) -> Self:
-        self.asked = False
-        asking = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            asking.append(signal.SIGHUP)
-        self._handlers = {sig: signal.signal(sig, self._ask) for sig in asking}
-        return self
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        for sig, handler in self._handlers.items():
-            signal.signal(sig, handler)
-
-
 # --- run folders -----------------------------------------------------------------------------------------------
 
 
@@ -739,23 +578,6 @@ def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
     return state
 
 
-def random_state(device: torch.device) -> dict[str, Any]:
-    """Where PyTorch's own random generators are, that of a GPU included."""
-    import torch
-
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Puts PyTorch's generators where they were; that of a GPU only if the run was on one."""
-    import torch
-
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)
-
-
 class Every:
     """Says when so many minutes have passed.
 
@@ -775,243 +597,3 @@ class Every:
     def due(self) -> bool:
         """Whether they have passed."""
         return self._clock() - self._since >= self._seconds
-
-
-# --- charts and progress ---------------------------------------------------------------------------------------
-
-
-def _say_nothing_of_curves() -> None:
-    """TensorBoard's own thread prints a traceback where it cannot write; `Charts` says that in a line."""
-    hook = threading.excepthook
-    if getattr(hook, "of_charts", False):
-        return
-
-    def quieter(args: threading.ExceptHookArgs) -> None:
-        if type(args.thread).__name__ != "_AsyncWriterThread" or not isinstance(args.exc_value, OSError):
-            hook(args)
-
-    quieter.of_charts = True  # type: ignore[attr-defined]
-    threading.excepthook = quieter
-
-
-class Charts:
-    """TensorBoard curves of a run; without a folder it swallows everything.
-
-    Where they cannot be written (the disk is full, the folder is gone) it says so once and swallows what follows: no
-    work is lost for the sake of its curves.
-
-    Args:
-        run_dir: The run's folder.
-        purge_step: Points of this step and later ones that are there already count no more: the run goes on from
-            before them and draws them again.
-    """
-
-    def __init__(self, run_dir: Path | None, purge_step: int | None = None) -> None:
-        self._writer: Any = None
-        if run_dir is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            _say_nothing_of_curves()
-            # Half a minute of curves is what a killed process loses; the default is two.
-            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[Any]:
-        """The writer; where it fails there is none from then on."""
-        try:
-            yield self._writer
-        except OSError as error:
-            self._writer = None
-            reason = error.strerror or error
-            print(f"curves can no longer be written ({reason}); going on without them", file=sys.stderr)
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Adds a point to each named curve at a training step."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                for tag, value in values.items():
-                    writer.add_scalar(tag, float(value), step)
-
-    def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
-        """Puts several curves on one chart, under TensorBoard's custom scalars: titles and the tags on each."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_custom_scalars(
-                    {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
-                )
-
-    def text(self, tag: str, text: str) -> None:
-        """Adds a text (Markdown)."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_text(tag, text, 0)
-
-    def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
-        """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_image(tag, image, step, dataformats="HWC")
-
-    def flush(self) -> None:
-        """Writes what is buffered."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.flush()
-
-    def close(self) -> None:
-        """Writes what is buffered; calls after it do nothing."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.close()
-            self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Progress:
-    """How far a run is: one live line on a terminal, a plain line every few seconds anywhere else.
-
-    Args:
-        stream: Where to print; sys.stdout when None.
-        interval: Seconds between plain lines when the stream is no terminal.
-        clock: Seconds from any origin.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        interval: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stream = sys.stdout if stream is None else stream
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._interval = 0.25 if self._live else interval
-        self._clock = clock
-        self._next = -math.inf
-        self._text = ""  # the newest status
-        self._shown = ""  # the status last printed
-
-    def update(self, text: str, force: bool = False) -> None:
-        """Shows a status, unless one was shown a moment ago; the newest one is kept for close().
-
-        Args:
-            text: One line.
-            force: Show it in any case.
-        """
-        self._text = one_line(text)
-        if force or self._clock() >= self._next:
-            self._show()
-
-    def line(self, text: str) -> None:
-        """Prints a line that stays, above the live one."""
-        text = one_line(text)
-        if self._live and self._shown:
-            self._write(f"\r\x1b[K{text}\n")
-            self._show()
-        else:
-            self._write(text + "\n")
-
-    def close(self) -> None:
-        """Shows the newest status if it has not been, and leaves it standing."""
-        if self._text and self._text != self._shown:
-            self._show()
-        if self._live and self._shown:
-            self._write("\n")
-        self._text = self._shown = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _show(self) -> None:
-        self._next = self._clock() + self._interval
-        self._shown = self._text
-        if self._live:
-            # One column stays free: a full row makes some terminals wrap, and the next \r then misses it.
-            width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r{self._text[:width]}\x1b[K")
-        else:
-            self._write(self._text + "\n")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-def format_count(value: float) -> str:
-    """A number in three significant digits: 1234567 becomes "1.23M", 667.3 "667", 12 "12"."""
-    if not math.isfinite(value):
-        return "?"
-    value = float(f"{value:.3g}")  # first, so that 999,999 becomes 1.00M and not 1000k
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            scaled = value / size
-            digits = max(0, 2 - int(math.log10(abs(scaled))))
-            return f"{scaled:.{digits}f}{suffix}"
-    return f"{value:.3g}"
-
-
-def format_duration(seconds: float) -> str:
-    """A time span in two units: "1h02m", "3m05s" or "12s"; "?" for one that is not known (nan, inf)."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = max(0, round(seconds))
-    if whole >= 3600:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    if whole >= 60:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole}s"
-
-
-# --- statistics ------------------------------------------------------------------------------------------------
-
-
-def mean_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and half-width of its 95 % confidence interval (Student's t).
-
-    Args:
-        values: Independent results, such as the scores of full games.
-
-    Returns:
-        (mean, half_width): the interval is mean ± half_width. The half-width of a single value is nan; both are
-        nan for none.
-    """
-    numbers = [float(value) for value in values]
-    count = len(numbers)
-    if count == 0:
-        return math.nan, math.nan
-    mean = math.fsum(numbers) / count
-    if count == 1:
-        return mean, math.nan
-    variance = math.fsum((number - mean) ** 2 for number in numbers) / (count - 1)
-    return mean, _t_quantile(count - 1) * math.sqrt(variance / count)
-
-
-def format_mean(values: Iterable[float], digits: int = 1) -> str:
-    """A mean with its 95 % interval, such as "325.0 ± 51.8"; a single value goes without one."""
-    mean, half = mean_interval(values)
-    return f"{mean:.{digits}f}" if math.isnan(half) else f"{mean:.{digits}f} ± {half:.{digits}f}"
-
-
-def _t_quantile(freedom: int) -> float:
-    """The 0.975 quantile of Student's t.
-
-    Source: Abramowitz and Stegun, 26.7.5 (four terms of the Cornish-Fisher expansion); off by less than 2e-4 from
-    six degrees of freedom on, tabled below that.
-    """
-    if freedom <= len(_T_SMALL):
-        return _T_SMALL[freedom - 1]
-    z = statistics.NormalDist().inv_cdf(0.975)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))

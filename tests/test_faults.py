@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import runs
+from lib import files, reporting, runs
 from lib.agent import play as play_module
 from lib.agent import trainer
 from lib.agent.network import PolicyNet
@@ -150,7 +150,7 @@ def test_curves_that_cannot_be_written_stop_no_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = set(threading.enumerate())
-    with runs.Charts(tmp_path) as charts:
+    with reporting.Charts(tmp_path) as charts:
         charts.scalars({"a": 1.0}, 0)
         charts.flush()
         with disk_full_after(20):
@@ -332,5 +332,5 @@ def test_states_and_folders_of_a_clock_that_is_set_back(
     young = tmp_path / f".{'0' * 16}.tmp"
     young.touch()
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    runs.remove_stale(tmp_path)
+    files.remove_stale(tmp_path)
     assert young.exists(), "it may be in the making, whatever the clock says"

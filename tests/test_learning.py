@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.runs import load_checkpoint, mean_interval
+from lib.reporting import mean_interval
+from lib.runs import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,14 +1,11 @@
-"""Bookkeeping: files that are whole or not there, checkpoints that cannot harm, lines that can be read."""
+"""Bookkeeping: checkpoints that cannot harm, run folders of one's own, runs that go on with the flags they began with."""
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import math
 import os
 import pickle
-import signal
 import subprocess
 import time
 import zipfile
@@ -18,42 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
 
 from lib import runs
 from lib.cli import UserError, flag
-
-# --- files -----------------------------------------------------------------------------------------------------
-
-
-def test_write_atomic_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    runs.write_atomic(path, b"old")
-    runs.write_atomic(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["file"]
-    umask = os.umask(0o022)
-    os.umask(umask)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
-
-
-@pytest.mark.parametrize("broken", ["fsync", "replace"])
-def test_write_atomic_fails_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, broken, full)
-    with pytest.raises(OSError, match="No space left"):
-        runs.write_atomic(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
-
 
 # --- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -255,7 +222,7 @@ def test_mutated_checkpoints_never_crash(tmp_path: Path) -> None:
             assert str(error).startswith(f"{path}: expected")  # noqa: PT017  # some mutations are harmless
 
 
-# --- provenance and devices ------------------------------------------------------------------------------------
+# --- provenance ------------------------------------------------------------------------------------------------
 
 
 def test_versions_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,41 +263,6 @@ def test_asking_for_the_commit_leaves_the_repository_alone(
     code.write_text("2")
     assert runs.git_commit.__wrapped__() == f"{head}-dirty"
     assert (tmp_path / ".git" / "index").read_bytes() == index
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_bf16_is_used_as_told_or_else_where_it_is_fast(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    monkeypatch.setattr(runs, "has_fast_bf16", lambda device: fast)
-    assert [runs.resolve_bf16(flag, torch.device("cpu")) for flag in (True, False, None)] == [
-        True,
-        False,
-        fast,
-    ]
-
-
-def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runs.resolve_device("cpu") == torch.device("cpu")
-    for name in ("", "tpu", "cuda:", "cuda:x", "cuda:-1", "CPU"):
-        with pytest.raises(UserError, match="expected cpu, cuda or cuda:N"):
-            runs.resolve_device(name)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(UserError) as refused:
-        runs.resolve_device("cuda")
-    assert str(refused.value) == (
-        f"--dev cuda: this PyTorch sees no CUDA device (torch {torch.__version__}); "
-        "install a CUDA build or use --dev cpu"
-    )
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    with pytest.raises(UserError, match="check the driver with nvidia-smi or use --dev cpu"):
-        runs.resolve_device("cuda:1")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert runs.resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(UserError, match="--dev cuda:2: expected cuda:0 to cuda:1"):
-        runs.resolve_device("cuda:2")
 
 
 # --- run folders -----------------------------------------------------------------------------------------------
@@ -464,16 +396,6 @@ def test_a_state_is_of_one_stage_and_of_one_process(tmp_path: Path) -> None:
         pass
 
 
-def test_random_generators_go_on() -> None:
-    cpu = torch.device("cpu")
-    torch.manual_seed(3)
-    state = runs.random_state(cpu)
-    drawn = torch.rand(4)
-    torch.manual_seed(9)
-    runs.set_random_state(state, cpu)
-    assert torch.equal(torch.rand(4), drawn)
-
-
 def test_minutes_are_counted() -> None:
     now = 100.0
     every = runs.Every(0.5, lambda: now)
@@ -484,221 +406,3 @@ def test_minutes_are_counted() -> None:
     every.restart()
     assert not every.due()
     assert runs.Every(0.0, lambda: now).due()
-
-
-def test_stale_temporary_files_are_removed(tmp_path: Path) -> None:
-    """Old ones that are named as ours: not young ones, which may be in the making, and nothing of anybody else."""
-    stale, young = f".{'0a' * 8}.tmp", f".{'1b' * 8}.tmp"
-    others = ["model.dat", ".hidden.tmp", f"{'0a' * 8}.tmp"]
-    for name in (stale, young, *others):
-        (tmp_path / name).write_text("")
-        if name != young:
-            os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    (tmp_path / f".{'2c' * 8}.tmp").symlink_to("model.dat")
-    runs.remove_stale(tmp_path)
-    assert set(os.listdir(tmp_path)) == {young, f".{'2c' * 8}.tmp", *others}
-    runs.remove_stale(tmp_path / "nowhere")
-
-
-def test_points_that_are_drawn_again_count_once(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    with runs.Charts(tmp_path) as charts:
-        charts.layout({"both": ["loss"]})
-        for step in (10, 20, 30):
-            charts.scalars({"loss": step}, step)
-    with runs.Charts(tmp_path, purge_step=21) as charts:
-        for step in (30, 40):
-            charts.scalars({"loss": 2 * step}, step)
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
-        (10, 10),
-        (20, 20),
-        (30, 60),
-        (40, 80),
-    ]
-    assert events.Tags()["tensors"] == ["custom_scalars__config__"]
-
-
-# --- charts and progress ---------------------------------------------------------------------------------------
-
-
-def test_charts(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-
-    picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    with runs.Charts(tmp_path) as charts:
-        charts.scalars({"reward": 1.5, "loss": 2.0}, 10)
-        charts.scalars({"reward": 2.5}, 20)
-        charts.text("config", "lr 7e-4")
-        charts.layout({"both": ["reward", "loss"]})
-        charts.image("clip", picture, 20)
-    charts.close()
-    charts.scalars({"reward": 9.0}, 30)
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("reward")] == [(10, 1.5), (20, 2.5)]
-    assert "config/text_summary" in events.Tags()["tensors"]
-    (layout,) = events.Tensors("custom_scalars__config__")
-    together = Layout.FromString(layout.tensor_proto.string_val[0]).category[0]
-    assert [(chart.title, chart.multiline.tag) for chart in together.chart] == [("both", ["reward", "loss"])]
-    (image,) = events.Images("clip")
-    assert (image.step, image.width, image.height) == (20, 7, 5)
-    shown = cv2.imdecode(np.frombuffer(image.encoded_image_string, np.uint8), cv2.IMREAD_COLOR_RGB)
-    assert shown is not None
-    assert np.array_equal(shown, picture)
-
-    with runs.Charts(None) as silent:
-        silent.scalars({"reward": 1.0}, 1)
-        silent.text("a", "b")
-        silent.layout({"both": ["reward"]})
-        silent.image("clip", picture)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_progress_without_a_terminal() -> None:
-    out, clock = io.StringIO(), Clock()
-    with runs.Progress(out, interval=10, clock=clock) as progress:
-        for second in range(25):
-            clock.now = 100 + second
-            progress.update(f"step {second}")
-        progress.line("saved")
-        progress.update("step 25", force=True)
-        progress.update("step\n26")
-    assert out.getvalue() == "step 0\nstep 10\nstep 20\nsaved\nstep 25\nstep 26\n"
-
-
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "9")
-    monkeypatch.setenv("TERM", "xterm")
-    out, clock = Terminal(), Clock()
-    progress = runs.Progress(out, clock=clock)
-    progress.line("start")
-    for tick in range(4):
-        clock.now = 100 + tick / 10
-        progress.update(f"step {tick} and more")
-    progress.line("saved")
-    progress.close()
-    progress.close()
-    assert out.getvalue() == (
-        "start\n\rstep 0 a\x1b[K\rstep 3 a\x1b[K\r\x1b[Ksaved\n\rstep 3 a\x1b[K\n"  # as it is sent
-    )
-
-
-def test_progress_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    out = Terminal()
-    with runs.Progress(out) as progress:
-        progress.update("a")
-    assert out.getvalue() == "a\n"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (12, "12"),
-        (1.5, "1.5"),
-        (667.3, "667"),
-        (999.6, "1.00k"),
-        (1234, "1.23k"),
-        (12_345, "12.3k"),
-        (123_456, "123k"),
-        (999_999, "1.00M"),
-        (1_234_567, "1.23M"),
-        (-12_345_678, "-12.3M"),
-        (8e9, "8.00G"),
-        (math.nan, "?"),
-    ],
-)
-def test_format_count(value: float, text: str) -> None:
-    assert runs.format_count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0s"),
-        (12.4, "12s"),
-        (59.7, "1m00s"),
-        (185, "3m05s"),
-        (3599.9, "1h00m"),
-        (3720, "1h02m"),
-        (100_000, "27h46m"),
-        (math.inf, "?"),
-        (math.nan, "?"),
-    ],
-)
-def test_format_duration(seconds: float, text: str) -> None:
-    assert runs.format_duration(seconds) == text
-
-
-# --- statistics ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("count", "quantile"),
-    [
-        (2, 12.7062),
-        (3, 4.3027),
-        (4, 3.1824),
-        (5, 2.7764),
-        (6, 2.5706),
-        (7, 2.4469),
-        (10, 2.2622),
-        (20, 2.0930),
-        (30, 2.0452),
-        (100, 1.9842),
-        (10_001, 1.9602),
-    ],
-)
-def test_mean_interval_against_tabled_t(count: int, quantile: float) -> None:
-    values = np.random.default_rng(count).normal(5.0, 2.0, count)
-    mean, half_width = runs.mean_interval(values)
-    assert mean == pytest.approx(values.mean())
-    assert half_width * math.sqrt(count) / values.std(ddof=1) == pytest.approx(quantile, abs=2e-4)
-
-
-def test_mean_interval_of_few_values() -> None:
-    mean, half_width = runs.mean_interval([3])
-    assert mean == 3
-    assert math.isnan(half_width)
-    assert all(math.isnan(number) for number in runs.mean_interval([]))
-    assert runs.mean_interval([2, 2, 2]) == (2, 0)
-
-
-def test_a_mean_is_printed_with_its_interval_where_there_is_one() -> None:
-    assert runs.format_mean([1.0, 3.0], 2) == "2.00 ± 12.71"
-    assert runs.format_mean([540.0]) == "540.0"
-
-
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
-    with runs.Interrupt() as interrupt:
-        os.kill(os.getpid(), sig)
-        assert interrupt.asked
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), sig)
-
-
-def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with runs.Interrupt() as interrupt:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not interrupt.asked
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -12,25 +12,19 @@ from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import autocast
 from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.world import World, taken
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
+from lib.reporting import Charts
 from lib.reward.config import FitConfig
 from lib.reward.fit import Fit
 from lib.reward.model import RewardModel, load_reward_model
 from lib.reward.report import page, write_page
 from lib.reward.report.clips import clip
 from lib.reward.report.plot import Plot, percent, spanned
-from lib.runs import (
-    Charts,
-    check_name,
-    make_run_dir,
-    now,
-    resolve_bf16,
-    resolve_device,
-    write_config,
-)
+from lib.runs import check_name, make_run_dir, now, write_config
 
 WINDOWS = 20
 """Windows of 50 steps that each environment plays: a minute of the game."""

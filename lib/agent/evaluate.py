@@ -13,7 +13,8 @@ from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
 from lib.envs.observation import Viewer
 from lib.envs.world import World, taken
-from lib.runs import Stopped, format_mean
+from lib.interrupt import Stopped
+from lib.reporting import format_mean
 
 
 @dataclass(frozen=True)

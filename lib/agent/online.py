@@ -13,6 +13,7 @@ import torch
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.envs.world import World
+from lib.files import signature
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.schedule import (
     LEAST_LABELS,
@@ -23,8 +24,8 @@ from lib.preferences.schedule import (
     labels_due,
 )
 from lib.preferences.segments import SegmentDB
+from lib.reporting import Progress
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import Progress, signature
 
 _OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
 _SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twice

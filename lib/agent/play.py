@@ -14,12 +14,13 @@ from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
+from lib.devices import resolve_device
 from lib.envs.atari import FRAME_SKIP, atari_spec, time_limit
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.world import STEPS_PER_SECOND, taken
+from lib.reporting import format_mean
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import format_mean, resolve_device
 
 _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 

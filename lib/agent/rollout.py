@@ -11,8 +11,8 @@ from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
 from lib.envs.observation import Viewer
 from lib.envs.world import World, taken
+from lib.interrupt import Stopped
 from lib.preferences.recorder import SegmentRecorder
-from lib.runs import Stopped
 
 RewardFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Frames uint8 `[B, H, W, 3]`, actions as the environment takes them, int64 `[B]` or float32 `[B, A]`, and observations

@@ -22,32 +22,24 @@ from lib.agent.rollout import Collector, Game, GameLog, Rollout
 from lib.agent.update import update
 from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
+from lib.devices import random_state, resolve_bf16, resolve_device, set_random_state
 from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.world import World
+from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
+from lib.reporting import Charts, Progress, format_count, format_duration, mean_interval
 from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import (
     STATE,
-    Charts,
     Every,
-    Interrupt,
-    Progress,
-    Stopped,
-    format_count,
-    format_duration,
     git_commit,
     held,
     lineage,
     load_state,
     make_run_dir,
-    mean_interval,
-    random_state,
-    resolve_bf16,
-    resolve_device,
     save_state,
-    set_random_state,
     versions,
     write_config,
 )

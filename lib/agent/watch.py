@@ -14,8 +14,8 @@ from lib.envs.observation import Viewer
 from lib.envs.world import Step, World
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar
 from lib.preferences.teachers import Teacher
+from lib.reporting import format_count
 from lib.reward.model import RewardModel
-from lib.runs import format_count
 
 CHARTED = (
     *("learned", "score", "steps", "kl", "disagreement", "agreement", "preferred"),

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from lib.files import signature
 from lib.label_ui.ahead import Ahead
 from lib.label_ui.clips import Clip, ClipStore
 from lib.label_ui.ledger import Entry, Labeller, Ledger, verdict
@@ -41,7 +42,6 @@ from lib.preferences.labels import RECHECK, Label, LabelLog, Pair, pair_of
 from lib.preferences.queries import Either, Leases, Query, RandomPairs, Strategy
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB, SegmentError
-from lib.runs import signature
 
 CHECK_DISTANCE = 10
 """A pair comes again as a repeat check after this many other answers at the earliest."""

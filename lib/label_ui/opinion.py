@@ -40,9 +40,9 @@ def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
     Raises:
         UserError: no reward model, device or DB there, or a model of other frames or actions than the DB's.
     """
+    from lib.devices import resolve_device
     from lib.reward.judge import ModelJudge  # which imports torch: pages without a model need not wait for it
     from lib.reward.model import load_reward_model
-    from lib.runs import resolve_device
 
     return ModelJudge(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError
-from lib.runs import git_commit, sync_folder
+from lib.files import sync_folder
+from lib.runs import git_commit
 
 TEACHER_NAMES = (
     *("oracle", "mistake", "noisy", "skip", "myopic", "equal"),

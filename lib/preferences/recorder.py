@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lib.envs.world import Step
+from lib.files import remove_stale
 from lib.preferences.dropping import drop_oldest
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segment
-from lib.runs import remove_stale
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
 _IN_VAIN = 20  # recordings cut short before it is said that all are

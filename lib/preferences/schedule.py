@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError
+from lib.files import signature, write_atomic
 from lib.preferences.labels import LabelLog, current
-from lib.runs import signature, write_atomic
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""

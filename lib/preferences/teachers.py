@@ -46,7 +46,7 @@ from lib.preferences.labels import Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
 from lib.preferences.strategies import SegmentJudge, make_strategy, sigmoid
-from lib.runs import Progress
+from lib.reporting import Progress
 
 _POLL_SECONDS = 0.5
 _QUERIES_PER_LABEL = 10

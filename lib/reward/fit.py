@@ -15,8 +15,12 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
+from lib.devices import random_state, resolve_bf16, resolve_device, set_random_state
+from lib.files import remove_stale
+from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
 from lib.preferences.schedule import LEAST_LABELS
+from lib.reporting import Charts, Progress, format_duration
 from lib.reward.config import FitConfig
 from lib.reward.data import (
     Pairs,
@@ -28,25 +32,7 @@ from lib.reward.data import (
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.masks import Mask, masks_for
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
-from lib.runs import (
-    Charts,
-    Every,
-    Interrupt,
-    Progress,
-    Stopped,
-    check_name,
-    format_duration,
-    held,
-    load_state,
-    make_run_dir,
-    random_state,
-    remove_stale,
-    resolve_bf16,
-    resolve_device,
-    save_state,
-    set_random_state,
-    write_config,
-)
+from lib.runs import Every, check_name, held, load_state, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs

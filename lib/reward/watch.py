@@ -15,24 +15,16 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device
+from lib.files import remove_stale
+from lib.interrupt import Interrupt
 from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
+from lib.reporting import Charts, Progress
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData, SegmentStore, grown_split, load_preferences, split_by_segment
 from lib.reward.fit import Fitted, check_writable, fit_model
 from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
-from lib.runs import (
-    Charts,
-    Interrupt,
-    Progress,
-    check_name,
-    held,
-    load_checkpoint,
-    make_run_dir,
-    remove_stale,
-    resolve_bf16,
-    resolve_device,
-    write_config,
-)
+from lib.runs import check_name, held, load_checkpoint, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
 

@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode
 
 from lib.cli import UserError
 from lib.envs.gym_world import Eye
+from lib.files import signature
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
-from lib.runs import signature
 
 if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
     from lib.reward.model import RewardModel
@@ -102,8 +102,8 @@ class LiveReward:
         return now is not None and read != now
 
     def _load(self) -> None:
+        from lib.devices import resolve_device
         from lib.reward.model import load_reward_model
-        from lib.runs import resolve_device
 
         self._model = load_reward_model(self.path, resolve_device(self._dev))
 

@@ -24,8 +24,8 @@ from lib.envs.world import World
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB
+from lib.reporting import Charts
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
-from lib.runs import Charts
 
 CPU = torch.device("cpu")
 

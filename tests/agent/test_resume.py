@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import runs
+from lib import interrupt, runs
 from lib.agent import trainer
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
@@ -120,7 +120,7 @@ def again(root: Path, **flags: Any) -> TrainConfig:
     return runs.parse_resumable(TrainConfig, ("steps",), argv)
 
 
-class AtOnce(runs.Interrupt):
+class AtOnce(interrupt.Interrupt):
     """Asked before anything could be done."""
 
     def __enter__(self) -> Self:
@@ -291,7 +291,7 @@ def test_an_update_and_a_rollout_can_be_cut_short() -> None:
     update(network, optimizer, random_rollout(), config, False, None, lambda: next(asked))
     assert optimizer.state[next(network.parameters())]["step"] == 2
     collector = Collector(GymWorld("MovingDot-v0", 2), 5, CPU, 0, False)
-    with pytest.raises(runs.Stopped):
+    with pytest.raises(interrupt.Stopped):
         collector.collect(PolicyNet(5), stop=lambda: True)
 
 

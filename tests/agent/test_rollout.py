@@ -14,9 +14,9 @@ from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector, Game, GameLog, Rollout
 from lib.agent.update import update
 from lib.envs.gym_world import GymWorld
+from lib.interrupt import Stopped
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
-from lib.runs import Stopped
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
 CPU = torch.device("cpu")

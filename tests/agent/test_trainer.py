@@ -20,8 +20,8 @@ from lib.agent.trainer import train
 from lib.agent.update import update
 from lib.cli import UserError
 from lib.preferences.recorder import SegmentRecorder
+from lib.reporting import Charts
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
-from lib.runs import Charts
 
 
 def test_a_disk_that_fills_up_while_recording_costs_no_training(

@@ -11,10 +11,10 @@ from torch import nn
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.agent.watch import Reading, Watch, agreement, best_before, changes, drifting, preference
+from lib.interrupt import Stopped
 from lib.preferences.segments import Segment
 from lib.preferences.teachers import TEACHERS, Teacher, make_teacher
 from lib.reward.model import RewardModel
-from lib.runs import Stopped
 from tests.agent.test_evaluate import CPU, CUT, LONG, SHORT
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 

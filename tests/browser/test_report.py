@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page
 
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import SegmentDB, save_segment
+from lib.reporting import Charts
 from lib.reward.report import report_path, write_report
-from lib.runs import Charts
 from tests.reward.fits import unfitted
 
 EVIL = "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>"

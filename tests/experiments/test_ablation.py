@@ -12,7 +12,7 @@ from experiments.curves import Curve
 from experiments.stages import TIME_IS_UP, Stages
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
-from lib.runs import Charts
+from lib.reporting import Charts
 from tests.experiments.paper import CONFIGS, Paper
 
 

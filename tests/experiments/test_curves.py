@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from experiments.curves import Line, read_curves, write_chart
-from lib.runs import Charts
+from lib.reporting import Charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 

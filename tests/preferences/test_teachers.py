@@ -28,7 +28,7 @@ from lib.preferences.teachers import (
     score,
     seaquest,
 )
-from lib.runs import Progress
+from lib.reporting import Progress
 from tests.envs.seaquest_game import Game, begun
 
 

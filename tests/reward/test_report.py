@@ -18,12 +18,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
+from lib.reporting import Charts
 from lib.reward.report import figures_of, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip, sprite_sheet
 from lib.reward.report.figures import MEASURED, Share
 from lib.reward.report.plot import Plot, gauge, spanned, ticks
 from lib.reward.report.verdict import LABEL_MORE
-from lib.runs import Charts
 from tests.reward.clips import clip as grey_clip
 from tests.reward.clips import grey_db, save
 from tests.reward.fits import unfitted

@@ -9,7 +9,9 @@ import numpy as np
 
 from lib.cli import UserError
 from lib.envs.world import STEPS_PER_SECOND
+from lib.files import write_atomic
 from lib.preferences.labels import LabelLog
+from lib.reporting import Charts
 from lib.reward.data import SegmentStore, labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
@@ -33,7 +35,7 @@ from lib.reward.report.figures import (
 )
 from lib.reward.report.plot import spanned
 from lib.reward.report.verdict import Evidence, Verdict, judge_fit
-from lib.runs import Charts, now, write_atomic
+from lib.runs import now
 
 _CLIPS = 4
 """Shown of either end."""

@@ -1,0 +1,76 @@
+"""The device that networks compute on, whether it is fast in bf16, and its random generators.
+
+torch is imported where it is used, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lib.cli import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device a ``--dev`` flag names.
+
+    Args:
+        name: "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        The torch device; it exists.
+
+    Raises:
+        UserError: The name is another, or this machine has no such device.
+    """
+    import torch
+
+    if name == "cpu":
+        return torch.device("cpu")
+    match = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", name)
+    if not match:
+        raise UserError(f"--dev {name}: expected cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        build = "install a CUDA build" if torch.version.cuda is None else "check the driver with nvidia-smi"
+        raise UserError(
+            f"--dev {name}: this PyTorch sees no CUDA device (torch {torch.__version__}); {build} or use --dev cpu"
+        )
+    count = torch.cuda.device_count()
+    if match[1] and int(match[1]) >= count:
+        raise UserError(f"--dev {name}: expected cuda:0 to cuda:{count - 1}, the devices this PyTorch sees")
+    return torch.device(name)
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether bf16 is arithmetic that the device does natively rather than emulates."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
+    """Whether to compute in bf16: as ``--bf16`` says, and where it says nothing, if the device is fast at it."""
+    return has_fast_bf16(device) if flag is None else flag
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Where PyTorch's own random generators are, that of a GPU included."""
+    import torch
+
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Puts PyTorch's generators where they were; that of a GPU only if the run was on one."""
+    import torch
+
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,0 +1,35 @@
+"""Being asked to end: Ctrl-C, SIGTERM, a closed terminal."""
+
+import signal
+from typing import Self
+
+
+class Stopped(Exception):
+    """Work was asked to end before it was done; what there is of it is nothing to go by."""
+
+
+class Interrupt:
+    """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work in progress ends between two of its steps.
+
+    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing.
+
+    Attributes:
+        asked: Whether the end was asked for.
+    """
+
+    def __enter__(self) -> Self:
+        self.asked = False
+        asking = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            asking.append(signal.SIGHUP)
+        self._handlers = {sig: signal.signal(sig, self._ask) for sig in asking}
+        return self
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for sig, handler in self._handlers.items():
+            signal.signal(sig, handler)

@@ -1,0 +1,30 @@
+"""Whoever is asked to end knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from lib.interrupt import Interrupt
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), sig)
+        assert interrupt.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), sig)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupt.asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
