@@ -76,7 +76,7 @@ TASKS = {
             "steps": 500_000,
             "rounds": 2,
             "labels": 200,
-            "segments": 450,  # drawing their frames takes longer than all else
+            "segments": 200,  # drawing their frames takes longer than all else
             "v0_flags": "--algo ppo --num-envs 16 --lr 0",
             "fit_flags": _FIT,
             "finetune_flags": "--algo ppo --num-envs 16 --lr 3e-4 --rollout 128 --no-freeze-convs --critic-warmup 5",
