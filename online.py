@@ -135,13 +135,14 @@ def together(stages: dict[str, list[str]]) -> int | None:
     Returns:
       None when the agent came to its end; otherwise an exit status: 130 after Ctrl-C, else that of whoever failed.
     """
-    from lib.interrupt import Interrupt  # after the flags: --help need not wait for it
+    from lib.interrupt import Interrupt, ending_with_parent  # after the flags: --help need not wait for it
 
     # Each would take all cores for itself, and busy threads wait for each other.
     threads = str(max(1, (os.cpu_count() or 1) // 2))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONUNBUFFERED": "1"}
     processes: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
+    dies_too = ending_with_parent()
     with Interrupt() as interrupt:
         try:
             for name, words in stages.items():
@@ -155,6 +156,7 @@ def together(stages: dict[str, list[str]]) -> int | None:
                     stderr=subprocess.STDOUT,
                     text=True,
                     process_group=0,
+                    preexec_fn=dies_too,
                 )
                 assert process.stdout is not None
                 readers.append(threading.Thread(target=_relay, args=(name, process.stdout), daemon=True))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.cli import UserError, flag
-from lib.interrupt import Interrupt
+from lib.interrupt import Interrupt, ending_with_parent
 from lib.reporting import format_duration
 from lib.runs import STATE, load_checkpoint, write_config
 
@@ -157,7 +157,9 @@ class Stages:
         how = None
         with Interrupt() as interrupt:
             # In a group of its own, so that Ctrl-C comes to it once, from here: a second one would cost its work.
-            process = subprocess.Popen([sys.executable, *script], env=environment, process_group=0)
+            process = subprocess.Popen(
+                [sys.executable, *script], env=environment, process_group=0, preexec_fn=ending_with_parent()
+            )
             kill_at = float("inf")
             try:
                 while True:

@@ -1,7 +1,13 @@
-"""Being asked to end: Ctrl-C, SIGTERM, a closed terminal."""
+"""Being asked to end: Ctrl-C, SIGTERM, a closed terminal, the death of whoever began the process."""
 
+import ctypes
+import functools
 import signal
+import sys
+from collections.abc import Callable
 from typing import Self
+
+_PR_SET_PDEATHSIG = 1  # as in linux/prctl.h
 
 
 class Stopped(Exception):
@@ -33,3 +39,14 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         for sig, handler in self._handlers.items():
             signal.signal(sig, handler)
+
+
+def ending_with_parent() -> Callable[[], object] | None:
+    """For `preexec_fn` of a child: it gets SIGTERM when the thread that began it dies, be it by kill -9.
+
+    Returns:
+        None where the system knows no such thing: it is Linux's own.
+    """
+    if sys.platform != "linux":
+        return None
+    return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -80,6 +80,15 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     assert "stopped; the same command goes on from here" in rest
     assert "Traceback" not in rest
     assert alive(tmp_path) == []
+    # Killed, it takes its stages along, and these keep what they have.
+    with started(tmp_path, "online.py", "--out", "o", *SMALL) as process:
+        read_until(process, r"agent \| MovingDot-v0: 4 environments")
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 30
+        while alive(tmp_path):
+            assert time.monotonic() < deadline, alive(tmp_path)
+            time.sleep(0.1)
     done = subprocess.run(
         [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
         capture_output=True,
