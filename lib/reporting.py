@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import shutil
+import signal
 import statistics
 import sys
 import threading
@@ -121,6 +122,9 @@ class Charts:
 class Progress:
     """How far a run is: one live line on a terminal, a plain line every few seconds anywhere else.
 
+    Where nobody reads it any more (`| head`, a lost connection), the process gets SIGTERM, as a closed terminal would end
+    it: what there is of its work is kept.
+
     Args:
         stream: Where to print; sys.stdout when None.
         interval: Seconds between plain lines when the stream is no terminal.
@@ -140,6 +144,7 @@ class Progress:
         self._next = -math.inf
         self._text = ""  # the newest status
         self._shown = ""  # the status last printed
+        self._gone = False  # whether whoever read it has
 
     def update(self, text: str, force: bool = False) -> None:
         """Shows a status, unless one was shown a moment ago; the newest one is kept for close().
@@ -186,8 +191,14 @@ class Progress:
             self._write(self._text + "\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        if self._gone:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            self._gone = True
+            signal.raise_signal(signal.SIGTERM)
 
 
 def format_count(value: float) -> str:

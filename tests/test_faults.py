@@ -3,6 +3,8 @@
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -35,6 +37,8 @@ from tests.disk import disk_full_after
 from tests.doors import refusal
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import clip, grey_db, save
+
+ROOT = Path(__file__).parents[1]
 
 
 @contextlib.contextmanager
@@ -334,3 +338,23 @@ def test_states_and_folders_of_a_clock_that_is_set_back(
     monkeypatch.setattr(time, "time", lambda: 0.0)
     files.remove_stale(tmp_path)
     assert young.exists(), "it may be in the making, whatever the clock says"
+
+
+def test_training_that_nobody_reads_any_more_keeps_what_it_has(tmp_path: Path) -> None:
+    words = ["-n", "x", "-e", "MovingDot-v0", "--num-envs", "2", "--steps", "1M", "--eval-games", "1"]
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "01_a2c.py"), *words, "--eval-every", "20", "--save", "save"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")  # as after Ctrl-C
+    (state,) = (tmp_path / "runs").glob("*/state.dat")
+    saved = runs.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
+    assert runs.load_checkpoint(state, "trainer")["steps"] == saved["steps"]
