@@ -67,18 +67,18 @@ def flag(
     default, ``--x`` and ``--no-x`` when it is True or None.
 
     Args:
-        names: Further names, such as "-n" or "--dev".
-        default: Value when the flag is not given; without one the flag is required. A list is copied.
-        help: One sentence for --help; the default is added to it.
-        choices: The admitted values.
-        metavar: Name of the value in --help.
-        positional: The value is given without a flag's name.
-        nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise.
-        min: Smallest admitted value of a number.
-        max: Largest admitted value of a number.
+      names: Further names, such as "-n" or "--dev".
+      default: Value when the flag is not given; without one the flag is required. A list is copied.
+      help: One sentence for --help; the default is added to it.
+      choices: The admitted values.
+      metavar: Name of the value in --help.
+      positional: The value is given without a flag's name.
+      nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise.
+      min: Smallest admitted value of a number.
+      max: Largest admitted value of a number.
 
     Returns:
-        A keyword-only dataclasses.field, so required flags may follow optional ones.
+      A keyword-only dataclasses.field, so required flags may follow optional ones.
     """
     spec = _Flag(
         names, help, None if choices is None else tuple(choices), metavar, positional, nargs, min, max
@@ -98,17 +98,17 @@ def parse(
     """Reads a command line into a configuration dataclass.
 
     Args:
-        config_class: A dataclass whose fields are made with :func:`flag` (plain fields become flags as well).
-        argv: Arguments without the program's name; sys.argv[1:] when None.
-        description: First lines of --help.
-        prog: The program's name; the script's file name when None.
+      config_class: A dataclass whose fields are made with :func:`flag` (plain fields become flags as well).
+      argv: Arguments without the program's name; sys.argv[1:] when None.
+      description: First lines of --help.
+      prog: The program's name; the script's file name when None.
 
     Returns:
-        An instance of config_class. Its defaults and ``__post_init__`` apply as usual; a UserError raised there is
-        reported like any other bad flag.
+      An instance of config_class. Its defaults and ``__post_init__`` apply as usual; a UserError raised there is
+      reported like any other bad flag.
 
     Raises:
-        SystemExit: With status 2 after one line on stderr when the arguments do not fit; 0 after --help.
+      SystemExit: With status 2 after one line on stderr when the arguments do not fit; 0 after --help.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(prog=prog, description=description, allow_abbrev=False, args=args)
@@ -147,11 +147,11 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     and keep their traceback.
 
     Args:
-        main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
-        argv: Passed to main.
+      main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
+      argv: Passed to main.
 
     Raises:
-        SystemExit: Always, unless main failed with an exception that is a bug.
+      SystemExit: Always, unless main failed with an exception that is a bug.
     """
     prog = Path(sys.argv[0]).name
     try:

@@ -19,13 +19,13 @@ def resolve_device(name: str) -> torch.device:
     """The device a ``--dev`` flag names.
 
     Args:
-        name: "cpu", "cuda" or "cuda:N".
+      name: "cpu", "cuda" or "cuda:N".
 
     Returns:
-        The torch device; it exists.
+      The torch device; it exists.
 
     Raises:
-        UserError: The name is another, or this machine has no such device.
+      UserError: The name is another, or this machine has no such device.
     """
     import torch
 

@@ -18,11 +18,11 @@ def write_atomic(path: Path, data: bytes) -> None:
     fsynced. A failure leaves path as it was and no temporary file behind.
 
     Args:
-        path: The file to write; its folder exists.
-        data: The whole content.
+      path: The file to write; its folder exists.
+      data: The whole content.
 
     Raises:
-        OSError: The folder is missing or not writable, or the disk is full.
+      OSError: The folder is missing or not writable, or the disk is full.
     """
     path = Path(path)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -62,9 +62,9 @@ def remove_stale(folder: Path, name: re.Pattern[str] = _TEMPORARY) -> None:
     """Removes the temporary files that killed processes left in a folder.
 
     Args:
-        folder: Where to look; it need not exist. Its subfolders are left alone.
-        name: Names of such files, in full; those of `write_atomic` when not given. Younger ones than ten minutes
-            stay, as they may be in the making.
+      folder: Where to look; it need not exist. Its subfolders are left alone.
+      name: Names of such files, in full; those of `write_atomic` when not given. Younger ones than ten minutes
+        stay, as they may be in the making.
     """
     with contextlib.suppress(OSError):  # tidying up is worth no failure
         for entry in list(os.scandir(folder)):

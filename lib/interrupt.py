@@ -20,7 +20,7 @@ class Interrupt:
     Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing.
 
     Attributes:
-        asked: Whether the end was asked for.
+      asked: Whether the end was asked for.
     """
 
     def __enter__(self) -> Self:
@@ -45,7 +45,7 @@ def ending_with_parent() -> Callable[[], object] | None:
     """For `preexec_fn` of a child: it gets SIGTERM when the thread that began it dies, be it by kill -9.
 
     Returns:
-        None where the system knows no such thing: it is Linux's own.
+      None where the system knows no such thing: it is Linux's own.
     """
     if sys.platform != "linux":
         return None

@@ -48,9 +48,9 @@ class Charts:
     work is lost for the sake of its curves.
 
     Args:
-        run_dir: The run's folder.
-        purge_step: Points of this step and later ones that are there already count no more: the run goes on from
-            before them and draws them again.
+      run_dir: The run's folder.
+      purge_step: Points of this step and later ones that are there already count no more: the run goes on from
+        before them and draws them again.
     """
 
     def __init__(self, run_dir: Path | None, purge_step: int | None = None) -> None:
@@ -126,9 +126,9 @@ class Progress:
     it: what there is of its work is kept.
 
     Args:
-        stream: Where to print; sys.stdout when None.
-        interval: Seconds between plain lines when the stream is no terminal.
-        clock: Seconds from any origin.
+      stream: Where to print; sys.stdout when None.
+      interval: Seconds between plain lines when the stream is no terminal.
+      clock: Seconds from any origin.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Progress:
         """Shows a status, unless one was shown a moment ago; the newest one is kept for close().
 
         Args:
-            text: One line.
-            force: Show it in any case.
+          text: One line.
+          force: Show it in any case.
         """
         self._text = one_line(text)
         if force or self._clock() >= self._next:
@@ -230,11 +230,11 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
     """Mean and half-width of its 95 % confidence interval (Student's t).
 
     Args:
-        values: Independent results, such as the scores of full games.
+      values: Independent results, such as the scores of full games.
 
     Returns:
-        (mean, half_width): the interval is mean ± half_width. The half-width of a single value is nan; both are
-        nan for none.
+      (mean, half_width): the interval is mean ± half_width. The half-width of a single value is nan; both are
+      nan for none.
     """
     numbers = [float(value) for value in values]
     count = len(numbers)

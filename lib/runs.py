@@ -65,7 +65,7 @@ def git_commit() -> str:
     """Full hash of the commit this code lies in, with "-dirty" when tracked files differ from it.
 
     Returns:
-        "" where git or the repository is missing; never raises.
+      "" where git or the repository is missing; never raises.
     """
     # GIT_DIR and its kin are set inside hooks and would name another repository than the code's.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -102,16 +102,16 @@ def save_checkpoint(
     payload. Tensors are stored on the CPU; arrays become tensors, paths become text, dataclasses become dicts.
 
     Args:
-        path: The file; its folder is made when missing.
-        kind: One of KINDS.
-        payload: What the kind needs, such as {"state_dict": …}.
-        config: The stage's configuration, a dataclass or a dict.
-        parents: What it came from: databases, label count, parent checkpoints.
+      path: The file; its folder is made when missing.
+      kind: One of KINDS.
+      payload: What the kind needs, such as {"state_dict": …}.
+      config: The stage's configuration, a dataclass or a dict.
+      parents: What it came from: databases, label count, parent checkpoints.
 
     Raises:
-        UserError: The file cannot be written.
-        TypeError: A value is of a type that such a file cannot hold; the message names its key.
-        ValueError: The kind is unknown, or payload has a key of the header.
+      UserError: The file cannot be written.
+      TypeError: A value is of a type that such a file cannot hold; the message names its key.
+      ValueError: The kind is unknown, or payload has a key of the header.
     """
     import torch
 
@@ -173,16 +173,16 @@ def load_checkpoint(path: Path, kind: str) -> dict[str, Any]:
     """Reads a checkpoint without ever running what it may hold (``weights_only=True``).
 
     Args:
-        path: The file.
-        kind: One of KINDS: what the caller needs.
+      path: The file.
+      kind: One of KINDS: what the caller needs.
 
     Returns:
-        The dict :func:`save_checkpoint` wrote, tensors on the CPU. A bare state_dict, every value a tensor, comes back
-        as {"kind": kind, "bare": True, "state_dict": …}: such a file does not say what it is.
+      The dict :func:`save_checkpoint` wrote, tensors on the CPU. A bare state_dict, every value a tensor, comes back
+      as {"kind": kind, "bare": True, "state_dict": …}: such a file does not say what it is.
 
     Raises:
-        UserError: The file is missing, empty, damaged, hostile, of another kind or of a later format; the line
-            names it, what was expected and what came.
+      UserError: The file is missing, empty, damaged, hostile, of another kind or of a later format; the line
+        names it, what was expected and what came.
     """
     import torch
 
@@ -216,8 +216,8 @@ def _check_archive(path: Path, size: int, expected: str) -> None:
     """Refuses, before torch looks at it, a file that is no checkpoint or that would unpack to far more than it is.
 
     Raises:
-        UserError: With the reason.
-        zipfile.BadZipFile, OSError: The file is damaged.
+      UserError: With the reason.
+      zipfile.BadZipFile, OSError: The file is damaged.
     """
     if size == 0:
         raise UserError(f"{expected}, got an empty file; copy or train it again")
@@ -259,14 +259,14 @@ def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
     """Refuses what is no state_dict of plain, finite numbers, so that a network can be asked to take it.
 
     Args:
-        state: What a checkpoint has where its weights should be.
-        source: Its file, for the message.
+      state: What a checkpoint has where its weights should be.
+      source: Its file, for the message.
 
     Returns:
-        The state.
+      The state.
 
     Raises:
-        UserError: It is none; says what came.
+      UserError: It is none; says what came.
     """
     import torch
 
@@ -298,11 +298,11 @@ def lineage(content: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint says of how it came about, for a child to keep, so that this outlives the file.
 
     Args:
-        content: As `load_checkpoint` returns it, from a file that may say anything.
+      content: As `load_checkpoint` returns it, from a file that may say anything.
 
     Returns:
-        Its configuration, parents (with what they say of theirs), versions, commit, time, steps, results and its own
-        version, as far as it has them: dicts, lists, texts and numbers, of a bounded size and depth. What lies beyond is left out.
+      Its configuration, parents (with what they say of theirs), versions, commit, time, steps, results and its own
+      version, as far as it has them: dicts, lists, texts and numbers, of a bounded size and depth. What lies beyond is left out.
     """
     room = _LINEAGE_BYTES
 
@@ -341,15 +341,15 @@ def make_run_dir(root: Path, stage: str, name: str) -> Path:
     """Makes a new folder for a run: ``<root>/<YYYYmmdd-HHMMSS>-<stage>-<name>``, local time.
 
     Args:
-        root: Where runs live, usually "runs"; made when missing.
-        stage: Such as "a2c" or "reward".
-        name: The user's name for the run.
+      root: Where runs live, usually "runs"; made when missing.
+      stage: Such as "a2c" or "reward".
+      name: The user's name for the run.
 
     Returns:
-        The folder, which did not exist before; "-2", "-3", … is added when two runs start in one second.
+      The folder, which did not exist before; "-2", "-3", … is added when two runs start in one second.
 
     Raises:
-        UserError: The name cannot be part of a file's name, or the folder cannot be made.
+      UserError: The name cannot be part of a file's name, or the folder cannot be made.
     """
     check_name(name)
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{stage}-{name}"
@@ -374,11 +374,11 @@ def check_name(name: str) -> str:
     """Refuses a run's name that could not stand in a file's name.
 
     Returns:
-        The name.
+      The name.
 
     Raises:
-        UserError: The name has characters other than letters, digits and ``. _ + = -``, starts with one of these,
-            or is longer than 100.
+      UserError: The name has characters other than letters, digits and ``. _ + = -``, starts with one of these,
+        or is longer than 100.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -391,12 +391,12 @@ def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
     """Writes ``config.json``: the configuration, the command line, and what the code was.
 
     Args:
-        run_dir: The run's folder.
-        config: A dataclass or a dict; paths become text.
-        resumed: The run goes on: what the file says of its beginning stays, and ``resumed`` lists what it went on with.
+      run_dir: The run's folder.
+      config: A dataclass or a dict; paths become text.
+      resumed: The run goes on: what the file says of its beginning stays, and ``resumed`` lists what it went on with.
 
     Raises:
-        UserError: The file cannot be written, or read where the run goes on.
+      UserError: The file cannot be written, or read where the run goes on.
     """
     made_by = {
         "command": sys.argv,
@@ -427,17 +427,17 @@ def parse_resumable(
     """`lib.cli.parse` for a stage with ``--resume RUN``: the run's own flags then stand for all that are not given.
 
     Args:
-        config_class: As in `parse`; has a field ``resume``.
-        may_differ: Fields that may have another value than the run began with.
-        argv: As in `parse`.
-        description: As in `parse`.
+      config_class: As in `parse`; has a field ``resume``.
+      may_differ: Fields that may have another value than the run began with.
+      argv: As in `parse`.
+      description: As in `parse`.
 
     Returns:
-        An instance of config_class.
+      An instance of config_class.
 
     Raises:
-        UserError: There is no such run, it is of another stage, or a flag differs that may not; the line names it.
-        SystemExit: As in `parse`.
+      UserError: There is no such run, it is of another stage, or a flag differs that may not; the line names it.
+      SystemExit: As in `parse`.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     run_dir = _resumed(args)
@@ -498,7 +498,7 @@ def _read_config(run_dir: Path) -> dict[str, Any]:
     """The content of a run's config.json.
 
     Raises:
-        UserError: There is none that can be read.
+      UserError: There is none that can be read.
     """
     path = Path(run_dir) / "config.json"
     expected = f"--resume {run_dir}: expected a run's folder with a config.json"
@@ -525,7 +525,7 @@ def held(run_dir: Path) -> Iterator[None]:
     """Keeps a run to one process at a time; the system lets go of it with the process, however that ends.
 
     Raises:
-        UserError: Another process has it.
+      UserError: Another process has it.
     """
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -549,14 +549,14 @@ def save_state(
     """Writes all that a run needs to go on, over what it wrote before; that stays until the new file is whole.
 
     Args:
-        run_dir: The run's folder.
-        stage: The script whose run it is.
-        payload: As in `save_checkpoint`.
-        config: The stage's configuration.
-        parents: As in `save_checkpoint`.
+      run_dir: The run's folder.
+      stage: The script whose run it is.
+      payload: As in `save_checkpoint`.
+      config: The stage's configuration.
+      parents: As in `save_checkpoint`.
 
     Raises:
-        UserError: The file cannot be written; the state before is still there.
+      UserError: The file cannot be written; the state before is still there.
     """
     save_checkpoint(Path(run_dir) / STATE, "trainer", {"stage": stage, **payload}, config, parents)
 
@@ -565,7 +565,7 @@ def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
     """What `save_state` wrote last, tensors on the CPU; None where the run ended before it first did.
 
     Raises:
-        UserError: The file cannot be read, or is of another stage.
+      UserError: The file cannot be read, or is of another stage.
     """
     path = Path(run_dir) / STATE
     if not path.exists():
@@ -582,8 +582,8 @@ class Every:
     """Says when so many minutes have passed.
 
     Args:
-        minutes: How many.
-        clock: Seconds from any origin.
+      minutes: How many.
+      clock: Seconds from any origin.
     """
 
     def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -47,11 +47,11 @@ def to_picture(space: spaces.Space[Any]) -> Callable[[np.ndarray], np.ndarray] |
     """How observations of a space are the picture that a person sees, None where they are none.
 
     Args:
-        space: uint8 of 16 pixels a side or more is a picture where it is RGB [H, W, 3] or [3, H, W], or grey [H, W],
-            [H, W, 1] or [1, H, W]. Smaller ones are boards or symbols.
+      space: uint8 of 16 pixels a side or more is a picture where it is RGB [H, W, 3] or [3, H, W], or grey [H, W],
+        [H, W, 1] or [1, H, W]. Smaller ones are boards or symbols.
 
     Returns:
-        A function from one observation or a batch [..., H, W, 3] and the like to RGB [..., H, W, 3].
+      A function from one observation or a batch [..., H, W, 3] and the like to RGB [..., H, W, 3].
     """
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or not 2 <= len(space.shape) <= 3:
         return None
@@ -77,9 +77,9 @@ def vector_size(space: spaces.Space[Any]) -> int | None:
     """How many numbers observations of a space are once flattened, None where the policy had better see a picture.
 
     Args:
-        space: any of Gymnasium's. Dicts and tuples are laid end to end, one of n becomes n numbers of which one is 1
-            (`gymnasium.spaces.utils.flatten`). Spaces without a fixed size and those of more than
-            `MAX_OBSERVATION` numbers, such as stacks of pictures, are none.
+      space: any of Gymnasium's. Dicts and tuples are laid end to end, one of n becomes n numbers of which one is 1
+        (`gymnasium.spaces.utils.flatten`). Spaces without a fixed size and those of more than
+        `MAX_OBSERVATION` numbers, such as stacks of pictures, are none.
     """
     if to_picture(space) is not None or not space.is_np_flattenable:
         return None
@@ -91,15 +91,15 @@ class ActionForm:
     """What actions of an environment look like in the rest of the house: numbers from 0, or vectors in −1 … 1.
 
     Attributes:
-        count: how many actions there are, or how many numbers an action is.
-        continuous: which of the two.
+      count: how many actions there are, or how many numbers an action is.
+      continuous: which of the two.
 
     Args:
-        space: the action space of a single environment: one of n, or numbers with finite bounds.
-        name: what the environment is called.
+      space: the action space of a single environment: one of n, or numbers with finite bounds.
+      name: what the environment is called.
 
     Raises:
-        UserError: actions are of another kind, too many, or without bounds.
+      UserError: actions are of another kind, too many, or without bounds.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str) -> None:
@@ -157,8 +157,8 @@ class _PictureCheck:
     """Passes on what an environment gives for pictures if they are such, and all of one size.
 
     Args:
-        source: what gives them.
-        name: what the environment is called.
+      source: what gives them.
+      name: what the environment is called.
     """
 
     def __init__(self, source: str, name: str) -> None:
@@ -169,7 +169,7 @@ class _PictureCheck:
         """A picture as uint8 [H, W, 3].
 
         Raises:
-            UserError: it is none, or of another size than the first.
+          UserError: it is none, or of another size than the first.
         """
         try:
             picture = np.asarray(given)
@@ -193,19 +193,19 @@ class Eye:
     """What wrappers see of B environments, single or vector, in the form in which the rest of the house takes it.
 
     Attributes:
-        env_id: what the environments are called.
-        num_envs: B.
-        form: of the actions.
-        observation_size: D of the vectors that a policy sees; None where it sees pictures.
+      env_id: what the environments are called.
+      num_envs: B.
+      form: of the actions.
+      observation_size: D of the vectors that a policy sees; None where it sees pictures.
 
     Args:
-        env: with discrete or bounded actions.
-        frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
-            it is a picture, else `env.render()`.
-        many: whether it has to be a vector.
+      env: with discrete or bounded actions.
+      frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
+        it is a picture, else `env.render()`.
+      many: whether it has to be a vector.
 
     Raises:
-        UserError: it is no environment of that kind, or its actions cannot serve.
+      UserError: it is no environment of that kind, or its actions cannot serve.
     """
 
     def __init__(
@@ -231,8 +231,8 @@ class Eye:
         """Refuses an environment of which nothing can be shown.
 
         Raises:
-            UserError: there is no frame_fn, observations are no pictures and the environment was not made with
-                render_mode="rgb_array".
+          UserError: there is no frame_fn, observations are no pictures and the environment was not made with
+            render_mode="rgb_array".
         """
         if self._frame_fn is None and self._shown is None and self._env.render_mode != "rgb_array":
             raise UserError(
@@ -244,13 +244,13 @@ class Eye:
         """What a person sees now.
 
         Args:
-            observations: the newest ones, as the environment gave them.
+          observations: the newest ones, as the environment gave them.
 
         Returns:
-            uint8 [B, H, W, 3], see `larger`; valid until the next step.
+          uint8 [B, H, W, 3], see `larger`; valid until the next step.
 
         Raises:
-            UserError: there is no picture, or it is of another size than the first.
+          UserError: there is no picture, or it is of another size than the first.
         """
         if self._frame_fn is not None:
             pictures: Any = [self._frame_fn(each) for each in self._apart(observations)]
@@ -268,7 +268,7 @@ class Eye:
         """What a policy sees now, float32 [B, D], a copy; None where that is a picture.
 
         Raises:
-            UserError: it is not finite.
+          UserError: it is not finite.
         """
         if self.observation_size is None:
             return None
@@ -286,15 +286,15 @@ def vectors(space: spaces.Space[Any], observations: Iterable[Any], name: str) ->
     """Observations laid out flat.
 
     Args:
-        space: of each.
-        observations: B of them.
-        name: what their environment is called.
+      space: of each.
+      observations: B of them.
+      name: what their environment is called.
 
     Returns:
-        float32 [B, D]; see `vector_size`.
+      float32 [B, D]; see `vector_size`.
 
     Raises:
-        UserError: they are not finite.
+      UserError: they are not finite.
     """
     if not isinstance(space, spaces.Box):
         observations = [spaces.utils.flatten(space, each) for each in observations]
@@ -317,15 +317,15 @@ class GymWorld:
     at. Where neither `gymnasium.register` nor the caller sets a limit, games are cut off after `TIME_LIMIT` steps. Atari games are better served by `AtariWorld`, which skips frames and is faster.
 
     Args:
-        env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.
-        num_envs: B.
-        vectorization_mode: "sync" steps the copies in turn; "async" gives each a process, which pays where a
-            step takes much longer than handing a frame over (about 0.1 ms). There, frames are drawn at every step.
-        **env_kwargs: handed to each environment.
+      env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.
+      num_envs: B.
+      vectorization_mode: "sync" steps the copies in turn; "async" gives each a process, which pays where a
+        step takes much longer than handing a frame over (about 0.1 ms). There, frames are drawn at every step.
+      **env_kwargs: handed to each environment.
 
     Raises:
-        UserError: the id is unknown, its packages are missing, or the environment has no picture, or neither discrete
-            nor bounded actions.
+      UserError: the id is unknown, its packages are missing, or the environment has no picture, or neither discrete
+        nor bounded actions.
     """
 
     def __init__(

@@ -27,11 +27,11 @@ def dot_position(frames: np.ndarray) -> np.ndarray:
     """Read off the pixels where the dot is.
 
     Args:
-        frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
+      frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
 
     Returns:
-        float32 [..., 2]: x and y of the dot's centre in pixels, 0 at the centre of the left or upper pixel. NaN where
-        the picture is black all over.
+      float32 [..., 2]: x and y of the dot's centre in pixels, 0 at the centre of the left or upper pixel. NaN where
+      the picture is black all over.
     """
     light = frames[..., 1]
     columns = light.sum(axis=-2, dtype=np.float64)
@@ -46,10 +46,10 @@ def distance_from_middle(frames: np.ndarray) -> np.ndarray:
     """Read off the pixels how far the dot is from where it ought to be.
 
     Args:
-        frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
+      frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
 
     Returns:
-        float32 [...]: pixels sideways plus pixels up or down, the way the dot has to go. NaN where there is no dot.
+      float32 [...]: pixels sideways plus pixels up or down, the way the dot has to go. NaN where there is no dot.
     """
     height, width = frames.shape[-3:-1]
     middle = np.array([(width - 1) / 2, (height - 1) / 2], np.float32)
@@ -62,10 +62,10 @@ def expert_action(position: np.ndarray) -> np.ndarray:
     Every move towards the middle earns the same, so any order of them is as good as this one.
 
     Args:
-        position: float [..., 2], the dot's centre as `dot_position` gives it.
+      position: float [..., 2], the dot's centre as `dot_position` gives it.
 
     Returns:
-        int64 [...], indices into `ACTIONS`.
+      int64 [...], indices into `ACTIONS`.
     """
     offset = np.rint((np.asarray(position, np.float64) - (SIZE - 1) / 2) / SPEED)
     x, y = offset[..., 0], offset[..., 1]
@@ -84,14 +84,14 @@ def best_score(
     Σₜ 1 − max(d − t, 0) / (moves from a corner), t = 1 … steps.
 
     Args:
-        distance: pixels from the start to the middle, as `distance_from_middle` gives them.
-        steps: steps of the episode, or of the part of it that counts.
-        size: height and width of the picture in pixels.
-        dot: side of the dot in pixels.
-        speed: pixels a move.
+      distance: pixels from the start to the middle, as `distance_from_middle` gives them.
+      steps: steps of the episode, or of the part of it that counts.
+      size: height and width of the picture in pixels.
+      dot: side of the dot in pixels.
+      speed: pixels a move.
 
     Returns:
-        The undiscounted sum of the scores.
+      The undiscounted sum of the scores.
     """
     away = round(distance / speed)
     closing = min(away, steps)
@@ -115,14 +115,14 @@ class MovingDotEnv(gymnasium.Env[np.ndarray, np.int64]):
     [size, size, 3]; `render()` gives the same one. `info["position"]` holds the dot's centre, float32 [2].
 
     Args:
-        size: height and width of the picture in pixels.
-        dot: side of the dot in pixels; size − dot must be even, so that it can stand exactly in the middle.
-        speed: pixels the dot moves in a step.
-        limit: steps of an episode; segments are 50 long and never cross a reset, so 50 to 200 serve best.
-        render_mode: None or "rgb_array".
+      size: height and width of the picture in pixels.
+      dot: side of the dot in pixels; size − dot must be even, so that it can stand exactly in the middle.
+      speed: pixels the dot moves in a step.
+      limit: steps of an episode; segments are 50 long and never cross a reset, so 50 to 200 serve best.
+      render_mode: None or "rgb_array".
 
     Raises:
-        ValueError: the dot cannot stand in the middle or cannot move, or `limit` is less than 1.
+      ValueError: the dot cannot stand in the middle or cannot move, or `limit` is less than 1.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 (as in Env)

@@ -54,11 +54,11 @@ class Drawings:
     Drawing often takes longer than all the rest of a step, and of most steps nobody looks at a frame.
 
     Args:
-        draw: the frame of an environment as it is now, uint8 [H, W, 3].
-        shape: (B, H, W, 3).
+      draw: the frame of an environment as it is now, uint8 [H, W, 3].
+      shape: (B, H, W, 3).
 
     Attributes:
-        over: the environments have moved on; what was not drawn is lost, and asking for it is an error.
+      over: the environments have moved on; what was not drawn is lost, and asking for it is an error.
     """
 
     dtype = np.dtype(np.uint8)
@@ -92,11 +92,11 @@ def taken(actions: Actions, continuous: bool) -> Actions:
     what it drew.
 
     Args:
-        actions: int64 [...] or float32 [..., A], an array or a tensor.
-        continuous: which of the two.
+      actions: int64 [...] or float32 [..., A], an array or a tensor.
+      continuous: which of the two.
 
     Returns:
-        The same type and shape.
+      The same type and shape.
     """
     return actions.clip(-1, 1) if continuous else actions
 
@@ -105,11 +105,11 @@ class World(Protocol):
     """A batch of B environments stepped together. `send` then `recv`: other work may go on between the two.
 
     Attributes:
-        num_actions: A, of which one is taken; where they are continuous, how many numbers one action is.
-        continuous: whether an action is A numbers, each from −1 (the least that the environment takes) to 1.
-        observation_size: D, numbers that the policy sees; None where it sees pictures, through `Observer`.
-        frame_shape: (H, W, 3).
-        action_names: A of them.
+      num_actions: A, of which one is taken; where they are continuous, how many numbers one action is.
+      continuous: whether an action is A numbers, each from −1 (the least that the environment takes) to 1.
+      observation_size: D, numbers that the policy sees; None where it sees pictures, through `Observer`.
+      frame_shape: (H, W, 3).
+      action_names: A of them.
     """
 
     env_id: str
@@ -124,10 +124,10 @@ class World(Protocol):
         """Start a new game in every environment; equal seeds give equal games.
 
         Args:
-            seed: environment i is seeded from this and i, so that no two play the same game.
+          seed: environment i is seeded from this and i, so that no two play the same game.
 
         Returns:
-            The first frames; `reset` is set everywhere.
+          The first frames; `reset` is set everywhere.
         """
         ...
 
@@ -135,7 +135,7 @@ class World(Protocol):
         """Hand over the next actions without waiting for their outcome.
 
         Args:
-            actions: int64 [B], each in 0 .. num_actions − 1, or float32 [B, num_actions], clipped to ±1.
+          actions: int64 [B], each in 0 .. num_actions − 1, or float32 [B, num_actions], clipped to ±1.
         """
         ...
 
@@ -143,8 +143,8 @@ class World(Protocol):
         """Wait for the outcome of the actions sent last.
 
         Returns:
-            The step. Its arrays stay valid and unchanged until the next `recv` or `reset` and no longer: copy what
-            must outlive it.
+          The step. Its arrays stay valid and unchanged until the next `recv` or `reset` and no longer: copy what
+          must outlive it.
         """
         ...
 

@@ -70,9 +70,9 @@ class Keys:
     Cookies are signed, not stored, so that they outlive a restart of the server; links work once and are not.
 
     Args:
-        secret: What cookies are signed with.
-        db: Id of the DB; a cookie opens no other.
-        now: Unix seconds.
+      secret: What cookies are signed with.
+      db: Id of the DB; a cookie opens no other.
+      now: Unix seconds.
     """
 
     def __init__(self, secret: bytes, db: str, now: Callable[[], float] = time.time) -> None:
@@ -95,11 +95,11 @@ class Keys:
         """Exchanges a link's token for a cookie's value.
 
         Args:
-            token: What came with the request.
-            source: Where that came from. Wrong tokens are counted by source, so that nobody shuts others out.
+          token: What came with the request.
+          source: Where that came from. Wrong tokens are counted by source, so that nobody shuts others out.
 
         Returns:
-            None when the token is unknown or used, or after too many wrong ones of this source within a minute.
+          None when the token is unknown or used, or after too many wrong ones of this source within a minute.
         """
         now = self._now()
         with self._lock:
@@ -140,10 +140,10 @@ def load_secret(folder: Path) -> tuple[bytes, bool]:
     """The key that signs cookies, made on first use and kept outside the DB, which gets passed around.
 
     Args:
-        folder: Where it is kept, readable by its owner only.
+      folder: Where it is kept, readable by its owner only.
 
     Returns:
-        32 bytes, and whether they will be the same next time.
+      32 bytes, and whether they will be the same next time.
     """
     path = folder / "label-page.key"
     with contextlib.suppress(OSError):
@@ -317,7 +317,7 @@ class _Body:
     """Stops reading a body that says nothing about its length and does not end.
 
     Attributes:
-        too_large: Whether it did.
+      too_large: Whether it did.
     """
 
     def __init__(self, receive: Receive) -> None:

@@ -26,9 +26,9 @@ class Ahead:
     The thread begins with the first :meth:`want` and rests while enough pairs are ready or none can be found.
 
     Args:
-        strategy: Proposes the pairs; nobody else may call it meanwhile.
-        look: The segments to choose from, sorted, and the pairs that are taken, as of now. Called from the thread.
-        rng: The strategy's source of chance.
+      strategy: Proposes the pairs; nobody else may call it meanwhile.
+      look: The segments to choose from, sorted, and the pairs that are taken, as of now. Called from the thread.
+      rng: The strategy's source of chance.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Ahead:
         """Up to `count` of the pairs that are ready, best first, without waiting; more get chosen.
 
         Args:
-            count: How many at most.
-            playable: Segments that can be shown; pairs of others are thrown away.
-            taken: Pairs that were answered or handed out since; they are thrown away as well.
+          count: How many at most.
+          playable: Segments that can be shown; pairs of others are thrown away.
+          taken: Pairs that were answered or handed out since; they are thrown away as well.
         """
         found: list[Query] = []
         with self._changed:

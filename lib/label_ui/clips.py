@@ -44,10 +44,10 @@ def encode_png(image: np.ndarray) -> bytes:
     """A PNG file of an image: palette when it has at most 256 colours, 24-bit colour otherwise.
 
     Args:
-        image: uint8 [H, W, 3].
+      image: uint8 [H, W, 3].
 
     Returns:
-        The file's bytes; decoding gives exactly `image`.
+      The file's bytes; decoding gives exactly `image`.
     """
     height, width, _ = image.shape
     indexed = _index_colours(image)
@@ -74,13 +74,13 @@ def sprite_sheet(frames: np.ndarray) -> tuple[np.ndarray, int]:
     """Lays frames out row by row on one sheet.
 
     Args:
-        frames: uint8 [T, H, W, 3].
+      frames: uint8 [T, H, W, 3].
 
     Returns:
-        The sheet, uint8 [R·H, C·W, 3] with black where frames ran out, and C, the number of columns.
+      The sheet, uint8 [R·H, C·W, 3] with black where frames ran out, and C, the number of columns.
 
     Raises:
-        SegmentError: The sheet would be larger than browsers can show.
+      SegmentError: The sheet would be larger than browsers can show.
     """
     steps, height, width, _ = frames.shape
     square = math.ceil(math.sqrt(steps * height / width))
@@ -120,7 +120,7 @@ class ClipStore:
         """The segment behind an id.
 
         Raises:
-            KeyError: No segment of this DB has the id.
+          KeyError: No segment of this DB has the id.
         """
         if id not in self._names:
             for name in self._db.names:
@@ -131,8 +131,8 @@ class ClipStore:
         """The sprite sheet of a segment.
 
         Raises:
-            KeyError: Unknown id.
-            SegmentError: The file cannot be read or shown.
+          KeyError: Unknown id.
+          SegmentError: The file cannot be read or shown.
         """
         return self._cached_clip(("clip", id), self._encode_clip)
 
@@ -223,11 +223,11 @@ def action_names(env_id: str, num_actions: int) -> list[str]:
     """What an environment's actions are called, such as "UPFIRE".
 
     Args:
-        env_id: A Gymnasium id, e.g. "SeaquestNoFrameskip-v4".
-        num_actions: How many actions the recording environment had.
+      env_id: A Gymnasium id, e.g. "SeaquestNoFrameskip-v4".
+      num_actions: How many actions the recording environment had.
 
     Returns:
-        One name an action, or [] where the environment is not installed or has no names of that number.
+      One name an action, or [] where the environment is not installed or has no names of that number.
     """
     if not env_id:
         return []
@@ -261,10 +261,10 @@ def _index_colours(image: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Splits an image into palette indices.
 
     Args:
-        image: uint8 [H, W, 3].
+      image: uint8 [H, W, 3].
 
     Returns:
-        Indices uint8 [H, W] and colours uint8 [N, 3], or None when there are more than 256 colours.
+      Indices uint8 [H, W] and colours uint8 [N, 3], or None when there are more than 256 colours.
     """
     pixels = image.reshape(-1, 3)
     # Game graphics are runs of one colour, some forty pixels long: only the first pixel of a run is looked up.

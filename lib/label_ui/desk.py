@@ -66,19 +66,19 @@ class Desk:
     """One DB and everybody who labels it through this process. All methods may be called from any thread.
 
     Args:
-        root: The DB's folder.
-        strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
-            choose ahead in threads of their own, and what they choose is filled up with random pairs.
-        strategy: Name of the strategy that chooses pairs unless a page asks for another.
-        opinion: What a reward model thinks, for its page; None without one.
-        repeat_rate: Share of queries that are repeat checks, 0 to 1.
-        goal: Number of labels to reach in the DB, None without.
-        seed: Of the choice of pairs and sides; None for a fresh one.
-        clock: Seconds, monotonic; leases are measured with it.
-        now: Unix seconds; labels are dated with it.
+      root: The DB's folder.
+      strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
+        choose ahead in threads of their own, and what they choose is filled up with random pairs.
+      strategy: Name of the strategy that chooses pairs unless a page asks for another.
+      opinion: What a reward model thinks, for its page; None without one.
+      repeat_rate: Share of queries that are repeat checks, 0 to 1.
+      goal: Number of labels to reach in the DB, None without.
+      seed: Of the choice of pairs and sides; None for a fresh one.
+      clock: Seconds, monotonic; leases are measured with it.
+      now: Unix seconds; labels are dated with it.
 
     Raises:
-        UserError: root is no folder.
+      UserError: root is no folder.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Desk:
         """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
 
         Raises:
-            UserError: the DB's folder is gone, or labels.json is no file.
+          UserError: the DB's folder is gone, or labels.json is no file.
         """
         who: Labeller = (ask.labeller, None)
         with self._lock:
@@ -178,7 +178,7 @@ class Desk:
         has already answered the pair another time.
 
         Raises:
-            NotSaved: the disk is full, the DB read-only or gone.
+          NotSaved: the disk is full, the DB read-only or gone.
         """
         who: Labeller = (vote.labeller, None)
         offer = vote.offer
@@ -233,7 +233,7 @@ class Desk:
         """Takes an answer back; the pair may then be asked again.
 
         Raises:
-            NotSaved: as for :meth:`vote`.
+          NotSaved: as for :meth:`vote`.
         """
         who: Labeller = (undo.labeller, None)
         with self._lock:
@@ -264,9 +264,9 @@ class Desk:
         """A labeller's answers that can be undone, oldest first.
 
         Args:
-            labeller: Whose.
-            before: Only answers before the one of this vote id.
-            limit: How many at most, the latest of them.
+          labeller: Whose.
+          before: Only answers before the one of this vote id.
+          limit: How many at most, the latest of them.
         """
         with self._lock:
             names = self._sync()
@@ -284,12 +284,12 @@ class Desk:
         """A pair by its clips' ids, and what everybody says about it, for a look or a change.
 
         Args:
-            clip1: Id of a clip.
-            clip2: Id of another.
-            recheck: Asked anew because the reward model doubts a label of it: sides are drawn, nothing is quoted.
+          clip1: Id of a clip.
+          clip2: Id of another.
+          recheck: Asked anew because the reward model doubts a label of it: sides are drawn, nothing is quoted.
 
         Raises:
-            KeyError: no such clip.
+          KeyError: no such clip.
         """
         with self._lock:
             self._sync()
@@ -311,7 +311,7 @@ class Desk:
         """Cancels a label, whoever gave it.
 
         Raises:
-            NotSaved: as for :meth:`vote`.
+          NotSaved: as for :meth:`vote`.
         """
         with self._lock:
             self._sync()
@@ -360,13 +360,13 @@ class Desk:
         """Segments for the reward model's page. Whatever is not judged yet gets judged in the background.
 
         Args:
-            order: How they are sorted; "most" and "least" know only what has been judged so far.
-            text: Only segments whose name contains it.
-            seed: Of the order "random".
-            limit: How many at most.
+          order: How they are sorted; "most" and "least" know only what has been judged so far.
+          text: Only segments whose name contains it.
+          seed: Of the order "random".
+          limit: How many at most.
 
         Raises:
-            KeyError: there is no model.
+          KeyError: there is no model.
         """
         opinion = self._opinion()
         with self._lock:
@@ -403,7 +403,7 @@ class Desk:
         """Labels that the reward model finds least likely, without those the labeller has rechecked.
 
         Raises:
-            KeyError: there is no model.
+          KeyError: there is no model.
         """
         opinion = self._opinion()
         with self._lock:

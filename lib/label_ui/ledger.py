@@ -39,11 +39,11 @@ class Ledger:
     """All lines of a label log, applied in order.
 
     Attributes:
-        ids: of the lines that have one.
-        standing: the labels that hold, by pair and labeller.
-        history: each labeller's answers that were not taken back, in order.
-        usable: labels that hold and that a fit can use; rechecks of what somebody else said count towards no goal.
-        skipped: labels that hold and say that somebody cannot tell, without such rechecks.
+      ids: of the lines that have one.
+      standing: the labels that hold, by pair and labeller.
+      history: each labeller's answers that were not taken back, in order.
+      usable: labels that hold and that a fit can use; rechecks of what somebody else said count towards no goal.
+      skipped: labels that hold and say that somebody cannot tell, without such rechecks.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Ledger:
         """Takes over the log's lines: those that are new, or all again if the file is no longer the same.
 
         Args:
-            lines: Every line of the log, in order.
+          lines: Every line of the log, in order.
         """
         known = len(self._lines)
         if known > len(lines) or (known and lines[known - 1] != self._lines[-1]):

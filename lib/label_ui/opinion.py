@@ -33,12 +33,12 @@ def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
     """The reward model of a checkpoint, as a judge of the segments of a DB.
 
     Args:
-        reward: Checkpoint of 03_reward_train.py.
-        db_path: The DB.
-        dev: Device of the networks, as flags name it.
+      reward: Checkpoint of 03_reward_train.py.
+      db_path: The DB.
+      dev: Device of the networks, as flags name it.
 
     Raises:
-        UserError: no reward model, device or DB there, or a model of other frames or actions than the DB's.
+      UserError: no reward model, device or DB there, or a model of other frames or actions than the DB's.
     """
     from lib.devices import resolve_device
     from lib.reward.judge import ModelJudge  # which imports torch: pages without a model need not wait for it
@@ -51,9 +51,9 @@ class Opinion:
     """A judge's verdicts on segments, each asked for once and kept as a few numbers. Thread-safe.
 
     Args:
-        judge: The model.
-        name: What the model is called on the page.
-        clock: Seconds, monotonic.
+      judge: The model.
+      name: What the model is called on the page.
+      clock: Seconds, monotonic.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Opinion:
         """What is known of these segments now; the others get judged, the first ones first.
 
         Returns:
-            Total learned reward by name, standardised; NaN for a segment that cannot be judged. Only of segments
-            that have been judged.
+          Total learned reward by name, standardised; NaN for a segment that cannot be judged. Only of segments
+          that have been judged.
         """
         names = list(names)
         with self._changed:
@@ -92,7 +92,7 @@ class Opinion:
         """How likely the model finds a decided label: σ of the difference of returns, averaged over members.
 
         Returns:
-            In 0 … 1; None for segments that are not judged yet or cannot be, and for labels that prefer neither.
+          In 0 … 1; None for segments that are not judged yet or cannot be, and for labels that prefer neither.
         """
         one, two = self._returns.get(label.sample1), self._returns.get(label.sample2)
         if one is None or two is None or label.label not in (1, 2):
@@ -105,7 +105,7 @@ class Opinion:
         """The learned reward of each step, float32 `[T]`, standardised.
 
         Raises:
-            SegmentError: the segment cannot be read or judged.
+          SegmentError: the segment cannot be read or judged.
         """
         return self._judge.curve(name)
 

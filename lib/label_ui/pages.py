@@ -33,9 +33,9 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
     """Adds the pages to the application.
 
     Args:
-        app: The application; NiceGUI is mounted under it.
-        desk: The DB.
-        keys: Makes the links by which further browsers come in.
+      app: The application; NiceGUI is mounted under it.
+      desk: The DB.
+      keys: Makes the links by which further browsers come in.
     """
 
     @ui.page("/", title="Overview")

@@ -83,13 +83,13 @@ def serve(config: LabelConfig) -> int:
     """Serves the page until Ctrl-C.
 
     Args:
-        config: The command line.
+      config: The command line.
 
     Returns:
-        Exit status.
+      Exit status.
 
     Raises:
-        UserError: the port is taken, the certificate does not fit, the DB cannot be read.
+      UserError: the port is taken, the certificate does not fit, the DB cannot be read.
     """
     _check_certificate(config)
     judge = None

@@ -15,11 +15,11 @@ def drop_oldest(db_path: Path, max_bytes: float) -> int:
     labels cannot be read, nothing is removed.
 
     Args:
-        db_path: the DB.
-        max_bytes: size of all its segments to come down to, as far as that goes.
+      db_path: the DB.
+      max_bytes: size of all its segments to come down to, as far as that goes.
 
     Returns:
-        Bytes that its segments take now.
+      Bytes that its segments take now.
     """
     db = SegmentDB(db_path)
     sizes: dict[str, int] = {}

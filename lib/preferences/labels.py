@@ -83,10 +83,10 @@ def current(labels: Iterable[Label]) -> list[Label]:
     """What holds now: the last line of each labeller on each pair, without the cancelled ones.
 
     Args:
-        labels: Lines in the order of the file, which counts rather than their times (clocks get set back).
+      labels: Lines in the order of the file, which counts rather than their times (clocks get set back).
 
     Returns:
-        The surviving lines in the order of the file. Labels of different labellers on one pair are all kept.
+      The surviving lines in the order of the file. Labels of different labellers on one pair are all kept.
     """
     last: dict[tuple[object, ...], Label] = {}
     for label in labels:
@@ -102,10 +102,10 @@ def answers(
     """What each labeller said about each pair, first to last, without the answers that were taken back.
 
     Args:
-        labels: Lines in the order of the file.
+      labels: Lines in the order of the file.
 
     Returns:
-        Answers by pair and labeller, one at least; the last one is that which holds (see `current`).
+      Answers by pair and labeller, one at least; the last one is that which holds (see `current`).
     """
     said: dict[tuple[Pair, tuple[str | None, str | None]], list[Label]] = {}
     for label in labels:
@@ -125,7 +125,7 @@ class LabelLog:
     """The labels.json of a database. It need not exist yet.
 
     Attributes:
-        problems: What was wrong with the lines that the last `read` left out, one text each, with line numbers.
+      problems: What was wrong with the lines that the last `read` left out, one text each, with line numbers.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,16 +146,16 @@ class LabelLog:
         Which commit of the code wrote it is put beside it.
 
         Args:
-            label: What was said.
-            present: Whether its segments are still there; asked when none can be dropped any more (`settled`).
+          label: What was said.
+          present: Whether its segments are still there; asked when none can be dropped any more (`settled`).
 
         Returns:
-            False when they were not.
+          False when they were not.
 
         Raises:
-            ValueError: a field has a wrong type or value.
-            UserError: the path is no regular file.
-            OSError: it could not be written (disk full, read-only, the database is gone).
+          ValueError: a field has a wrong type or value.
+          UserError: the path is no regular file.
+          OSError: it could not be written (disk full, read-only, the database is gone).
         """
         values = {key: getattr(label, key) for key in _KEYS} | {"commit": git_commit() or None}
         wrong = _wrong(values)
@@ -194,8 +194,8 @@ class LabelLog:
         Lines that are torn or foreign are left out, listed in `problems`, and warned of once. Cheap to call again.
 
         Raises:
-            UserError: the path is no regular file.
-            OSError: it cannot be read; a missing file is no error but has no labels.
+          UserError: the path is no regular file.
+          OSError: it cannot be read; a missing file is no error but has no labels.
         """
         try:
             fd = self._open(os.O_RDONLY)
@@ -239,8 +239,8 @@ class LabelLog:
         """All lines, to which nobody on this machine adds any meanwhile.
 
         Raises:
-            UserError: the path is no regular file.
-            OSError: it cannot be opened.
+          UserError: the path is no regular file.
+          OSError: it cannot be opened.
         """
         fd = self._open(os.O_RDWR | os.O_CREAT)
         try:

@@ -52,12 +52,12 @@ class Strategy(Protocol):
         """Up to `count` different queries, best first; none only when the pairs have run out.
 
         Args:
-            names: All segments of the DB, sorted.
-            taken: Pairs that were answered or are being answered; none of them may be proposed.
-            count: How many to propose.
-            rng: The only source of chance.
-            asked: Segments of the pairs in `taken`, any number of times each. Only strategies that look for what
-                was not shown yet read it; without it they take everything for new.
+          names: All segments of the DB, sorted.
+          taken: Pairs that were answered or are being answered; none of them may be proposed.
+          count: How many to propose.
+          rng: The only source of chance.
+          asked: Segments of the pairs in `taken`, any number of times each. Only strategies that look for what
+            was not shown yet read it; without it they take everything for new.
         """
         ...
 
@@ -140,13 +140,13 @@ class Leases:
         """Gives a pair to a holder, or renews it.
 
         Args:
-            query: What is asked.
-            left: The sample shown on the left, 1 or 2.
-            holder: The browser tab.
-            id: The id of a lease that this or an earlier process granted and the holder still shows.
+          query: What is asked.
+          left: The sample shown on the left, 1 or 2.
+          holder: The browser tab.
+          id: The id of a lease that this or an earlier process granted and the holder still shows.
 
         Returns:
-            The lease, or None while the pair is in front of somebody else.
+          The lease, or None while the pair is in front of somebody else.
         """
         now = self._clock()
         if not query.repeat:

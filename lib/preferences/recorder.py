@@ -48,33 +48,33 @@ class SegmentRecorder:
     at once, about 5 ms for Atari's; with the usual probability that is some 30 µs a step of 16 environments.
 
     Attributes:
-        steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.
-        policy: checkpoint the recording policy came from; it may change while recording.
-        origin: short texts by name that say more of where segments come from, such as the run, its seed and the
-            commit of the code; it may change as well.
-        record_prob: probability that an environment that is not being recorded begins a segment at a step; it may change
-            while recording.
-        recording: bool [B], environments whose frame the next `before` stores. Where none is set, frames may be
-            anything.
-        stored: segments saved by this recorder.
-        stored_bytes: their size on disk.
-        full: the DB has reached `max_mb`; nothing more is recorded.
+      steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.
+      policy: checkpoint the recording policy came from; it may change while recording.
+      origin: short texts by name that say more of where segments come from, such as the run, its seed and the
+        commit of the code; it may change as well.
+      record_prob: probability that an environment that is not being recorded begins a segment at a step; it may change
+        while recording.
+      recording: bool [B], environments whose frame the next `before` stores. Where none is set, frames may be
+        anything.
+      stored: segments saved by this recorder.
+      stored_bytes: their size on disk.
+      full: the DB has reached `max_mb`; nothing more is recorded.
 
     Args:
-        db_path: the DB; it is created where there is none.
-        num_envs: B.
-        env_id: goes into the sidecars.
-        num_actions: goes into the sidecars.
-        record_prob: probability that an environment that is not being recorded begins a segment at a step.
-        seed: decides which ones do, together with `first_env`.
-        max_mb: size of the DB, in 10⁶ bytes and counting what lies in it already, from which on nothing more is
-            recorded; it is passed by less than one segment. None: no limit.
-        policy: see the attribute.
-        first_env: index of the first environment, the name of its folder.
-        drop_oldest: at `max_mb`, drop the oldest segments that no label names instead of ending the recording.
+      db_path: the DB; it is created where there is none.
+      num_envs: B.
+      env_id: goes into the sidecars.
+      num_actions: goes into the sidecars.
+      record_prob: probability that an environment that is not being recorded begins a segment at a step.
+      seed: decides which ones do, together with `first_env`.
+      max_mb: size of the DB, in 10⁶ bytes and counting what lies in it already, from which on nothing more is
+        recorded; it is passed by less than one segment. None: no limit.
+      policy: see the attribute.
+      first_env: index of the first environment, the name of its folder.
+      drop_oldest: at `max_mb`, drop the oldest segments that no label names instead of ending the recording.
 
     Raises:
-        OSError: the DB cannot be created or read.
+      OSError: the DB cannot be created or read.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class SegmentRecorder:
         """Note what the next step's actions are chosen on.
 
         Args:
-            frames: uint8 [B, H, W, 3]; not kept.
-            actions: int64 [B], or float32 [B, A] in −1 … 1; those of games about to be reset are sorted out in `after`.
-            observations: float32 [B, D], where the policy sees no pictures; not kept.
+          frames: uint8 [B, H, W, 3]; not kept.
+          actions: int64 [B], or float32 [B, A] in −1 … 1; those of games about to be reset are sorted out in `after`.
+          observations: float32 [B, D], where the policy sees no pictures; not kept.
         """
         for env in map(int, np.flatnonzero(self.recording)):
             recording = self._recordings.get(env)
@@ -166,10 +166,10 @@ class SegmentRecorder:
         """Note the outcome of the actions that `before` was given, and save the segments it completes.
 
         Args:
-            step: what the world said.
+          step: what the world said.
 
         Raises:
-            OSError: a segment could not be written; names its file, of which nothing is left behind.
+          OSError: a segment could not be written; names its file, of which nothing is left behind.
         """
         finished = [
             (env, recording, bool(step.reset[env])) for env, recording in self._awaiting_outcome.items()
@@ -201,10 +201,10 @@ class SegmentRecorder:
         """Some games are over without a step of their own for the reset (see `Step`): others begin in their place.
 
         Args:
-            games: bool [B]. Their segments in the making are dropped; a terminal that came last was a game over.
+          games: bool [B]. Their segments in the making are dropped; a terminal that came last was a game over.
 
         Raises:
-            OSError: as from `after`.
+          OSError: as from `after`.
         """
         finished = []
         for env in map(int, np.flatnonzero(games)):

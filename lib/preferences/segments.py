@@ -108,16 +108,16 @@ def save_segment(path: Path, segment: Segment) -> int:
     """Write a segment; a reader sees the whole file or none, and an existing file is never overwritten.
 
     Args:
-        path: Where to; its folder is made when missing, the database around that folder must exist.
-        segment: What to write.
+      path: Where to; its folder is made when missing, the database around that folder must exist.
+      segment: What to write.
 
     Returns:
-        Bytes written.
+      Bytes written.
 
     Raises:
-        FileExistsError: path exists.
-        SegmentError: the segment's arrays have wrong shapes, types or values.
-        OSError: the file could not be written (disk full, read-only, no such database); nothing is left behind.
+      FileExistsError: path exists.
+      SegmentError: the segment's arrays have wrong shapes, types or values.
+      OSError: the file could not be written (disk full, read-only, no such database); nothing is left behind.
     """
     try:
         _check(segment)
@@ -195,7 +195,7 @@ def load_segment(path: Path) -> Segment:
     Nothing that the file names is imported or run. Memory stays within a few times `MAX_BYTES` whatever it claims.
 
     Raises:
-        SegmentError: the file is missing, damaged, foreign, too large, or names anything that a segment does not.
+      SegmentError: the file is missing, damaged, foreign, too large, or names anything that a segment does not.
     """
     return _load(path, str(path))
 
@@ -761,10 +761,10 @@ class SegmentDB:
     """The segments under a folder, `<env index, 2 digits>/<step>.dat`, while others may be adding to it.
 
     Args:
-        root: The database's folder; it may be empty yet.
+      root: The database's folder; it may be empty yet.
 
     Raises:
-        UserError: root is no folder.
+      UserError: root is no folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -785,10 +785,10 @@ class SegmentDB:
         """Look for new segments; a folder is read again only if it has changed since.
 
         Returns:
-            How many names are new since the last look (all of them at the first).
+          How many names are new since the last look (all of them at the first).
 
         Raises:
-            UserError: the database's folder is gone or cannot be read.
+          UserError: the database's folder is gone or cannot be read.
         """
         folders = {}
         try:
@@ -839,7 +839,7 @@ class SegmentDB:
         """Load one segment by its name, such as a label gives it.
 
         Raises:
-            SegmentError: as `load_segment`; also when the name is none of a segment or leads out of the database.
+          SegmentError: as `load_segment`; also when the name is none of a segment or leads out of the database.
         """
         if not _NAME.fullmatch(name):
             raise SegmentError(

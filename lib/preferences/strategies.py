@@ -54,10 +54,10 @@ class SegmentJudge(Protocol):
         """R̂ of segments, in units in which differences are log-odds: P(first is better) = σ(R̂₁ − R̂₂).
 
         Args:
-            names: K segments of the DB; none at all tells how many members there are.
+          names: K segments of the DB; none at all tells how many members there are.
 
         Returns:
-            float64 [M, K], by each of M members; NaN where a segment cannot be judged.
+          float64 [M, K], by each of M members; NaN where a segment cannot be judged.
         """
         ...
 
@@ -68,14 +68,14 @@ def make_strategy(
     """The strategy of that name for one DB.
 
     Args:
-        name: in STRATEGIES.
-        db: what the segments are read from.
-        judge: the reward model; only those in NEEDS_JUDGE ask it.
-        random_share: probability that a proposal is a random pair instead, kept for judging the reward model. All
-            of them are with `random`.
+      name: in STRATEGIES.
+      db: what the segments are read from.
+      judge: the reward model; only those in NEEDS_JUDGE ask it.
+      random_share: probability that a proposal is a random pair instead, kept for judging the reward model. All
+        of them are with `random`.
 
     Raises:
-        UserError: there is no such strategy, or it needs a reward model or an ensemble and none came.
+      UserError: there is no such strategy, or it needs a reward model or an ensemble and none came.
     """
     if name not in STRATEGIES:
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
@@ -164,10 +164,10 @@ def disagreement(chances: np.ndarray) -> np.ndarray:
     """Variance over the members of the probability that the first is better.
 
     Args:
-        chances: float64 [M, C], by each of M members for each of C pairs.
+      chances: float64 [M, C], by each of M members for each of C pairs.
 
     Returns:
-        float64 [C], 0 to ¼.
+      float64 [C], 0 to ¼.
     """
     return chances.var(axis=0)
 
@@ -176,10 +176,10 @@ def entropy(chances: np.ndarray) -> np.ndarray:
     """Entropy in bits of which one is better, by the mean of the members' probabilities.
 
     Args:
-        chances: float64 [M, C], that the first is better, by each of M members for each of C pairs.
+      chances: float64 [M, C], that the first is better, by each of M members for each of C pairs.
 
     Returns:
-        float64 [C], 0 to 1.
+      float64 [C], 0 to 1.
     """
     first = chances.mean(axis=0)
     both = np.clip(np.stack([first, 1 - first]), np.finfo(float).tiny, 1)
@@ -339,8 +339,8 @@ def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
     """What a segment looks like, in little: no model is needed.
 
     Returns:
-        uint8 [5 · 12 · 12], grey thumbnails (cell means) of five moments from the first to the last, and float32 [A],
-        the share of each action up to the highest that occurs, or [2A], mean and deviation of each number of an action.
+      uint8 [5 · 12 · 12], grey thumbnails (cell means) of five moments from the first to the last, and float32 [A],
+      the share of each action up to the highest that occurs, or [2A], mean and deviation of each number of an action.
     """
     steps, height, width = segment.frames.shape[:3]
     grey = segment.frames[np.linspace(0, steps - 1, _MOMENTS).astype(int)].mean(axis=3)
@@ -392,11 +392,11 @@ def features(
     1 together. The middle of `looks` is the origin.
 
     Args:
-        looks: of K segments, as by `look_of`.
-        others: of L more, measured on the same scale.
+      looks: of K segments, as by `look_of`.
+      others: of L more, measured on the same scale.
 
     Returns:
-        float32 [K, D] and [L, D].
+      float32 [K, D] and [L, D].
     """
     both = [*looks, *others]
     pictures = np.stack([picture for picture, _ in both]).astype(np.float32)
@@ -427,13 +427,13 @@ def k_centre_pairs(
     is measured. Where there are no centres yet, distances are those to the origin.
 
     Args:
-        points: float [K, D].
-        centres: float [L, D], what has been asked about.
-        pairs: positions of points.
-        count: how many to choose.
+      points: float [K, D].
+      centres: float [L, D], what has been asked about.
+      pairs: positions of points.
+      count: how many to choose.
 
     Returns:
-        Position of a pair and what its segments add on average, best first; as many as asked for or there are.
+      Position of a pair and what its segments add on average, best first; as many as asked for or there are.
     """
     nearest = distances(points, centres if len(centres) else np.zeros_like(points[:1])).min(axis=1)
     apart = distances(points, points)

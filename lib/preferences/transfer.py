@@ -31,12 +31,12 @@ def copy_preferences(source: Path, target: Path) -> Copied:
     Labels and segments that the target has already are not added again, so that copying twice does no harm.
 
     Args:
-        source: the DB to copy from.
-        target: the DB to add to, made where there is none.
+      source: the DB to copy from.
+      target: the DB to add to, made where there is none.
 
     Raises:
-        UserError: the source is no DB, or both are the same.
-        OSError: something cannot be written; what was copied until then is whole.
+      UserError: the source is no DB, or both are the same.
+      OSError: something cannot be written; what was copied until then is whole.
     """
     db, log = SegmentDB(source), LabelLog(source / "labels.json")
     target.mkdir(parents=True, exist_ok=True)

@@ -16,17 +16,17 @@ class Tape:
     """Tells a recorder what goes on in B Gymnasium environments.
 
     Attributes:
-        recorder: counts what was stored; see `SegmentRecorder`.
+      recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
-        eye: how to see the environments.
-        db_path: the DB, created where there is none.
-        env_index: of the first environment.
-        **recorder: further arguments of `SegmentRecorder`.
+      eye: how to see the environments.
+      db_path: the DB, created where there is none.
+      env_index: of the first environment.
+      **recorder: further arguments of `SegmentRecorder`.
 
     Raises:
-        UserError: there is no picture to record.
-        OSError: the DB cannot be created.
+      UserError: there is no picture to record.
+      OSError: the DB cannot be created.
     """
 
     def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
@@ -40,8 +40,8 @@ class Tape:
         """These games (bool [B]) were reset between two steps; segments of theirs in the making are dropped.
 
         Args:
-            games: bool [B].
-            lives: int [B], −1 where not known.
+          games: bool [B].
+          lives: int [B], −1 where not known.
         """
         self._lives = np.where(games, lives, self._lives)
         self.recorder.cut(games)
@@ -58,14 +58,14 @@ class Tape:
         """Note a step.
 
         Args:
-            score: float [B], the environments' own rewards.
-            terminated, truncated: bool [B].
-            lives: int [B], −1 where not known. A life is lost where they fall.
-            reset: bool [B], where the step began a new game and ignored its action.
-            over: bool [B], where it ended a game and no step is to come for the reset.
+          score: float [B], the environments' own rewards.
+          terminated, truncated: bool [B].
+          lives: int [B], −1 where not known. A life is lost where they fall.
+          reset: bool [B], where the step began a new game and ignored its action.
+          over: bool [B], where it ended a game and no step is to come for the reset.
 
         Raises:
-            OSError: a segment cannot be written.
+          OSError: a segment cannot be written.
         """
         life_lost = (lives >= 0) & (lives < self._lives)
         self._lives = lives
@@ -103,23 +103,23 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
 
     Attributes:
-        recorder: counts what was stored; see `SegmentRecorder`.
+      recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
-        env: environment with discrete or bounded actions.
-        db_path: the DB, created where there is none. Segments that it holds already stay as they are.
-        env_index: which of several environments this is; each needs its own.
-        record_prob: probability that a step begins a segment, unless one is being recorded.
-        frame_fn: from the newest observation to the frame, uint8 [H, W, 3]. None takes the observation where it is
-            a picture, else `env.render()`.
-        seed: decides, together with `env_index`, which steps begin a segment.
-        policy: checkpoint of the recording policy, for the sidecar.
-        max_mb: size of the DB from which on nothing more is recorded.
+      env: environment with discrete or bounded actions.
+      db_path: the DB, created where there is none. Segments that it holds already stay as they are.
+      env_index: which of several environments this is; each needs its own.
+      record_prob: probability that a step begins a segment, unless one is being recorded.
+      frame_fn: from the newest observation to the frame, uint8 [H, W, 3]. None takes the observation where it is
+        a picture, else `env.render()`.
+      seed: decides, together with `env_index`, which steps begin a segment.
+      policy: checkpoint of the recording policy, for the sidecar.
+      max_mb: size of the DB from which on nothing more is recorded.
 
     Raises:
-        UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
-            no picture. From `step`: what should be a picture is none, or of another size than the first.
-        OSError: the DB cannot be created; from `step`: a segment cannot be written.
+      UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
+        no picture. From `step`: what should be a picture is none, or of another size than the first.
+      OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
     def __init__(

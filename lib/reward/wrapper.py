@@ -33,11 +33,11 @@ class Rewards(Protocol):
         """Judge N steps.
 
         Args:
-            frames: uint8 [N, H, W, 3], each the one its action was chosen on.
-            actions: int64 [N], or float32 [N, A] in −1 … 1 where they are continuous.
+          frames: uint8 [N, H, W, 3], each the one its action was chosen on.
+          actions: int64 [N], or float32 [N, A] in −1 … 1 where they are continuous.
 
         Returns:
-            float32 [N].
+          float32 [N].
         """
         ...
 
@@ -49,17 +49,17 @@ class LiveReward:
     and the model before it stays. Several wrappers in one process may share a LiveReward, and so its model.
 
     Attributes:
-        path: the file.
+      path: the file.
 
     Args:
-        path: a checkpoint of 03_reward_train.py.
-        dev: device of the network: cpu, cuda, cuda:1.
-        every: seconds between looks at the file.
-        wait: whether the file may be missing yet.
-        clock: seconds from any origin.
+      path: a checkpoint of 03_reward_train.py.
+      dev: device of the network: cpu, cuda, cuda:1.
+      every: seconds between looks at the file.
+      wait: whether the file may be missing yet.
+      clock: seconds from any origin.
 
     Raises:
-        UserError: the file is there and no reward model, or it is missing and not waited for.
+      UserError: the file is there and no reward model, or it is missing and not waited for.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class _Preferences:
         """From the next step on, pay the learned reward.
 
         Raises:
-            UserError: the wrapper was made without a reward model.
+          UserError: the wrapper was made without a reward model.
         """
         if self._live is None and self._judge is None:
             raise UserError(f"{self._eye.env_id}: expected reward=, a reward model to pay by, got none")
@@ -203,7 +203,7 @@ class _Preferences:
         """Counts what was stored, and takes the name of the policy that plays.
 
         Raises:
-            UserError: the wrapper was made without a DB.
+          UserError: the wrapper was made without a DB.
         """
         self._own_db()
         assert self._tape is not None
@@ -327,26 +327,26 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
 
     Args:
-        env: environment with discrete or bounded actions.
-        db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
-        reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
-            share; or anything that judges frames and actions. None: the environment's own reward is paid.
-        frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
-            observation where it is a picture, else `env.render()`. Nobody looks at frames where nothing is recorded and
-            `reward` judges vectors.
-        record_prob: probability that a step begins a segment, unless one is being recorded.
-        env_index: which of several environments this is, or where those of a vector begin; each needs its own.
-        seed: decides, together with `env_index`, which steps begin a segment.
-        policy: checkpoint of the recording policy, for the sidecar.
-        max_mb: size of the DB from which on nothing more is recorded.
-        true_reward_first: until there is a model, pay the environment's own reward rather than 0.
+      env: environment with discrete or bounded actions.
+      db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
+      reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
+        share; or anything that judges frames and actions. None: the environment's own reward is paid.
+      frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
+        observation where it is a picture, else `env.render()`. Nobody looks at frames where nothing is recorded and
+        `reward` judges vectors.
+      record_prob: probability that a step begins a segment, unless one is being recorded.
+      env_index: which of several environments this is, or where those of a vector begin; each needs its own.
+      seed: decides, together with `env_index`, which steps begin a segment.
+      policy: checkpoint of the recording policy, for the sidecar.
+      max_mb: size of the DB from which on nothing more is recorded.
+      true_reward_first: until there is a model, pay the environment's own reward rather than 0.
 
     Raises:
-        UserError: it is no environment of this kind, the actions are neither discrete nor bounded, a picture is needed
-            and there is none, or the checkpoint cannot be used. From `reset` and `step`: the first model to come was
-            fitted on other frames, observations or actions, or needs a picture; what should be one is none, or of
-            another size than the first.
-        OSError: the DB cannot be created; from `step`: a segment cannot be written.
+      UserError: it is no environment of this kind, the actions are neither discrete nor bounded, a picture is needed
+        and there is none, or the checkpoint cannot be used. From `reset` and `step`: the first model to come was
+        fitted on other frames, observations or actions, or needs a picture; what should be one is none, or of
+        another size than the first.
+      OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 
     def reset(
@@ -416,12 +416,12 @@ class RewardModelWrapper(PreferenceEnv):
     """A `PreferenceEnv` that records nothing and pays a reward model that is there.
 
     Args:
-        env: environment with discrete or bounded actions.
-        reward: a reward model, or the path of one's checkpoint.
-        frame_fn: as for `PreferenceEnv`.
+      env: environment with discrete or bounded actions.
+      reward: a reward model, or the path of one's checkpoint.
+      frame_fn: as for `PreferenceEnv`.
 
     Raises:
-        UserError: as from `PreferenceEnv`, or the checkpoint is missing.
+      UserError: as from `PreferenceEnv`, or the checkpoint is missing.
     """
 
     def __init__(
