@@ -521,7 +521,7 @@ def _with_paths(value: Any, hint: Any) -> Any:
 
 
 @contextlib.contextmanager
-def held(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path) -> Iterator[None]:
     """Keeps a run to one process at a time; the system lets go of it with the process, however that ends.
 
     Raises:

@@ -390,9 +390,9 @@ def test_a_state_is_of_one_stage_and_of_one_process(tmp_path: Path) -> None:
     assert (state["steps"], state["parents"]) == (5, {"dbs": []})
     with pytest.raises(UserError, match="expected a run of 03, got one of 01; take that script"):
         runs.load_state(tmp_path, "03")
-    with runs.held(tmp_path), pytest.raises(UserError, match="still going on"), runs.held(tmp_path):
+    with runs.locked(tmp_path), pytest.raises(UserError, match="still going on"), runs.locked(tmp_path):
         pass
-    with runs.held(tmp_path):  # let go of
+    with runs.locked(tmp_path):  # let go of
         pass
 
 

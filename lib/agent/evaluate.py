@@ -12,7 +12,7 @@ from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
 from lib.envs.observation import Viewer
-from lib.envs.world import World, taken
+from lib.envs.world import World, clipped_actions
 from lib.interrupt import Stopped
 from lib.reporting import format_mean
 
@@ -108,7 +108,7 @@ def evaluate(
         observation = viewer.look(step)
         with autocast(device, bf16):
             logits = network.logits(network.features(observation))
-        actions = taken(sample_actions(logits, generator, network.continuous), network.continuous)
+        actions = clipped_actions(sample_actions(logits, generator, network.continuous), network.continuous)
         chosen = actions.cpu().numpy()
         world.send(chosen)
         if watch is not None:  # while the emulator works

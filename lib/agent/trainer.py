@@ -35,9 +35,9 @@ from lib.runs import (
     STATE,
     Every,
     git_commit,
-    held,
     lineage,
     load_state,
+    locked,
     make_run_dir,
     save_state,
     versions,
@@ -194,7 +194,7 @@ class _Monitor:
         self.resume()
 
 
-class _Examiner:
+class _Evaluator:
     """Evaluates the policy, says and charts what it finds; in a finetune, also what became of it since the start.
 
     Attributes:
@@ -248,7 +248,7 @@ class _Examiner:
         if state["first"] is not None:
             self._first = {name: values.numpy() for name, values in state["first"].items()}
 
-    def examine(self, network: PolicyNet, steps: int) -> Evaluation:
+    def evaluate(self, network: PolicyNet, steps: int) -> Evaluation:
         """Evaluates the policy after so many steps of training.
 
         Raises:
@@ -405,7 +405,7 @@ class Run:
         self._drifted = False
         interrupt = stack.enter_context(Interrupt())
         self._stop = lambda: interrupt.asked
-        self._examiner = _Examiner(
+        self._evaluator = _Evaluator(
             *(config, arena, device, bf16, reward, self._reference, teacher, self._charts, progress),
             stop=self._stop,
         )
@@ -424,9 +424,9 @@ class Run:
                     self.count.steps, lambda: self._collector.collect(self.network, stop=self._stop)
                 )
             self._take_reward(self._online.live.model)
-        if self._config.finetunes and not self._examiner.readings and self._disk_error is None:
+        if self._config.finetunes and not self._evaluator.readings and self._disk_error is None:
             with contextlib.suppress(Stopped):
-                self._examiner.examine(self.network, 0)
+                self._evaluator.evaluate(self.network, 0)
             self._monitor.resume()
 
     def advance(self) -> bool:
@@ -473,12 +473,12 @@ class Run:
         if count.steps <= count.examined or count.steps < min(count.next_eval, config.steps):
             return
         self._monitor.check(self.network, count.steps)
-        result = self._examiner.examine(self.network, count.steps)
+        result = self._evaluator.evaluate(self.network, count.steps)
         count.examined, count.next_eval = count.steps, count.steps + config.eval_every
         self._save(result)
-        warning = drifting(self._examiner.comparable, config.drift_patience)
+        warning = drifting(self._evaluator.comparable, config.drift_patience)
         if warning is not None:
-            self._progress.line(f"{warning}; {_best_before(self._examiner, config, self._folder)}")
+            self._progress.line(f"{warning}; {_best_before(self._evaluator, config, self._folder)}")
             self._drifted = config.stop_on_drift
         if self._folder is not None:
             self._keep()  # so that what is kept there and what is known of it go together
@@ -532,7 +532,7 @@ class Run:
 
     def _take_reward(self, model: RewardModel | None) -> None:
         """From now on another reward model pays than before."""
-        self._examiner.replace_reward(model)
+        self._evaluator.replace_reward(model)
         if model is not None:
             self._collector.reward_input = model.input
             self._parents["reward"] = {"file": str(self._config.reward), **model.origin}
@@ -563,7 +563,7 @@ class Run:
             "reference": None if self._reference is None else self._reference.state_dict(),
             "kl_coef": None if leash is None else leash.coef,
             "monitor": self._monitor.state(),
-            "examiner": self._examiner.state(),
+            "examiner": self._evaluator.state(),
             "recorder": None if recorder is None else recorder.state(),
             "folder": None if folder is None else folder.state(),
             "device": self._device.type,
@@ -582,7 +582,7 @@ class Run:
             self._leash.coef = state["kl_coef"].to(self._device)
         self._monitor.restore(state["monitor"])
         self._monitor.last_good = self._run_dir / STATE
-        self._examiner.restore(state["examiner"])
+        self._evaluator.restore(state["examiner"])
         if self._recorder is not None:
             self._recorder.restore(state["recorder"])
         if self._folder is not None:
@@ -608,7 +608,7 @@ class Run:
         if self._drifted:
             where = f"stopped by --stop-on-drift, {where}"
         if saved is not None:
-            where += f"; {_best(self._examiner, self._config, saved.parent)}"
+            where += f"; {_best(self._evaluator, self._config, saved.parent)}"
         if self._drifted or saved is not None:
             line(where)
 
@@ -617,7 +617,7 @@ def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[s
     """The last state of the run to go on with; None where there is no such run, or it ended before its first state."""
     if config.resume is None:
         return None
-    stack.enter_context(held(config.resume))
+    stack.enter_context(locked(config.resume))
     state = load_state(config.resume, _STAGE)
     if state is not None and config.steps <= min(state["steps"], state["examined"]):
         raise UserError(
@@ -628,7 +628,7 @@ def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[s
 
 def _new_run_dir(config: TrainConfig, stack: contextlib.ExitStack) -> Path:
     run_dir = make_run_dir(config.runs, config.algo, config.name)
-    stack.enter_context(held(run_dir))
+    stack.enter_context(locked(run_dir))
     return run_dir
 
 
@@ -752,9 +752,9 @@ def _game_seed(seed: int, steps: int) -> int:
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 2) if steps else seed
 
 
-def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFolder | None) -> str:
+def _best_before(evaluator: _Evaluator, config: TrainConfig, folder: CheckpointFolder | None) -> str:
     """Keeps the best checkpoint before a drift, and says which one that is."""
-    best = best_before(examiner.comparable, config.drift_patience)
+    best = best_before(evaluator.comparable, config.drift_patience)
     if best is not None and best.steps == 0:
         return f"the best before it is {_start(config)}"
     return (
@@ -764,9 +764,9 @@ def _best_before(examiner: _Examiner, config: TrainConfig, folder: CheckpointFol
     )
 
 
-def _best(examiner: _Examiner, config: TrainConfig, save: Path) -> str:
+def _best(evaluator: _Evaluator, config: TrainConfig, save: Path) -> str:
     """Which policy did best at the score, as the last words of a run."""
-    first, *others = examiner.readings
+    first, *others = evaluator.readings
     if config.finetunes and others and max(reading.score for reading in others) <= first.score:
         return f"no checkpoint beat {_start(config)} (score {first.score:.1f})"
     return f"the best is {save / 'best.dat'}"

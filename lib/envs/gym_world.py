@@ -15,7 +15,7 @@ from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
 from lib.envs import control, moving_dot
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, Drawings, Step, taken
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, Drawings, Step, clipped_actions
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
@@ -140,7 +140,7 @@ class ActionForm:
             return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
         assert isinstance(self._space, spaces.Box)
         each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
-        shares = taken((each - self._low) / self._spans * 2 - 1, True)
+        shares = clipped_actions((each - self._low) / self._spans * 2 - 1, True)
         return shares.astype(np.float32).reshape(num_envs, self.count)
 
     def outside(self, actions: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ class ActionForm:
         if isinstance(self._space, spaces.Discrete):
             return actions + int(self._space.start)
         assert isinstance(self._space, spaces.Box)
-        shares = (taken(actions, True).reshape(-1, *self._space.shape) + 1) / 2
+        shares = (clipped_actions(actions, True).reshape(-1, *self._space.shape) + 1) / 2
         each = (self._low + shares * self._spans).clip(self._low, self._high)
         return np.asarray(each.astype(self._space.dtype))
 

@@ -85,7 +85,7 @@ class Drawings:
         return np.stack([self[env] for env in range(len(self))])
 
 
-def taken(actions: Actions, continuous: bool) -> Actions:
+def clipped_actions(actions: Actions, continuous: bool) -> Actions:
     """The actions as an environment takes them: continuous ones clipped to their bounds, others as they are.
 
     Recorders and reward models are given these, so that nothing is paid for beyond the bounds. A policy learns from

@@ -32,7 +32,7 @@ from lib.reward.data import (
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.masks import Mask, masks_for
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
-from lib.runs import Every, check_name, held, load_state, make_run_dir, save_state, write_config
+from lib.runs import Every, check_name, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
@@ -225,7 +225,7 @@ class HeldOut:
 
 
 @torch.no_grad()
-def judge(
+def evaluate_pairs(
     rewards: StepRewards,
     segments: SegmentStore,
     pairs: Pairs,
@@ -246,7 +246,7 @@ def judge(
     return HeldOut(loss / float(pairs.weight.sum()), correct, decided)
 
 
-def judge_ensemble(
+def evaluate_ensemble(
     model: RewardModel, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, device: torch.device
 ) -> HeldOut:
     """Loss and accuracy of what an ensemble pays: the average of its members' standardised rewards.
@@ -255,7 +255,7 @@ def judge_ensemble(
     mean of the members' units (their standard deviations), so that it can be compared with theirs.
     """
     unit = float(np.mean([member.std for member in model.members]))
-    return judge(
+    return evaluate_pairs(
         lambda inputs, actions: unit * model.combine(model.each(inputs, actions)),
         segments,
         pairs,
@@ -350,7 +350,7 @@ def fit(config: FitConfig) -> Fit:
         progress = stack.enter_context(Progress())
         state = None
         if config.resume is not None:
-            stack.enter_context(held(config.resume))
+            stack.enter_context(locked(config.resume))
             state = load_state(config.resume, _STAGE)
         data = load_preferences(
             config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
@@ -379,7 +379,7 @@ def fit(config: FitConfig) -> Fit:
         _masks(config, data.segments)  # before anything is written
         if config.resume is None:
             run_dir = make_run_dir(config.runs, "reward", config.name)
-            stack.enter_context(held(run_dir))
+            stack.enter_context(locked(run_dir))
         else:
             run_dir = config.resume
         kept_config = dataclasses.asdict(config) | {"resume": None}
@@ -622,7 +622,7 @@ def fit_model(
         disagreement = mean_disagreement(model, data.segments, device, config.frame_stride)
         model = RewardModel(done.members, device, bf16, disagreement=disagreement)
         test_pairs = data.pairs.subset(test)
-        best = judge_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
+        best = evaluate_ensemble(model, data.segments, test_pairs, pair_loss(config), device)
     else:
         best = done.judged[0]
     return Fitted(model, best, done.judged, done.history)
@@ -864,7 +864,7 @@ def _fit_member(
             )
             network.eval()
             # Of as many steps as it is fitted on: every step would take longer than the epoch.
-            result = judge(
+            result = evaluate_pairs(
                 network, segments, test_pairs, watched_loss, task.device, task.bf16, config.frame_stride
             )
         except Stopped:
@@ -919,7 +919,9 @@ def _best_of(
     network.load_state_dict(member.best_state)
     network.eval()
     if config.frame_stride > 1:
-        best = judge(network, task.data.segments, test_pairs, pair_loss(config), task.device, task.bf16)
+        best = evaluate_pairs(
+            network, task.data.segments, test_pairs, pair_loss(config), task.device, task.bf16
+        )
     if task.interrupt.asked and number > 0:
         raise Stopped
     return network, best

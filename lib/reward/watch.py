@@ -24,7 +24,7 @@ from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData, SegmentStore, grown_split, load_preferences, split_by_segment
 from lib.reward.fit import Fitted, check_writable, fit_model
 from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
-from lib.runs import check_name, held, load_checkpoint, make_run_dir, write_config
+from lib.runs import check_name, load_checkpoint, locked, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
 
@@ -99,7 +99,7 @@ def watch(config: FitConfig) -> None:
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress())
         run_dir = make_run_dir(config.runs, "reward", config.name)
-        stack.enter_context(held(run_dir))
+        stack.enter_context(locked(run_dir))
         write_config(run_dir, dataclasses.asdict(config))
         charts = stack.enter_context(Charts(run_dir))
         interrupt = stack.enter_context(Interrupt())

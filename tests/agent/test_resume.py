@@ -232,7 +232,7 @@ def test_another_reward_model_under_the_same_name_is_refused(root: Path) -> None
 
 def test_a_run_belongs_to_one_process(root: Path) -> None:
     with (
-        runs.held(run_in(root)),
+        runs.locked(run_in(root)),
         pytest.raises(UserError, match="this run is still going on in another process"),
     ):
         train(again(root, steps=80))

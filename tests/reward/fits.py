@@ -9,7 +9,7 @@ from torch import nn
 
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
-from lib.reward.fit import Epoch, Fit, judge_ensemble, output_statistics, pair_loss
+from lib.reward.fit import Epoch, Fit, evaluate_ensemble, output_statistics, pair_loss
 from lib.reward.model import Member, RewardModel, RewardNet
 
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def unfitted(db: Path, out: Path, members: int = 2, name: str = "grey", **flags:
     model = RewardModel(fitted, CPU)
     positions = np.arange(len(data.pairs))
     train, test = positions[positions % 5 > 0], positions[positions % 5 == 0]
-    best = judge_ensemble(model, data.segments, data.pairs.subset(test), pair_loss(config), CPU)
+    best = evaluate_ensemble(model, data.segments, data.pairs.subset(test), pair_loss(config), CPU)
     history = [Epoch(m, e, 0.7 - 0.1 * e, 0.69 - 0.01 * e, 0.6) for m in range(members) for e in (1, 2, 3)]
     out.mkdir(parents=True, exist_ok=True)
     return Fit(config, out / f"reward-{name}.dat", out / "runs", model, data, train, test, history, best)

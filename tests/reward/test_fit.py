@@ -16,9 +16,9 @@ from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
 from lib.reward.fit import (
     adapted_l2,
+    evaluate_ensemble,
+    evaluate_pairs,
     fit,
-    judge,
-    judge_ensemble,
     output_statistics,
     segment_returns,
     train_epoch,
@@ -184,7 +184,7 @@ def test_judging_counts_decided_pairs() -> None:
     store = store_of(np.array([0]), np.array([1]), np.array([2]))
     first, second = np.array([0, 1, 2, 1] * 5), np.array([1, 2, 0, 2] * 5)
     pairs = Pairs(first, second, np.array([0, 1, 1, 0.5] * 5, np.float32), np.ones(20, np.float32))
-    result = judge(Grey(), store, pairs, preference_loss, CPU, bf16=False)
+    result = evaluate_pairs(Grey(), store, pairs, preference_loss, CPU, bf16=False)
     assert (result.correct, result.decided) == (10, 15)  # right, wrong, right, tie
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
     assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
@@ -202,7 +202,7 @@ def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) ->
         ({"loss": "original"}, (math.log(2) / 2 + 0 + math.log(2) / 2 + 1000 / 2) / 2),
     ):
         asked = config(db, tmp_path, **flags)
-        result = judge(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False)
+        result = evaluate_pairs(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False)
         assert result.loss == pytest.approx(expected)
         assert (result.correct, result.decided) == (1, 2)
         network = Still()
@@ -216,9 +216,9 @@ def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> N
     first, second = np.array([0, 0]), np.array([1, 1])
     pairs = Pairs(first, second, np.array([0, 1], np.float32), np.array([1, 3], np.float32))
     asked = config(db, tmp_path, error_rate=0.0)  # Bradley-Terry: right costs 0, wrong 1000
-    assert judge(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False).loss == pytest.approx(
-        750
-    )
+    assert evaluate_pairs(
+        Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False
+    ).loss == pytest.approx(750)
     network = Still()
     optimizer = torch.optim.SGD(network.parameters(), lr=0)
     trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
@@ -274,7 +274,7 @@ def test_l2_is_adapted_between_epochs(db: Path, tmp_path: Path, monkeypatch: pyt
         return fit_module.HeldOut(losses[len(used) - 1][1], 3, 4)
 
     monkeypatch.setattr(fit_module, "train_epoch", train_spy)
-    monkeypatch.setattr(fit_module, "judge", judge_spy)
+    monkeypatch.setattr(fit_module, "evaluate_pairs", judge_spy)
     fit_path(config(db, tmp_path, epochs=4, l2=0.01))
     assert used == pytest.approx([0.01, 0.015, 0.015, 0.0075])
 
@@ -305,7 +305,7 @@ def test_the_original_recipe_learns_brightness(db: Path, tmp_path: Path) -> None
 def test_accuracy_is_not_a_number_where_all_are_ties() -> None:
     store = store_of(np.array([0]), np.array([1]))
     pairs = Pairs(np.array([0]), np.array([1]), np.array([0.5], np.float32), np.ones(1, np.float32))
-    assert np.isnan(judge(Grey(), store, pairs, preference_loss, CPU, bf16=False).accuracy)
+    assert np.isnan(evaluate_pairs(Grey(), store, pairs, preference_loss, CPU, bf16=False).accuracy)
 
 
 def test_statistics_are_of_every_step_of_every_segment() -> None:
@@ -334,7 +334,7 @@ def test_an_interrupt_keeps_the_best_so_far(
             signal.raise_signal(signal.SIGINT)
         return fit_module.HeldOut(float(len(judged)), 3, 4)
 
-    monkeypatch.setattr(fit_module, "judge", spy)
+    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
     path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
     assert len(judged) == 3  # each epoch, and at the end what is kept, by every step
     kept = weights(path)
@@ -361,7 +361,7 @@ def test_an_ensemble_is_judged_by_its_averaged_standardised_returns(db: Path) ->
     for seed, mean, std in ((1, 0.02, 0.5), (2, -0.1, 2.5)):
         torch.manual_seed(seed)
         members.append(Member(RewardNet((48, 48, 3), 4), mean, std))
-    result = judge_ensemble(RewardModel(members, CPU), data.segments, data.pairs, preference_loss, CPU)
+    result = evaluate_ensemble(RewardModel(members, CPU), data.segments, data.pairs, preference_loss, CPU)
 
     first, second = data.pairs.first, data.pairs.second
     average = np.mean([standardised_returns(member, data.segments) for member in members], 0)
@@ -457,7 +457,7 @@ def test_stops_after_epochs_without_improvement(
         seen.append([value.clone() for value in network.state_dict().values()])
         return fit_module.HeldOut(losses[len(seen) - 1], 3, 4)
 
-    monkeypatch.setattr(fit_module, "judge", spy)
+    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
     monkeypatch.setattr(fit_module, "train_epoch", _shake)
     path = fit_path(config(db, tmp_path, epochs=50, patience=3))
     assert len(seen) == 7  # three after the fourth
@@ -545,13 +545,13 @@ def test_epochs_are_judged_by_the_steps_that_are_fitted_and_the_result_by_all(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strides: list[int] = []
-    judge_by = fit_module.judge
+    judge_by = fit_module.evaluate_pairs
 
     def spy(*arguments: Any) -> fit_module.HeldOut:
         strides.append(arguments[6] if len(arguments) > 6 else 1)
         return judge_by(*arguments)
 
-    monkeypatch.setattr(fit_module, "judge", spy)
+    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
     fit(config(db, tmp_path / "some", epochs=2, frame_stride=5))
     assert strides == [5, 5, 1]
     strides.clear()
