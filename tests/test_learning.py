@@ -35,13 +35,13 @@ def test_preferences_alone_teach_the_dot_to_keep_to_the_middle(tmp_path: Path) -
     """
     dot = "--env MovingDot-v0 --eval-every 1000000 --eval-games 16"
     run(
-        f"01_a2c.py -n chance {dot} --lr 0 --steps 22000 --num-envs 16 --save @v0 --db-path @db --record-prob 1",
+        f"01_a2c.py -n chance {dot} --lr 0 --steps 11000 --num-envs 16 --save @v0 --db-path @db --record-prob 1",
         tmp_path,
     )
     run("02_label_ui.py -d @db --teacher score --count 400", tmp_path)
     run("03_reward_train.py -n dot -o @rewards @db --frame-stride 5", tmp_path)
     # Far-sighted A2C at a constant rate finds, on some seeds, the places that the reward model overrates.
-    gentle = "--algo ppo --gamma 0.9 --steps 30000 --lr-decay-steps 33000 --num-envs 32"
+    gentle = "--algo ppo --gamma 0.9 --steps 24000 --lr-decay-steps 26000 --num-envs 32"
     run(f"01_a2c.py -n dot {dot} -r @rewards/reward-dot.dat {gentle} --save @v1", tmp_path)
 
     chance, taught = (
