@@ -245,7 +245,7 @@ def test_a_fit_under_l2_takes_the_steps_of_imitation(tmp_path: Path, monkeypatch
         return fit_module.HeldOut(stored["losses"][len(used) - 1][1], 3, 4)
 
     monkeypatch.setattr(fit_module, "train_epoch", train_epoch)
-    monkeypatch.setattr(fit_module, "judge", judge)
+    monkeypatch.setattr(fit_module, "evaluate_pairs", judge)
     fit(
         FitConfig(
             dbs=[grey_db(tmp_path / "db", segments=30, labels=40)],

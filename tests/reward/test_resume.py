@@ -224,6 +224,6 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
 def test_a_fit_that_breaks_at_once_names_what_broke(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_module, "judge", lambda *_: fit_module.HeldOut(float("inf"), 0, 1))
+    monkeypatch.setattr(fit_module, "evaluate_pairs", lambda *_: fit_module.HeldOut(float("inf"), 0, 1))
     with pytest.raises(UserError, match="the fit broke: the held-out loss is no finite number; try a"):
         fit(config(db, tmp_path / "broken"))
