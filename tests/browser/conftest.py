@@ -185,7 +185,13 @@ class Tab:
             ) from error
 
     def wait_saved(self) -> None:
-        """Waits until the page has said in whichever words that nothing waits any more."""
+        """Waits until no answer is on its way any more and the page says so.
+
+        Either alone may hold too soon: the page may still say "Back in touch." of an earlier request.
+        """
+        self.page.wait_for_function(
+            "() => !Object.keys(localStorage).some(key => key.startsWith('answer:'))", timeout=PATIENCE
+        )
         self.wait_status("Saved: ", "Back in touch.")
 
     def wait_labels(self, count: int) -> None:

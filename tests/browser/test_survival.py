@@ -106,6 +106,9 @@ def test_an_answer_whose_receipt_was_lost_counts_once(site: Site, enter: Enter) 
             route.abort()
 
     tab.page.route("**/api/vote", lose)
+    tab.page.evaluate(
+        "() => { document.querySelector('#status').textContent = 'Back in touch.'; }"
+    )  # of before
     tab.page.keyboard.press("1")
     tab.wait_saved()
     assert len(sent) > 1
