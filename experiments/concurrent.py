@@ -29,6 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 60_000,
         "labels": 400,
         "opening_labels": 100,
+        "refit_every": 50,
         "eval_every": 15_000,
         "train_flags": "--num-envs 32 --algo ppo --gamma 0.9",
         "fit_flags": "--frame-stride 5",
@@ -41,6 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 100_000,
         "labels": 200,
         "opening_labels": 80,
+        "refit_every": 20,
         "eval_every": 50_000,
         "train_flags": "--algo ppo --lr 1e-4 --freeze-convs --kl 1 --critic-warmup 10",
         "fit_flags": "--frame-stride 10",
@@ -80,7 +82,11 @@ class ConcurrentConfig:
     opening_labels: int = flag(
         default=None, min=10, help=by_preset(PRESETS, "of these, before the first step", "opening_labels")
     )
-    refit_every: int = flag(default=50, min=1, help="new labels for each refit of the concurrent arm")
+    refit_every: int = flag(
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "new labels for each refit of the concurrent arm", "refit_every"),
+    )
     segments: int = flag(default=1000, min=4, help="segments recorded in the course of a training, about")
     eval_every: int = flag(
         default=None, min=1, help=by_preset(PRESETS, "steps between evaluations", "eval_every")

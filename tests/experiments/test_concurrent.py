@@ -37,9 +37,9 @@ def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
     assert (together.labels, together.opening_labels, together.steps) == (400, 100, 400_000)
     read: list[Any] = [cli.parse(CONFIGS[door], flags) for door, *flags in online.commands(together).values()]
     train, label, fit = read
-    assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 50)
+    assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 20)
     assert (train.watch_reward, train.reward) == (True, fit.out / "reward-online.dat")
-    assert (fit.watch, fit.dbs) == (True, [train.db_path])
+    assert (fit.watch, fit.refit_every, fit.dbs) == (True, 20, [train.db_path])
     assert (label.watch, label.teacher, label.db_path) == (True, "seaquest", train.db_path)
     assert stages.read["concurrent-0 measured"].model == together.out / "policy" / "latest.dat"
 
