@@ -46,6 +46,7 @@ pytestmark = pytest.mark.slow
 def serve() -> None:
     """Lives as a process: a job a line comes in, what became of it goes out."""
     import torch
+    import torch._dynamo  # which every optimizer asks for
     import torch.utils.tensorboard
 
     import lib.agent.audit
