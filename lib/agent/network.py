@@ -222,11 +222,13 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
         raise UserError(
             f"{source}: expected a policy that sees 1 to {MAX_OBSERVATION} numbers, got {observation_size}"
         )
-    network = PolicyNet(
-        head.shape[0],
-        continuous=f"policy.{last + 1}.log_std" in state,
-        observation_size=observation_size,
-    )
+    with torch.device("meta"):  # first weights take longer to draw than anything else here
+        network = PolicyNet(
+            head.shape[0],
+            continuous=f"policy.{last + 1}.log_std" in state,
+            observation_size=observation_size,
+        )
+    network.to_empty(device="cpu")
     expected = network.state_dict()
     for name, value in expected.items():
         if name not in state:
