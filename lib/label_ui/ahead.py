@@ -8,10 +8,8 @@ from collections.abc import Callable, Collection, Container, Sequence
 
 import numpy as np
 
-from lib.cli import UserError
 from lib.preferences.labels import Pair
 from lib.preferences.queries import Query, Strategy
-from lib.preferences.segments import SegmentError
 
 READY = 20
 """Pairs that are kept ready, two screens' worth."""
@@ -86,8 +84,11 @@ class Ahead:
                 asked = {name for pair in taken for name in pair}
                 found = self._strategy.propose(names, taken, count, self._rng, asked)
                 self.problem = ""
-            except (UserError, SegmentError, OSError) as error:
-                self.problem = f"No pair could be chosen, so they are drawn at random: {error}"
+            except (
+                Exception
+            ) as error:  # whatever it is (a GPU without memory), random pairs go on and so does this
+                told = str(error).partition("\n")[0] or type(error).__name__
+                self.problem = f"No pair could be chosen, so they are drawn at random: {told}"
             with self._changed:
                 self._ready.extend(found)
                 if not found:

@@ -145,12 +145,12 @@ class Desk:
             if ask.strategy == RECHECK and self.opinion is not None:
                 queries = self._rechecks(self.opinion, who, live, count)
             else:
-                checks = self._repeat_checks(
-                    who, names, int((self._rng.random(count) < self._repeat_rate).sum())
-                )
+                checks = self._repeat_checks(who, names, self._rng.binomial(count, self._repeat_rate))
                 fresh = self._choose(
                     ask.strategy, playable, live, count - len(checks), IN_HAND - len(kept) - len(checks)
                 )
+                if len(fresh) < count - len(checks):  # of pairs that there are not, none is asked again
+                    checks = checks[: self._rng.binomial(len(fresh), self._repeat_rate)]
                 queries = _shuffle_in(fresh, checks, self._rng)
             offers = list(kept)
             for query in queries:

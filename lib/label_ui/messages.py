@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from lib.preferences.labels import MAX_RESPONSE_MS
+
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{8,64}$")]
 """Of a page, a pair or a vote. Without hyphens, which set undone and deleted answers apart (see lib.preferences.labels.UNDO)."""
 Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
@@ -46,7 +48,7 @@ class Vote(BaseModel):
     offer: Offer
     label: Literal[0, 1, 2] | None
     """Which sample is better; 0 alike, None cannot tell."""
-    response_ms: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    response_ms: Annotated[int, Field(ge=0, le=MAX_RESPONSE_MS)] | None = None
     flag: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500)] | None = None
     change: bool = False
     """True when the labeller opened a labelled pair on purpose to label it anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.preferences.labels import Label
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import SegmentJudge, sigmoid
 
 _LOOK_SECONDS = 10.0
@@ -114,11 +115,10 @@ class Opinion:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting and self._clock() < self._until)
                 self._judging = name = self._waiting.pop()
-            returns = self._judge.returns([name])[:, 0]
-            try:
-                total = float(self.curve(name).sum())
-            except SegmentError:
-                total = float("nan")
+            returns, total = np.array([np.nan]), float("nan")
+            # A segment that is broken, or whatever else (a GPU without memory): the others are judged all the same.
+            with contextlib.suppress(Exception):
+                returns, total = self._judge.returns([name])[:, 0], float(self.curve(name).sum())
             with self._changed:
                 self._returns[name] = returns
                 self._totals[name] = total

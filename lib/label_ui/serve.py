@@ -138,7 +138,7 @@ def serve(config: LabelConfig) -> int:
         f"Open once (the link works for one browser, which then stays in):\n  {base}?token={keys.new_link('host')}"
     )
     if is_loopback(config.host):
-        user, machine = getpass.getuser(), socket.gethostname()
+        user, machine = _user(), socket.gethostname()
         _say(
             f"From another machine, first:  ssh -L {port}:localhost:{port} {user}@{machine}\n"
             "  then open the same link there."
@@ -203,6 +203,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(128)
+    except UnicodeError:  # from the coding of names
+        raise UserError(f"--host {host}: expected the name or address of this machine") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UserError(
@@ -213,6 +215,14 @@ def _bind(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: cannot listen there ({error.strerror or error})"
         ) from None
     return listener
+
+
+def _user() -> str:
+    """Whoever runs this, to log in as; a user without an account, as in a container, has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "you"
 
 
 def _address(host: str) -> str:

@@ -36,6 +36,8 @@ as no further label, and being chosen by the model it may not judge one (`lib.re
 Pair = tuple[str, str]
 """Two segment names in sorted order: (a, b) and (b, a) are one pair."""
 
+MAX_RESPONSE_MS = 10**9
+
 _log = logging.getLogger(__name__)
 _MAX_LINE = 65_536  # bytes; a label takes some 200
 
@@ -300,8 +302,8 @@ def _wrong(values: dict[str, Any]) -> str | None:
     if seconds is not None and (type(seconds) not in (int, float) or not abs(seconds) < 1e12):
         return "time must be a number of seconds"
     response = values.get("response_ms")
-    if response is not None and (type(response) is not int or response < 0):
-        return "response_ms must be a whole number of milliseconds"
+    if response is not None and (type(response) is not int or not 0 <= response <= MAX_RESPONSE_MS):
+        return "response_ms must be a whole number of milliseconds, no more than 11 days"
     for key in ("repeat", "cancelled"):
         if type(values.get(key, False)) is not bool:
             return f"{key} must be true or false"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.labels import LabelLog
+from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
 
 
@@ -44,7 +44,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
         raise UserError(f"{source}: expected two DBs to copy preferences between, got one twice")
     target_db, target_log = SegmentDB(target), LabelLog(target / "labels.json")
     # Counted, as a line may well say again what one before it said: what holds is said last.
-    held, seen = Counter(map(repr, target_log.read())), Counter[str]()
+    held, seen = Counter(map(_said, target_log.read())), Counter[str]()
     lines = log.read()
     names: dict[str, str | None] = {}  # in the target; None for a segment that cannot be read
     labels = segments = 0
@@ -63,11 +63,17 @@ def copy_preferences(source: Path, target: Path) -> Copied:
         if sample1 is None or sample2 is None:
             continue
         label = dataclasses.replace(line, sample1=sample1, sample2=sample2)
-        seen[repr(label)] += 1
-        if seen[repr(label)] > held[repr(label)]:
+        said = _said(label)
+        seen[said] += 1
+        if seen[said] > held[said]:
             target_log.append(label)
             labels += 1
     return Copied(labels, segments, problems)
+
+
+def _said(label: Label) -> str:
+    """All that a line says but for the code that wrote it down, which is another one where it has been copied."""
+    return repr(dataclasses.replace(label, commit=None))
 
 
 def _place(segment: Segment, name: str, db: SegmentDB) -> tuple[str, bool]:

@@ -352,6 +352,17 @@ def test_repeat_checks_can_be_off_and_come_at_the_rate_that_was_asked(tmp_path: 
         assert low <= repeats <= high
 
 
+def test_nothing_is_asked_again_where_no_other_pair_is_left(tmp_path: Path, clock: Clock) -> None:
+    """A page that finds no pair asks every two seconds."""
+    user = User(make_desk(make_db(tmp_path / "few", 7), clock, repeat_rate=0.3))
+    repeats = 0
+    while (offers := user.batch(10).pairs) and repeats < 21:
+        repeats += offers[0].repeat
+        user.vote(offers[0])
+    assert repeats < 21  # of 21 pairs
+    assert all(not user.batch(10).pairs for _ in range(100))
+
+
 def test_change_replaces_ones_own_answer_and_undo_brings_it_back(root: Path, desk: Desk) -> None:
     user = User(desk)
     offer = user.take()

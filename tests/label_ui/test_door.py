@@ -1,6 +1,7 @@
 """02_label_ui.py through its command line, as far as no browser is needed."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lib.label_ui import serve
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import grey_db
@@ -52,6 +54,7 @@ def test_help_needs_no_nicegui() -> None:
         (["-d", "DB", "--ssl-cert", "DB/00/00000000.dat", "--ssl-key", "DB/00/00000000.dat"], "PEM"),
         (["-d", "DB", "--port", "99999"], "65535"),
         (["-d", "DB", "--host", "192.0.2.1"], "cannot listen"),
+        (["-d", "DB", "--host", "192.168..1"], "name or address of this machine"),
         (["-d", "DB", "--goal", "0"], "at least 1"),
         (["-d", "DB", "--repeat-rate", "2"], "0.5"),
         (["-d", "DB", "--name", "x" * 61], "60 characters"),
@@ -76,6 +79,13 @@ def test_a_taken_port_gets_one_line_and_status_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "taken by another program" in done.stderr
+
+
+def test_a_user_without_an_account_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert serve._user() == "you"
 
 
 def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:

@@ -168,11 +168,16 @@ def test_pages_choose_among_the_strategies_there_are(root: Path, slow: Alphabeti
     until(lambda: {offer.strategy for offer in user.batch(4, strategy="first").pairs} == {"first"})
 
 
-def test_a_strategy_that_fails_is_named_and_random_pairs_go_on(root: Path, slow: Alphabetical) -> None:
-    slow.error = UserError("the model is gone")
+@pytest.mark.parametrize(
+    "error", [UserError("the model is gone"), RuntimeError("CUDA: the model is gone\nwith a trace")]
+)
+def test_a_strategy_that_fails_is_named_and_random_pairs_go_on(
+    root: Path, slow: Alphabetical, error: Exception
+) -> None:
+    slow.error = error
     slow.may.set()
     user = User(Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0))
-    until(lambda: any("the model is gone" in problem for problem in user.batch().problems))
+    until(lambda: any(problem.endswith("the model is gone") for problem in user.batch().problems))
     assert {offer.strategy for offer in user.batch().pairs} == {"random"}
     slow.error = None
     until(lambda: "first" in {offer.strategy for offer in user.batch().pairs})
@@ -216,6 +221,25 @@ def test_segments_by_total_judged_in_the_background(root: Path) -> None:
     assert desk.judged("random", seed=1) == desk.judged("random", seed=1)
     os.utime(root / NAMES[3], (2e9, 2e9))
     assert [clip.name for clip in desk.judged("newest", limit=1).clips] == [NAMES[3]]
+
+
+def test_a_judge_that_fails_goes_on_with_the_next(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it fails of: beside a training a GPU may be without memory for a moment."""
+    judge, opinion = judged(dict.fromkeys(NAMES, (1.0, 1.0)))
+    whole = judge.returns
+
+    def returns(names: Sequence[str]) -> np.ndarray:
+        if list(names) == NAMES[2:3]:
+            raise RuntimeError("CUDA out of memory")
+        return whole(names)
+
+    monkeypatch.setattr(judge, "returns", returns)
+    desk = Desk(root, opinion=opinion)
+    until(lambda: desk.judged("most").judged == 6)
+    assert [clip.name for clip in desk.judged("most").clips if clip.total is None] == []
+    assert NAMES[2] not in {clip.name for clip in desk.judged("most").clips}
+    add(root, Label(NAMES[2], NAMES[3], 1, annotator="ada"))
+    assert opinion.probability(lines(root)[0]) is None
 
 
 def test_a_segment_is_judged_once_however_often_somebody_looks_meanwhile() -> None:

@@ -126,7 +126,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
     *({"label": value} for value in (3, -1, 1.0, True, "1", [1])),
     *({"left": value} for value in (0, 3, True, "1", 1.0)),
     *({"time": value} for value in ("now", 1e12, float("nan"), float("inf"), True, 10**400)),
-    *({"response_ms": value} for value in (-1, 1.5, "1", True)),
+    *({"response_ms": value} for value in (-1, 1.5, "1", True, 10**400)),
     *(
         {key: value}
         for key in ("annotator", "teacher", "flag", "strategy", "id")

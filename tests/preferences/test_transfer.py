@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
+from lib.preferences import labels
 from lib.preferences.labels import Label, LabelLog, answers, current
 from lib.preferences.segments import Segment, SegmentDB, save_segment
 from lib.preferences.transfer import copy_preferences
@@ -61,6 +62,20 @@ def test_copying_again_adds_what_is_new_and_nothing_twice(tmp_path: Path, segmen
     again = copy_preferences(tmp_path / "from", target)
     assert (again.labels, again.segments) == (2, 1)
     assert answers(LabelLog(target / "labels.json").read()) == answers(log.read())
+
+
+def test_code_that_has_changed_meanwhile_copies_nothing_twice(
+    tmp_path: Path, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line names the commit it was written down by: of a copy, the one that copied."""
+    log, target = make_db(tmp_path / "from", segment, {A: 1, B: 2}), tmp_path / "to"
+    log.append(Label(A, B, 1, annotator="ada", commit="aaa"))
+    monkeypatch.setattr(labels, "git_commit", lambda: "bbb")
+    assert copy_preferences(tmp_path / "from", target).labels == 1
+    LabelLog(target / "labels.json").append(Label(A, B, 2, annotator="ada", time=9.0))
+    monkeypatch.setattr(labels, "git_commit", lambda: "ccc")
+    assert copy_preferences(tmp_path / "from", target).labels == 0
+    assert [label.label for label in current(LabelLog(target / "labels.json").read())] == [2]
 
 
 def test_dbs_are_merged_though_they_gave_one_name_to_two_clips(tmp_path: Path, segment: Segment) -> None:
