@@ -181,7 +181,7 @@ class ClipStore:
                 _numbers(action) if segment.continuous else int(action) for action in segment.actions
             ],
             "names": names,
-            "game": sidecar.env_id if sidecar else "",
+            "game": sidecar.env_id[:200] if sidecar else "",  # a header has its limits
         }
         return Clip(encode_png(sheet), json.dumps(meta, separators=(",", ":")))
 

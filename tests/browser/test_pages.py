@@ -185,3 +185,59 @@ def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None
     tab.ready()
     assert "onerror" in tab.page.locator("#said").inner_text()
     assert tab.page.evaluate("window.pwned") is None
+
+
+def opened(serve: Serve, enter: Enter, broken: bool = False) -> Tab:
+    """The page of a pair that ada has called 1 better, opened from the table."""
+    site = serve()
+    if broken:
+        (site.db / name(1)).write_bytes(b"no segment")
+    ours = {"annotator": "ada", "time": 1.0, "left": 1, "id": "a" * 12}
+    add(site, {"sample1": name(0), "sample2": name(1), "label": 1, **ours})
+    tab = enter(site)
+    tab.page.goto(f"{site.base}/labels")
+    tab.page.get_by_role("link", name="Open or change").first.click()
+    return tab
+
+
+def test_a_change_that_is_taken_back_can_be_made_anew(serve: Serve, enter: Enter) -> None:
+    tab = opened(serve, enter)
+    tab.ready()
+    tab.page.keyboard.press("2")
+    tab.page.wait_for_url("**/labels")
+    tab.label()
+    tab.page.keyboard.press("u")
+    tab.wait_status("Taken back: 2 better")
+    tab.page.reload()
+    tab.press("0")
+    tab.wait_labels(4)
+    assert list(tab.site.standing().values()) == [0]
+
+
+def test_an_opened_pair_is_answered_once_though_the_server_is_away(serve: Serve, enter: Enter) -> None:
+    tab = opened(serve, enter)
+    tab.ready()
+    tab.context.set_offline(True)
+    tab.page.keyboard.press("2")
+    tab.wait_status("1 answer waits")
+    assert tab.page.locator("[data-answer='1']").get_attribute("aria-disabled") == "true"
+    tab.context.set_offline(False)
+    tab.page.wait_for_url("**/labels")
+    assert [line["label"] for line in tab.site.labels()] == [1, 2]
+
+
+def test_an_opened_pair_that_cannot_be_shown_is_no_other(serve: Serve, enter: Enter) -> None:
+    tab = opened(serve, enter, broken=True)
+    tab.wait_status("A clip cannot be shown and is left out")
+    tab.page.wait_for_timeout(500)
+    assert tab.page.locator("#stage").get_attribute("class") == "stage empty"
+    assert tab.page.locator("[data-answer='1']").get_attribute("aria-disabled") == "true"
+
+
+def test_a_server_that_is_away_at_first_leaves_nothing_twice(serve: Serve, enter: Enter) -> None:
+    tab = opened(serve, enter)
+    tab.ready()
+    tab.page.route("**/api/pair/**", lambda route: route.abort(), times=1)
+    tab.page.reload()
+    tab.ready()
+    assert tab.page.locator("#speed button").count() == 4

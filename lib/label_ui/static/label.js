@@ -1,6 +1,7 @@
 // The labelling screen: shows a pair, takes an answer by key or button, sees to it that it is on disk, goes on.
 
 import { Deck, sides } from "./deck.js";
+import { labellerOf, rememberLabeller } from "./labeller.js";
 import { Outbox, request } from "./outbox.js";
 import { Playback } from "./playback.js";
 import { Player } from "./player.js";
@@ -52,9 +53,11 @@ class Labeller {
     this.recheck = false; // pairs come again because the reward model doubts what was said about them
     this.back = null; // where Esc leads
     this.notes = new Map(); // offer id → note it had before, for pairs that come back
+    this.undone = new Set(); // ids of offers that came back; what held before the answer taken back may hold again
+    this.trouble = false; // the alert on screen is of the connection or the disk, and over when they are
     this.problems = new Set();
     this.rows = new Map(); // offer id → its row in the list
-    this.name = localStorage.getItem("labeller") ?? session.name;
+    this.name = labellerOf(session);
     this.strategy = sessionStorage.getItem("strategy") ?? session.strategy;
     this.outbox = new Outbox(session.db, page, (op, reply) => this.settled(op, reply), () => this.showState());
     this.player = new Player(
@@ -71,17 +74,21 @@ class Labeller {
   }
 
   async start() {
+    const query = new URLSearchParams(location.search);
+    const opened = query.get("pair")?.split(".");
+    const recheck = query.get("recheck")?.split(".");
+    // Before anything is wired: where the server does not answer, main() begins anew.
+    const clips = [opened, recheck].find((ids) => ids?.length === 2);
+    const pair = clips && (await request(`/api/pair/${clips.join("/")}${clips === recheck ? "?recheck=true" : ""}`));
     this.wire();
     if (!this.name) await this.askName();
     this.showName();
     await this.outbox.flush();
-    const query = new URLSearchParams(location.search);
-    const opened = query.get("pair")?.split(".");
-    if (opened?.length === 2) {
-      await this.openReview(opened);
+    if (clips === opened && pair) {
+      this.openReview(pair);
       return;
     }
-    if (query.has("recheck")) await this.openRecheck(query.get("recheck").split("."));
+    if (recheck) this.openRecheck(pair);
     else this.recall();
     await this.refill();
     this.loadHistory().catch(() => {});
@@ -100,6 +107,7 @@ class Labeller {
     const left = JSON.parse(sessionStorage.getItem("offers") ?? "null");
     if (left?.db === this.session.db && left.name === this.name) {
       const gone = new Set(this.outbox.ops.map((op) => op.body.offer?.id));
+      this.undone = new Set(left.undone);
       this.deck.set(left.offers.filter((offer) => !gone.has(offer.id)));
       this.display();
     }
@@ -108,11 +116,14 @@ class Labeller {
   remember() {
     if (this.recheck) return; // these come again by themselves; the ordinary pairs wait for the way back
     const { db } = this.session;
-    sessionStorage.setItem("offers", JSON.stringify({ db, name: this.name, offers: this.deck.offers }));
+    const { offers } = this.deck;
+    const undone = offers.map(({ id }) => id).filter((id) => this.undone.has(id));
+    sessionStorage.setItem("offers", JSON.stringify({ db, name: this.name, offers, undone }));
   }
 
   // Renews the pairs ahead and asks for more. One request at a time; a call during one leads to one more.
   async refill(keep = null) {
+    if (this.review) return; // the one pair that was opened, no other
     if (this.filling) {
       this.again = true;
       return this.filling;
@@ -168,6 +179,7 @@ class Labeller {
     const offer = this.deck.current;
     this.showList();
     $("stage").classList.toggle("empty", !offer);
+    $("stage").classList.remove("loading");
     this.showReason(offer);
     if (!offer) {
       this.shown = null;
@@ -192,7 +204,6 @@ class Labeller {
       return;
     }
     this.banner("");
-    $("stage").classList.remove("loading");
     if (this.startPaused) this.player.pause();
     this.player.show(clips);
     this.shown = offer.id;
@@ -250,6 +261,8 @@ class Labeller {
   async answer(answer, pressed) {
     if (!this.answerable || performance.now() - this.appeared < BOUNCE) return;
     const offer = this.deck.current;
+    const typed = $("noteform").hidden ? "" : $("note").value.trim(); // by a click or a tap, without Enter
+    if (typed) this.setNote(typed);
     const label = { 0: 0, x: null, 1: offer.left, 2: 3 - offer.left }[answer];
     this.busy = true;
     this.enable();
@@ -259,9 +272,9 @@ class Labeller {
       labeller: this.name,
       offer,
       label,
-      response_ms: Math.round(performance.now() - this.appeared - this.away),
+      response_ms: Math.max(0, Math.round(performance.now() - this.appeared - this.away)),
       flag: this.note || null,
-      change: this.review,
+      change: this.review || this.undone.has(offer.id),
     });
     this.pending = { op, offer, answer, flag: this.note, pressed };
     this.mark(answer);
@@ -284,6 +297,7 @@ class Labeller {
     }
     if (this.pending?.op === op) this.moveOn(reply.outcome === "dropped");
     else if (op.late && !this.outbox.waiting) {
+      if (this.review && !this.deck.current) this.endReview(reply.outcome === "dropped");
       if (reply.outcome !== "dropped") this.say("Back in touch. Everything that waited is saved.");
       this.refill();
     }
@@ -331,6 +345,7 @@ class Labeller {
     });
     // The same pair under a new id: the old one has been used.
     const offer = { ...last.offer, id: newId() };
+    this.undone.add(offer.id);
     if (last.flag) this.notes.set(offer.id, last.flag);
     this.deck.set([offer, ...this.deck.offers.filter(({ id }) => id !== last.offer.id)]);
     this.remember();
@@ -354,8 +369,7 @@ class Labeller {
 
   // --- a labelled pair, opened from the table ------------------------------------------------------------------
 
-  async openReview([clip1, clip2]) {
-    const { offer, said } = await request(`/api/pair/${clip1}/${clip2}`);
+  openReview({ offer, said }) {
     this.review = true;
     this.back = "/labels";
     document.body.classList.add("review");
@@ -376,22 +390,23 @@ class Labeller {
 
   // --- pairs whose label the reward model doubts, from its page ------------------------------------------------
 
-  async openRecheck(clips) {
+  openRecheck(pair) {
     this.recheck = true;
     this.back = "/model#recheck";
     this.strategy = "recheck";
     document.body.classList.add("recheck");
     for (const id of ["resample", "strategy"]) $(id).disabled = true;
     $("rechecking").hidden = false;
-    if (clips.length !== 2) return;
-    const { offer } = await request(`/api/pair/${clips.join("/")}?recheck=true`);
-    this.deck.set([offer]);
+    if (!pair) return;
+    this.deck.set([pair.offer]);
     this.display();
   }
 
   endReview(dropped) {
     if (!dropped && !this.outbox.waiting) location.assign("/labels");
-    else this.showState();
+    else if (!dropped) this.deck.set([]); // answered, but not on disk yet: settled() leads back
+    this.display();
+    this.showState();
   }
 
   // --- keys and buttons ----------------------------------------------------------------------------------------
@@ -431,7 +446,7 @@ class Labeller {
     document.addEventListener("visibilitychange", () => {
       // Time spent elsewhere is no response time.
       if (document.visibilityState === "hidden") hidden = performance.now();
-      else if (hidden !== null) this.away += performance.now() - hidden;
+      else if (hidden !== null) this.away += performance.now() - Math.max(hidden, this.appeared ?? 0);
     });
     // What lies ahead here goes to others now rather than in two minutes. A page that is shown again asks for it anew.
     addEventListener("pagehide", () => {
@@ -504,7 +519,7 @@ class Labeller {
         const name = $("askname").value.trim();
         if (!name) return;
         this.name = name;
-        localStorage.setItem("labeller", name);
+        rememberLabeller(this.session, name);
         $("ask").close();
         resolve();
       };
@@ -529,8 +544,9 @@ class Labeller {
     $("flag").ariaDisabled = !this.shown;
   }
 
-  say(text, { alert = false } = {}) {
-    $("status").classList.toggle("alert", alert);
+  say(text, { alert = false, trouble = false } = {}) {
+    this.trouble = trouble;
+    $("status").classList.toggle("alert", alert || trouble);
     $("status").textContent = text;
   }
 
@@ -544,11 +560,11 @@ class Labeller {
     this.enable();
     if (blocked) {
       const kept = waiting ? ` ${waiting} answer${waiting > 1 ? "s are" : " is"} kept in this browser and sent again by itself.` : "";
-      this.say(`Not saved: ${blocked}.${kept}`, { alert: true });
+      this.say(`Not saved: ${blocked}.${kept}`, { trouble: true });
     } else if (offline) {
       const kept = waiting ? `${waiting} answer${waiting > 1 ? "s wait" : " waits"} in this browser, not on disk yet.` : "";
-      this.say(`The server does not answer. ${kept} Trying again.`, { alert: true });
-    } else if ($("status").classList.contains("alert") && !waiting) {
+      this.say(`The server does not answer. ${kept} Trying again.`, { trouble: true });
+    } else if (this.trouble && !waiting) {
       this.say("Back in touch.");
     }
   }
@@ -664,11 +680,12 @@ function duration(minutes) {
 }
 
 async function main() {
+  const page = await pageId();
   let wait = 500;
   for (;;) {
     try {
       const session = await request("/api/session");
-      const labeller = new Labeller(session, await pageId());
+      const labeller = new Labeller(session, page);
       await labeller.start();
       return;
     } catch (error) {

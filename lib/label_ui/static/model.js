@@ -2,6 +2,7 @@
 
 import { Curve, signed } from "./curve.js";
 import { fetchClip } from "./deck.js";
+import { labellerOf } from "./labeller.js";
 import { request } from "./outbox.js";
 import { Playback } from "./playback.js";
 import { Player } from "./player.js";
@@ -95,7 +96,7 @@ class View {
     clearTimeout(this.timer);
     const asked = {};
     this.asked = asked;
-    const labeller = localStorage.getItem("labeller") ?? this.session.name ?? "";
+    const labeller = labellerOf(this.session);
     const path =
       this.tab === "recheck"
         ? `/api/model/doubts?${new URLSearchParams({ labeller })}`

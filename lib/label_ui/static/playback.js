@@ -16,7 +16,7 @@ export class Playback {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", className: "button", textContent: `${speed === 0.5 ? "½" : speed}×` });
       button.dataset.speed = speed;
-      button.addEventListener("click", () => this.setSpeed(speed));
+      button.addEventListener("click", () => this.chooseSpeed(speed));
       $("speed").append(button);
     }
     this.setSpeed(Number(localStorage.getItem("speed")) || speed);
@@ -70,9 +70,14 @@ export class Playback {
     this.showPaused();
   }
 
+  // Chosen by hand it is kept, and holds from then on whatever --speed says.
+  chooseSpeed(speed) {
+    localStorage.setItem("speed", speed);
+    this.setSpeed(speed);
+  }
+
   setSpeed(speed) {
     this.player.speed = SPEEDS.includes(speed) ? speed : 2;
-    localStorage.setItem("speed", this.player.speed);
     for (const button of $("speed").children) {
       button.setAttribute("aria-pressed", Number(button.dataset.speed) === this.player.speed);
     }
@@ -80,7 +85,7 @@ export class Playback {
 
   changeSpeed(by) {
     const at = SPEEDS.indexOf(this.player.speed) + by;
-    this.setSpeed(SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, at))]);
+    this.chooseSpeed(SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, at))]);
   }
 
   showPaused() {
