@@ -227,9 +227,12 @@ class _Evaluator:
     def comparable(self) -> list[Reading]:
         return self.readings[self._since :]
 
-    def replace_reward(self, reward: RewardModel | None) -> None:
-        """Another reward model pays from now on; what it measures is compared with its own first evaluation."""
-        self._reward, self._since = reward, len(self.readings)
+    def pay_by(self, reward: RewardModel, another: bool) -> None:
+        """A reward model pays from now on. What another one measures is compared with its own first evaluation."""
+        self._reward = reward
+        if not another:
+            return
+        self._since = len(self.readings)
         if self._first is not None:
             self._first = {name: values for name, values in self._first.items() if name not in BY_REWARD}
 
@@ -239,12 +242,13 @@ class _Evaluator:
             "readings": [tuple(reading) for reading in self.readings],
             "first": self._first,
             "baseline": self._baseline,
+            "since": self._since,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from these evaluations."""
         self.readings = [Reading(*reading) for reading in state["readings"]]
-        self._baseline = state["baseline"]
+        self._baseline, self._since = state["baseline"], state.get("since", 0)
         if state["first"] is not None:
             self._first = {name: values.numpy() for name, values in state["first"].items()}
 
@@ -423,7 +427,8 @@ class Run:
                 self._online.open(
                     self.count.steps, lambda: self._collector.collect(self.network, stop=self._stop)
                 )
-            self._take_reward(self._online.live.model)
+            if self._online.live.model is not None:
+                self._take_reward(self._online.live.model)
         if self._config.finetunes and not self._evaluator.readings and self._disk_error is None:
             with contextlib.suppress(Stopped):
                 self._evaluator.evaluate(self.network, 0)
@@ -491,9 +496,8 @@ class Run:
         with self._recording():
             if self._online.wait(self.count.steps):
                 self._monitor.resume()
-        if self._online.take(self.count.steps):
+        if self._online.take(self.count.steps) and self._online.live.model is not None:
             self._take_reward(self._online.live.model)
-            self.count.new_reward_at = self.count.updates
 
     def _update_once(self) -> None:
         """Acts for a rollout, and learns from it.
@@ -530,17 +534,20 @@ class Run:
             self._disk_error = error
             raise Stopped from error
 
-    def _take_reward(self, model: RewardModel | None) -> None:
-        """From now on another reward model pays than before."""
-        self._evaluator.replace_reward(model)
-        if model is not None:
-            self._collector.reward_input = model.input
-            self._parents["reward"] = {"file": str(self._config.reward), **model.origin}
-        if model is not None and self._recorder is not None:
+    def _take_reward(self, model: RewardModel) -> None:
+        """A reward model pays from now on: another one than before, or the one that a resumed run had."""
+        origin = {"file": str(self._config.reward), **model.origin}
+        another = self._parents.get("reward") != origin
+        self._parents["reward"] = origin
+        self._collector.reward_input = model.input
+        self._evaluator.pay_by(model, another)
+        if self._recorder is not None:
             version = str(model.origin.get("version", ""))
             self._recorder.origin = {**self._recorder.origin, "reward_version": version}
-        if self._folder is not None:
-            self._folder.forget_best("best-learned.dat")
+        if another:
+            self.count.new_reward_at = self.count.updates
+            if self._folder is not None:
+                self._folder.forget_best("best-learned.dat")
 
     def _save(self, result: Evaluation, evaluated: bool = True) -> None:
         """Writes a checkpoint of the policy, with `--save`."""

@@ -345,6 +345,31 @@ def test_a_run_goes_on_with_whatever_model_is_there_then(
     assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_resumed_run_knows_its_own_reward_model_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """To its own the critic has warmed up, and what it found best stays so; both pay 1 for everything."""
+    config = dot(tmp_path, critic_warmup=2, eval_every=20)
+    assert config.reward is not None
+    publish(config.reward, 1, paid=1.0)
+    moves: list[bool] = []
+
+    def noted(network: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        moves.append(next(network.policy.parameters()).requires_grad)
+        return update(network, *args, **kwargs)
+
+    monkeypatch.setattr(trainer, "update", noted)
+    train(config)
+    best = (tmp_path / "save" / "best-learned.dat").readlink()
+    if version == 2:
+        publish(config.reward, 2, paid=1.0)
+    (run,) = (tmp_path / "runs").iterdir()
+    train(dataclasses.replace(config, resume=run, steps=60))
+    assert moves == [False, False, True, True, *[version == 1] * 2]
+    assert ((tmp_path / "save" / "best-learned.dat").readlink() == best) == (version == 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
