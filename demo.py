@@ -1,14 +1,10 @@
 #!/usr/bin/env python3
 """The whole wheel once, on real Seaquest and a CPU: train, record, label, fit, finetune, play.
 
-Each stage is run as a user would type it. A stage whose result is already there is not run again; delete the
-folder to start over.
+Each stage is run as a user would type it, and what it makes lies in a folder. The same command goes on where the last one was
+stopped; delete the folder to start over.
 """
 
-import shlex
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +13,6 @@ from lib import cli
 from lib.cli import flag
 
 TEACHER = "midwater"
-ENV_GAMES = 20
 
 
 @dataclass(frozen=True)
@@ -29,59 +24,68 @@ class DemoConfig:
     v0_steps: int = flag(default=200_000, min=1, help="steps of training on the game's score")
     v1_steps: int = flag(default=120_000, min=1, help="steps of finetuning on the learned reward")
     labels: int = flag(default=250, min=10, help="pairs that the simulated teacher compares")
-    games: int = flag(default=ENV_GAMES, min=2, help="full games behind each row of the table")
+    games: int = flag(default=20, min=2, help="full games behind each row of the table")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(DemoConfig, argv, description=__doc__)
-    out, began = config.out, time.monotonic()
-    v0, v1, db = out / "v0" / "latest.dat", out / "v1" / "latest.dat", out / "db"
-    reward = out / "rewards" / "reward-demo.dat"
-    common = f"--seed {config.seed} --runs {out / 'runs'}"
-    trained = f"{common} --eval-games {config.games}"
+    from experiments.rounds import answered  # after the flags: --help need not wait for it
+    from experiments.stages import Resumable, Stages, settle
 
-    _stage(
+    out, runs, db = config.out, config.out / "runs", config.out / "db"
+    v0, v1, reward = out / "v0" / "latest.dat", out / "v1" / "latest.dat", out / "rewards" / "reward-demo.dat"
+    settle(config, out, free=("out",))
+    stages = Stages(out)
+    seed = ("--seed", config.seed)
+    games = ("--eval-games", config.games)
+
+    stages.run(
+        "v0",
         "1. An agent learns on the game's score, and clips of its play are recorded",
-        f"./01_a2c.py -n demo-v0 --steps {config.v0_steps} --eval-every {config.v0_steps} {trained} "
-        f"--save {v0.parent} --db-path {db} --record-prob 0.003",
-        done=v0,
+        (
+            *("01_a2c.py", "-n", "demo-v0", "--steps", config.v0_steps, "--eval-every", config.v0_steps),
+            *(*games, *seed, "--save", v0.parent, "--runs", runs / "v0"),
+            *("--db-path", db, "--record-prob", 0.003),
+        ),
+        makes=[v0.parent, runs / "v0", db],
+        again=Resumable(("01_a2c.py",), runs / "v0"),
     )
-    _stage(
-        f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
-        f"./02_label_ui.py -d {db} --teacher {TEACHER} --count {config.labels} --error-rate 0.1 --seed {config.seed}",
-        done=db / "labels.json",
-    )
-    _stage(
+    if not stages.done("labels"):
+        stages.run(
+            "labels",
+            f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
+            (
+                *("02_label_ui.py", "-d", db, "--teacher", TEACHER, "--error-rate", 0.1, *seed),
+                *("--count", max(1, config.labels - answered(db))),
+            ),
+        )
+    stages.run(
+        "fit",
         "3. A reward model is fitted to the comparisons",
-        f"./03_reward_train.py -n demo -o {reward.parent} {db} {common}",
-        done=reward,
+        ("03_reward_train.py", "-n", "demo", "-o", reward.parent, db, *seed, "--runs", runs / "fit"),
+        makes=[reward, runs / "fit"],
+        again=Resumable(("03_reward_train.py",), runs / "fit"),
     )
-    _stage(
+    stages.run(
+        "v1",
         "4. The agent is finetuned on the learned reward; the score is never shown to it",
-        f"./01_a2c.py -n demo-v1 -m {v0} -r {reward} --finetune --lr 3e-4 --steps {config.v1_steps} "
-        f"--eval-every {config.v1_steps} {trained} --save {v1.parent}",
-        done=v1,
+        (
+            *("01_a2c.py", "-n", "demo-v1", "-m", v0, "-r", reward, "--finetune", "--lr", 3e-4),
+            *("--steps", config.v1_steps, "--eval-every", config.v1_steps),
+            *(*games, *seed, "--save", v1.parent, "--runs", runs / "v1"),
+        ),
+        makes=[v1.parent, runs / "v1"],
+        again=Resumable(("01_a2c.py",), runs / "v1"),
     )
     for name, model in (("v0", v0), ("v1", v1)):
         videos = out / "videos" / name
-        _stage(
+        stages.run(
+            f"videos of {name}",
             f"5. Watch {name} play, with the learned reward drawn under the picture",
-            f"./04_play.py -m {model} -n 1 -r {videos} --reward {reward} --seed {config.seed}",
-            done=videos / "game-01.mp4",
+            ("04_play.py", "-m", model, "-n", 1, "-r", videos, "--reward", reward, *seed),
+            makes=[videos],
         )
-    _report(config, {"v0 (score)": v0, "v1 (learned reward)": v1}, time.monotonic() - began)
-
-
-def _stage(title: str, command: str, done: Path) -> None:
-    print(f"\n== {title}\n$ {command}", flush=True)
-    if done.exists():
-        print(f"({done} is there: nothing to do)")
-        return
-    began = time.monotonic()
-    code = subprocess.run([sys.executable, *shlex.split(command)], check=False).returncode
-    if code:
-        raise SystemExit(code)
-    print(f"({time.monotonic() - began:.0f} s)", flush=True)
+    _report(config, {"v0 (score)": v0, "v1 (learned reward)": v1}, stages.seconds)
 
 
 def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:

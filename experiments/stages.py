@@ -225,7 +225,7 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
       free: fields that may change from run to run.
 
     Raises:
-      UserError: the folder holds an experiment of another configuration, or cannot be written to.
+      UserError: the folder holds an experiment of another configuration or something else, or cannot be written to.
     """
     kept = out / "config.json"
     fields = {key: value for key, value in dataclasses.asdict(config).items() if key not in free}
@@ -241,6 +241,10 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if found := next(out.iterdir(), None):  # stages make room for what they make
+            raise UserError(
+                f"--out {out}: expected a new folder or that of this experiment, it holds {found.name}; name another --out"
+            )
     except OSError as error:
         raise UserError(f"--out {out}: expected a folder to write to: {error.strerror}") from error
     write_config(out, fields)

@@ -109,9 +109,11 @@ def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(
 ) -> None:
     """Every stage of the first seed has ended before, and for the second there is no time."""
     out = config.out
+    flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "leash"]
+    assert ablation.main([*flags, "--seeds", "1", "--max-minutes", "0"]) == TIME_IS_UP
+    capsys.readouterr()
     finish(out, "labels", "reward-original-0", "original-0", "reward-single-0", "leash-0")
     evaluated(out, {"original-0": 10.0, "leash-0": 20.0})
-    flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "leash"]
     assert ablation.main([*flags, "--seeds", "1"]) == 0
     page = (out / "ablation.md").read_text()
     assert page in capsys.readouterr().out
