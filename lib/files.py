@@ -11,6 +11,10 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
 _STALE_MINUTES = 10
 
 
+class NotRecorded(OSError):
+    """Something could not be written to the DB that a training records into."""
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes a file so that a reader, or a machine that loses power, sees the old content or the new, never a part.
 

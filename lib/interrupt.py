@@ -4,6 +4,7 @@ import ctypes
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Self
 
@@ -17,7 +18,8 @@ class Stopped(Exception):
 class Interrupt:
     """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work in progress ends between two of its steps.
 
-    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing.
+    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing. Signals come to
+    the main thread; in another one nothing asks.
 
     Attributes:
       asked: Whether the end was asked for.
@@ -26,7 +28,9 @@ class Interrupt:
     def __enter__(self) -> Self:
         self.asked = False
         asking = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        if threading.current_thread() is not threading.main_thread():
+            asking = []
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             asking.append(signal.SIGHUP)
         self._handlers = {sig: signal.signal(sig, self._ask) for sig in asking}
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -17,6 +18,20 @@ def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
         assert interrupt.asked
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), sig)
+
+
+def test_in_another_thread_nobody_asks() -> None:
+    """Signals come to the main one, where whoever began the thread has handlers of their own."""
+    asked: list[bool] = []
+
+    def work() -> None:
+        with Interrupt() as interrupt:
+            asked.append(interrupt.asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert asked == [False]
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing() -> None:

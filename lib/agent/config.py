@@ -135,7 +135,7 @@ class TrainConfig:
         default=None, help="advantages of mean 0 and variance 1 in each rollout; on with ppo"
     )
     lr: float = flag(
-        default=None, min=0, help=_by_algorithm("learning rate; a tenth of it with --finetune", "lr")
+        default=None, min=0, help=_by_algorithm("learning rate; with --finetune the default is a tenth", "lr")
     )
     lr_decay_steps: int = flag(
         default=80_000_000, min=1, help="steps over which the rate falls linearly to 0"

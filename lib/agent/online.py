@@ -127,7 +127,7 @@ class Online:
 
         Raises:
           Stopped: from `play`.
-          OSError: from `play`, or progress.json could not be written.
+          NotRecorded: from `play`, or progress.json could not be written.
           UserError: the labels of the opening are too few to fit a model on.
         """
         if self.take(steps):
@@ -190,7 +190,7 @@ class Online:
           Whether there was anything to wait for.
 
         Raises:
-          OSError: progress.json could not be written.
+          NotRecorded: progress.json could not be written.
         """
         slack, waited = self._config.wait_for_labels, False
         while slack is not None and self._count is not None and not self._stop():

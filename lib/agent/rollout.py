@@ -192,6 +192,10 @@ class GameLog:
     def __init__(self, num_envs: int) -> None:
         self._sums = np.zeros((3, num_envs))  # score, steps, learned
 
+    def miss(self) -> None:
+        """Steps were made that it is not told of: the games under way count as none."""
+        self._sums[1] = -np.inf  # whatever is added
+
     def add(self, score: np.ndarray, valid: np.ndarray, learned: np.ndarray) -> list[Game]:
         """One step of every environment.
 

@@ -25,6 +25,7 @@ from lib.cli import UserError
 from lib.devices import random_state, resolve_bf16, resolve_device, set_random_state
 from lib.envs.make import counter, gauges, make_world, probes
 from lib.envs.world import World
+from lib.files import NotRecorded
 from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
 from lib.preferences.recorder import SegmentRecorder
@@ -96,6 +97,10 @@ class _Monitor:
         return Evaluation(
             np.array([game.score for game in games]), np.array([game.steps for game in games]), {}
         )
+
+    def miss(self) -> None:
+        """A rollout was made that it does not see; what is left of its games is no game."""
+        self._log.miss()
 
     def saw(self, rollout: Rollout) -> None:
         """Adds up its games. To be called before the update, or the copy of the learned rewards would wait for that."""
@@ -405,7 +410,7 @@ class Run:
         stack.callback(arena.close)
 
         self._saved: Path | None = None
-        self._disk_error: OSError | None = None
+        self._disk_error: NotRecorded | None = None
         self._drifted = False
         interrupt = stack.enter_context(Interrupt())
         self._stop = lambda: interrupt.asked
@@ -424,15 +429,17 @@ class Run:
         """The opening, where the reward model is yet to come; an evaluation of what a finetune starts from."""
         if self._online is not None:
             with contextlib.suppress(Stopped), self._recording():
-                self._online.open(
-                    self.count.steps, lambda: self._collector.collect(self.network, stop=self._stop)
-                )
+                self._online.open(self.count.steps, self._play_unlearnt)
             if self._online.live.model is not None:
                 self._take_reward(self._online.live.model)
         if self._config.finetunes and not self._evaluator.readings and self._disk_error is None:
             with contextlib.suppress(Stopped):
                 self._evaluator.evaluate(self.network, 0)
             self._monitor.resume()
+
+    def _play_unlearnt(self) -> None:
+        self._collector.collect(self.network, stop=self._stop)
+        self._monitor.miss()
 
     def advance(self) -> bool:
         """One update, after all that is due before it; whether there may be more to do."""
@@ -530,7 +537,7 @@ class Run:
         """Raises Stopped where the recorder's disk is full or its folder is gone, and takes note of that."""
         try:
             yield
-        except OSError as error:
+        except NotRecorded as error:
             self._disk_error = error
             raise Stopped from error
 

@@ -402,6 +402,8 @@ class GymWorld:
             observations, score, terminated, truncated, _ = self._envs.step_wait()
         else:
             observations, score, terminated, truncated, _ = self._envs.step(self._actions)
+        if not np.isfinite(score).all():
+            raise UserError(f"{self.env_id} went wrong: expected scores of finite numbers, got others")
         reset = self._ended
         self._ended = terminated | truncated
         # Some environments report both at the limit; a game that ended by itself needs no bootstrap.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lib.envs.world import Step
-from lib.files import remove_stale
+from lib.files import NotRecorded, remove_stale
 from lib.preferences.dropping import drop_oldest
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segment
 
@@ -169,7 +169,7 @@ class SegmentRecorder:
           step: what the world said.
 
         Raises:
-          OSError: a segment could not be written; names its file, of which nothing is left behind.
+          NotRecorded: a segment could not be written; names its file, of which nothing is left behind.
         """
         finished = [
             (env, recording, bool(step.reset[env])) for env, recording in self._awaiting_outcome.items()
@@ -204,7 +204,7 @@ class SegmentRecorder:
           games: bool [B]. Their segments in the making are dropped; a terminal that came last was a game over.
 
         Raises:
-          OSError: as from `after`.
+          NotRecorded: as from `after`.
         """
         finished = []
         for env in map(int, np.flatnonzero(games)):
@@ -274,7 +274,7 @@ class SegmentRecorder:
                 break
             except OSError as error:
                 if not (isinstance(error, FileExistsError) and path.exists()):
-                    raise OSError(error.errno, error.strerror, str(path)) from error
+                    raise NotRecorded(error.errno, error.strerror, str(path)) from error
                 number += 1  # another run records into this DB
         self.stored += 1
         self._spare_frames.append(recording.frames)
@@ -283,5 +283,8 @@ class SegmentRecorder:
     def _make_room(self) -> None:
         """Drops old segments where the DB is full and may not stay so."""
         if self.full and self._drop_oldest:
-            left = drop_oldest(self._db_path, _ROOM * self._max_bytes)
+            try:
+                left = drop_oldest(self._db_path, _ROOM * self._max_bytes)
+            except OSError as error:
+                raise NotRecorded(error.errno, error.strerror, error.filename) from error
             self._present_bytes = left - self.stored_bytes

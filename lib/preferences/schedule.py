@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError
-from lib.files import signature, write_atomic
+from lib.files import NotRecorded, signature, write_atomic
 from lib.preferences.labels import LabelLog, current
 
 PROGRESS = "progress.json"
@@ -111,14 +111,17 @@ class ProgressWriter:
         """Takes note of where the training is.
 
         Raises:
-          OSError: the file could not be written; the one before stands.
+          NotRecorded: the file could not be written; the one before stands.
         """
         last, now = self._last, self._clock()
         same = last is not None and dataclasses.replace(progress, steps=last.steps) == last
         if same and (progress == last or now < self._next):
             return
         content = {"format": "progress", "version": 1, **dataclasses.asdict(progress), "due": progress.due}
-        write_atomic(self._path, (json.dumps(content, indent=2) + "\n").encode())
+        try:
+            write_atomic(self._path, (json.dumps(content, indent=2) + "\n").encode())
+        except OSError as error:
+            raise NotRecorded(error.errno, error.strerror, str(self._path)) from error
         self._last, self._next = progress, now + _SECONDS
 
 

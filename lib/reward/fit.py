@@ -347,6 +347,9 @@ def fit(config: FitConfig) -> Fit:
     path = config.out / f"reward-{check_name(config.name)}.dat"
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
+        stack.callback(
+            set_random_state, random_state(device), device
+        )  # whoever calls this has draws of their own
         progress = stack.enter_context(Progress())
         state = None
         if config.resume is not None:

@@ -7,8 +7,10 @@ goes on from the last model that was whole.
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,6 +190,8 @@ def _refit(
     )
     for problem in data.problems:
         progress.line(f"left out: {problem}")
+    if len(data.pairs) < LEAST_LABELS:
+        raise UserError(f"expected at least {LEAST_LABELS} labels to fit on, found {len(data.pairs)}")
     names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
     train, test = _split(config, data, before, names, progress)
     version = before.version + 1
@@ -251,8 +255,18 @@ def _split(
             progress.line("none of the pairs was drawn at random: judging by some that were chosen")
             eligible = np.ones(len(data.pairs), bool)
         return split_by_segment(data.pairs, config.held_out, config.seed, eligible, data.db_of)
-    sides = (np.array([name in side for name in names], bool) for side in (before.trained, before.held))
+    here = _wherever(names)
+    sides = (
+        np.array([name in side for name in here], bool)
+        for side in (set(_wherever(before.trained)), set(_wherever(before.held)))
+    )
     return grown_split(data.pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
+
+
+def _wherever(names: Iterable[tuple[str, str]]) -> list[tuple[Path, str]]:
+    """Segments by DB and name, the DB's path spelt in one way."""
+    resolved = functools.cache(lambda db: Path(db).resolve())
+    return [(resolved(db), name) for db, name in names]
 
 
 def _publish(

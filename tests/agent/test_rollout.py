@@ -185,6 +185,16 @@ def test_a_reset_without_a_game_before_it_is_no_game() -> None:
     assert add(log, [0], [False], [0]) == []
 
 
+def test_the_rest_of_a_game_that_began_unseen_is_no_game() -> None:
+    log = GameLog(2)
+    log.miss()
+    assert add(log, [5, 5], [True, True], [0, 0]) == []
+    assert add(log, [5, 0], [True, False], [0, 0]) == []
+    assert add(log, [0, 3], [False, True], [0, 0]) == []
+    assert add(log, [7, 0], [True, False], [0, 0]) == [Game(3, 1, 0)]
+    assert add(log, [0, 0], [False, True], [0, 0]) == [Game(7, 1, 0)]
+
+
 @pytest.mark.parametrize("length", [1, 4])
 def test_a_log_over_a_script_knows_every_game(length: int) -> None:
     log = GameLog(1)

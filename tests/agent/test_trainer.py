@@ -19,6 +19,8 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.trainer import train
 from lib.agent.update import update
 from lib.cli import UserError
+from lib.envs.moving_dot import MovingDotEnv
+from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
 from lib.reporting import Charts
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
@@ -33,7 +35,7 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
         nonlocal calls
         calls += 1
         if calls > 12:
-            raise OSError(errno.ENOSPC, "No space left on device", "db/00/00000001.dat")
+            raise NotRecorded(errno.ENOSPC, "No space left on device", "db/00/00000001.dat")
 
     monkeypatch.setattr(SegmentRecorder, "after", after)
     config = TrainConfig(
@@ -49,6 +51,17 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
     with pytest.raises(UserError, match=r"stopped after 20 steps, saved .*could not record.*No space left"):
         train(config)
     assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 20
+
+
+def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*args: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "level-2.txt")
+
+    monkeypatch.setattr(MovingDotEnv, "step", step)
+    with pytest.raises(FileNotFoundError, match="level-2"):
+        train(dot(tmp_path, steps=10))
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +313,7 @@ def test_what_another_reward_model_measures_is_charted_from_its_first_evaluation
     shutil.copy(reward, paid)
 
     def replacing(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        shutil.copy(reward, tmp_path / "next.dat")
+        torch.save(torch.load(reward, weights_only=True) | {"version": 2}, tmp_path / "next.dat")
         (tmp_path / "next.dat").replace(paid)
         monkeypatch.setattr(trainer, "update", update)
         return update(*args, **kwargs)

@@ -226,10 +226,13 @@ class Odd(Reach):
     def __init__(self, render_mode: str | None = None, **given: Any) -> None:
         super().__init__(render_mode)
         self.action_space = given.get("actions", self.action_space)
+        self._scores_nan = bool(given.get("scores_nan"))
         if given.get("fails"):
             raise KeyError("no such track")
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        if self._scores_nan:
+            return self.observation_space.sample(), float("nan"), False, False, {}
         return {"at": np.array([np.nan, 0]), "goal": np.int64(0)}, 0.0, False, False, {}
 
 
@@ -300,6 +303,14 @@ def test_an_observation_that_is_no_number_is_said() -> None:
     world.reset(0)
     world.send(np.zeros((1, 2), np.float32))
     with pytest.raises(UserError, match="TestOdd-v0 went wrong: expected observations of finite numbers"):
+        world.recv()
+
+
+def test_a_score_that_is_no_number_is_said() -> None:
+    world = GymWorld("TestOdd-v0", 1, scores_nan=True)
+    world.reset(0)
+    world.send(np.zeros((1, 2), np.float32))
+    with pytest.raises(UserError, match="TestOdd-v0 went wrong: expected scores of finite numbers"):
         world.recv()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lib.envs.world import Step
+from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB
 from tests.disk import disk_full_after
@@ -204,14 +205,14 @@ def test_a_db_that_went_away_is_said_with_its_path(tmp_path: Path) -> None:
     db = tmp_path / "db"
     recorder = make(db)
     db.rmdir()
-    with pytest.raises(FileNotFoundError, match=str(db)):
+    with pytest.raises(NotRecorded, match=f"No such file.*{db}"):
         play(recorder, 50)
     assert not db.exists()
 
 
 def test_a_folder_that_is_a_file_ends_the_recording(tmp_path: Path) -> None:
     (tmp_path / "00").write_text("")
-    with pytest.raises(FileExistsError, match=r"00/00000000\.dat"):
+    with pytest.raises(NotRecorded, match=r"File exists: .*00/00000000\.dat"):
         play(make(tmp_path), 50)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
         "frame_stride": 1,
     }
     return FitConfig(dbs=[db], **{**given, **flags})
+
+
+def test_a_fit_leaves_the_draws_of_whoever_calls_it_alone(db: Path, tmp_path: Path) -> None:
+    """As between two trainings of Stable-Baselines3, whose actions come of the same generator; in a thread as well."""
+    torch.manual_seed(1)
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+    thread = threading.Thread(target=fit, args=[config(db, tmp_path, epochs=1, frame_stride=25)])
+    thread.start()
+    thread.join()
+    assert (tmp_path / "rewards" / "reward-grey.dat").exists()
+    assert torch.equal(torch.rand(3), drawn)
 
 
 def fit_path(config: FitConfig) -> Path:

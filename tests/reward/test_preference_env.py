@@ -196,6 +196,14 @@ def test_a_single_environment_is_recorded_and_paid(tmp_path: Path) -> None:
         assert np.array_equal(db.load(name).actions, np.arange(50) % 5)
 
 
+def test_a_reward_that_is_no_number_is_said(tmp_path: Path) -> None:
+    counting = Counting(3, ends=60)
+    env = PreferenceEnv(gymnasium.wrappers.TransformReward(counting, lambda score: np.nan), db=tmp_path)
+    env.reset()
+    with pytest.raises(UserError, match="went wrong: expected finite rewards"):
+        env.step(2)
+
+
 def test_games_that_are_left_in_the_middle_are_in_no_segment(tmp_path: Path) -> None:
     mode = AutoresetMode.DISABLED
     env = PreferenceVectorEnv(vector([200, 200], mode), db=tmp_path, record_prob=1)

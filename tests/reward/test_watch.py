@@ -224,6 +224,42 @@ def test_labels_that_are_not_fitted_on_bring_no_refit(
     assert published(tmp_path)["parents"]["labels"] <= 30
 
 
+def test_a_handful_of_labels_brings_no_model(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There are twenty, and none but three of them are fitted on."""
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    for number, label in enumerate(LabelLog(grey / "labels.json").read()[:20]):
+        add_labels(
+            db, [(label.sample1, label.sample2, label.label)], annotator="ada" if number < 3 else "bob"
+        )
+    drive(monkeypatch)
+    watch.watch(config(tmp_path, only=["ada"]))
+    assert "no new model: expected at least 10 labels to fit on, found 3" in capsys.readouterr().out
+    assert not (tmp_path / "rewards" / "reward-x.dat").exists()
+
+
+def test_a_db_is_known_again_however_its_path_is_spelt(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    more(db, grey, 40)()
+    drive(monkeypatch)
+    watch.watch(config(tmp_path))
+    before = published(tmp_path)["refit"]
+    more(db, grey, 40)()
+    drive(monkeypatch)
+    (tmp_path / "link").symlink_to(db)
+    watch.watch(config(tmp_path, dbs=[tmp_path / "link"]))
+    after = published(tmp_path)
+    assert after["version"] == 2
+    names = {side: {name for _, name in after["refit"][side]} for side in ("trained", "held")}
+    assert names["trained"].isdisjoint(names["held"])
+    assert {name for _, name in before["trained"]} <= names["trained"]
+
+
 def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
