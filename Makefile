@@ -30,7 +30,7 @@ test: install ## format, lint, types and tests
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 demo: install ## the whole wheel once on real Seaquest, on the CPU
 	$(PY) demo.py
