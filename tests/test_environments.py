@@ -112,6 +112,7 @@ def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> N
     assert "learned return" in said
 
 
+@pytest.mark.slow
 def test_the_pole_that_many_know(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     call(
