@@ -100,6 +100,13 @@ def test_continuous_actions_are_shown_as_numbers(tmp_path: Path) -> None:
     assert meta["names"] == []
 
 
+def test_what_a_header_says_of_a_clip_stays_short(tmp_path: Path) -> None:
+    """Whatever the file says: a browser gives up on headers of many kilobytes."""
+    save_segment(tmp_path / "00" / "00000000.dat", segment(0, env_id="x" * 100_000))
+    store = ClipStore(SegmentDB(tmp_path))
+    assert len(store.clip(store.id_of("00/00000000.dat")).meta) < 4000
+
+
 def test_store_keeps_its_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lib.label_ui.clips._CACHE_BYTES", 2000)
     store = ClipStore(SegmentDB(make_db(tmp_path / "db", 8)))
