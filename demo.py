@@ -50,13 +50,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         makes=[v0.parent, runs / "v0", db],
         again=Resumable(("01_a2c.py",), runs / "v0"),
     )
-    if not stages.done("labels"):
+    missing = config.labels - answered(db)
+    if missing > 0 or stages.done("labels"):
         stages.run(
             "labels",
             f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
             (
                 *("02_label_ui.py", "-d", db, "--teacher", TEACHER, "--error-rate", 0.1, *seed),
-                *("--count", max(1, config.labels - answered(db))),
+                *("--count", missing),
             ),
         )
     stages.run(

@@ -84,9 +84,8 @@ class Ahead:
                 asked = {name for pair in taken for name in pair}
                 found = self._strategy.propose(names, taken, count, self._rng, asked)
                 self.problem = ""
-            except (
-                Exception
-            ) as error:  # whatever it is (a GPU without memory), random pairs go on and so does this
+            # Whatever it is (a GPU without memory), random pairs go on, and so does this.
+            except Exception as error:
                 told = str(error).partition("\n")[0] or type(error).__name__
                 self.problem = f"No pair could be chosen, so they are drawn at random: {told}"
             with self._changed:

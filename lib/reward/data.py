@@ -10,6 +10,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
+from lib.preferences.schedule import LEAST_LABELS
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
@@ -334,6 +335,18 @@ def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = Non
         ],
         bool,
     )
+
+
+def check_enough(pairs: Pairs) -> None:
+    """Refuses to fit on a handful of labels.
+
+    Raises:
+      UserError: says how many there are.
+    """
+    if len(pairs) < LEAST_LABELS:
+        raise UserError(
+            f"expected at least {LEAST_LABELS} labels to fit on, found {len(pairs)}; label more with 02_label_ui.py"
+        )
 
 
 def split_by_segment(

@@ -19,13 +19,13 @@ from lib.devices import random_state, resolve_bf16, resolve_device, set_random_s
 from lib.files import remove_stale
 from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
-from lib.preferences.schedule import LEAST_LABELS
 from lib.reporting import Charts, Progress, format_duration
 from lib.reward.config import FitConfig
 from lib.reward.data import (
     Pairs,
     PreferenceData,
     SegmentStore,
+    check_enough,
     load_preferences,
     split_by_segment,
 )
@@ -347,9 +347,8 @@ def fit(config: FitConfig) -> Fit:
     path = config.out / f"reward-{check_name(config.name)}.dat"
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
-        stack.callback(
-            set_random_state, random_state(device), device
-        )  # whoever calls this has draws of their own
+        # Whoever calls this has draws of their own.
+        stack.callback(set_random_state, random_state(device), device)
         progress = stack.enter_context(Progress())
         state = None
         if config.resume is not None:
@@ -371,11 +370,7 @@ def fit(config: FitConfig) -> Fit:
                     f"{found - len(data.pairs)} labels came since the fit began and are not taken in"
                 )
         else:
-            if len(data.pairs) < LEAST_LABELS:
-                raise UserError(
-                    f"expected at least {LEAST_LABELS} labels to fit on, found {len(data.pairs)}; "
-                    f"label more with 02_label_ui.py"
-                )
+            check_enough(data.pairs)
             train, test = split_by_segment(
                 data.pairs, config.held_out, config.seed, data.at_random, data.db_of
             )

@@ -23,7 +23,14 @@ from lib.interrupt import Interrupt
 from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
 from lib.reporting import Charts, Progress
 from lib.reward.config import FitConfig
-from lib.reward.data import PreferenceData, SegmentStore, grown_split, load_preferences, split_by_segment
+from lib.reward.data import (
+    PreferenceData,
+    SegmentStore,
+    check_enough,
+    grown_split,
+    load_preferences,
+    split_by_segment,
+)
 from lib.reward.fit import Fitted, check_writable, fit_model
 from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
 from lib.runs import check_name, load_checkpoint, locked, make_run_dir, write_config
@@ -190,8 +197,7 @@ def _refit(
     )
     for problem in data.problems:
         progress.line(f"left out: {problem}")
-    if len(data.pairs) < LEAST_LABELS:
-        raise UserError(f"expected at least {LEAST_LABELS} labels to fit on, found {len(data.pairs)}")
+    check_enough(data.pairs)
     names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
     train, test = _split(config, data, before, names, progress)
     version = before.version + 1

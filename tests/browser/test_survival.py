@@ -106,9 +106,8 @@ def test_an_answer_whose_receipt_was_lost_counts_once(site: Site, enter: Enter) 
             route.abort()
 
     tab.page.route("**/api/vote", lose)
-    tab.page.evaluate(
-        "() => { document.querySelector('#status').textContent = 'Back in touch.'; }"
-    )  # of before
+    # As after an earlier request that failed.
+    tab.page.evaluate("() => { document.querySelector('#status').textContent = 'Back in touch.'; }")
     tab.page.keyboard.press("1")
     tab.wait_saved()
     assert len(sent) > 1
