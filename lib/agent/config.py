@@ -169,6 +169,17 @@ class TrainConfig:
         default=None, help="train on the sign of the score, as is usual on Atari; on with Atari's games alone"
     )
 
+    hold_prob: float = flag(
+        default=0.0,
+        min=0,
+        max=1,
+        metavar="P",
+        help="exploration: chance per step that an environment holds one random action for some steps, which are "
+        "recorded but not learned from (arXiv 2006.01782)",
+    )
+    hold_shortest: int = flag(default=8, min=1, metavar="N", help="steps that a held action lasts at least")
+    hold_longest: int = flag(default=30, min=1, metavar="N", help="steps that a held action lasts at most")
+
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
     db_max_mb: float | None = flag(
         default=None, min=0, help="stop recording when the segments take this many MB"
@@ -266,6 +277,10 @@ class TrainConfig:
             raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
         if self.stop_on_drift and self.reward is None:
             raise UserError("--stop-on-drift expects a learned reward that may be exploited: add -r FILE")
+        if self.hold_longest < self.hold_shortest:
+            raise UserError(
+                f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
+            )
         batch = self.rollout * self.num_envs
         if self.kl_target and self.kl_horizon < batch:
             raise UserError(

@@ -33,6 +33,7 @@ class Rollout(NamedTuple):
     terminal: np.ndarray  # bool [T, B]
     truncated: np.ndarray  # bool [T, B]
     valid: np.ndarray  # bool [T, B]; False where the environment ignored the action
+    held: np.ndarray  # bool [T, B]; True where a held action was played in place of the policy's
     features: torch.Tensor | None = None
     """`[T, B, F]` on the device, where asked for: what the network's body made of the observations."""
 
@@ -40,6 +41,52 @@ class Rollout(NamedTuple):
 def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[None]:
     """bf16 arithmetic in the networks where `enabled`; weights, sums and losses stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+class HeldActions:
+    """Exploration in time: now and then an environment holds one random action for a number of steps.
+
+    What takes many steps of one action, such as a climb to the surface, independent random actions never find. Source:
+    ε-greedy with temporally extended options, Dabney et al. 2021, arXiv 2006.01782; action repetition is what lets
+    actor-critics refuel in Seaquest, Sharma et al. 2017, arXiv 1702.06054. Durations are uniform here.
+
+    Args:
+      num_envs: B.
+      num_actions: actions to choose from.
+      prob: chance per step that an environment that follows its policy begins to hold an action.
+      shortest, longest: steps that an action is held for, each length as likely as any other.
+      seed: of the choices.
+    """
+
+    def __init__(
+        self, num_envs: int, num_actions: int, prob: float, shortest: int, longest: int, seed: int
+    ) -> None:
+        self._num_actions, self._prob = num_actions, prob
+        self._shortest, self._longest = shortest, longest
+        self._rng = np.random.default_rng([seed, 1])
+        self._action = np.zeros(num_envs, np.int64)
+        self._left = np.zeros(num_envs, np.int64)
+
+    def replace(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Puts held actions in place of the policy's, for one step.
+
+        Args:
+          actions: int64 `[B]`, the policy's.
+
+        Returns:
+          The actions to play, int64 `[B]`, and where they are held, bool `[B]`.
+        """
+        begins = (self._left == 0) & (self._rng.random(len(actions)) < self._prob)
+        count = int(begins.sum())
+        self._action[begins] = self._rng.integers(self._num_actions, size=count)
+        self._left[begins] = self._rng.integers(self._shortest, self._longest + 1, size=count)
+        held = self._left > 0
+        self._left[held] -= 1
+        return np.where(held, self._action, actions), held
+
+    def drop(self, games: np.ndarray) -> None:
+        """Ends the holding where a new game began, bool `[B]`."""
+        self._left[games] = 0
 
 
 class Collector:
@@ -63,6 +110,7 @@ class Collector:
         reward: RewardFunction | None = None,
         recorder: SegmentRecorder | None = None,
         reward_input: str = "frame",
+        held: HeldActions | None = None,
     ) -> None:
         """Begins the games.
 
@@ -75,6 +123,8 @@ class Collector:
           reward: what pays in place of the score.
           recorder: of segments.
           reward_input: what `reward` looks at; frames are not drawn for one that looks at observations.
+          held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
+            bootstrapped from the value of the state that the holding began in.
         """
         steps, envs = num_steps, world.num_envs
         self._world, self._device, self._bf16 = world, device, bf16
@@ -95,7 +145,8 @@ class Collector:
         self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
         self._learned = None if reward is None else torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
-        self._terminal, self._truncated, self._valid = np.empty((3, steps, envs), bool)
+        self._terminal, self._truncated, self._valid, self._held = np.zeros((4, steps, envs), bool)
+        self._hold = held
         self._step = world.reset(seed)
         self._viewer.look(self._step, self._observations[0])
 
@@ -142,6 +193,11 @@ class Collector:
                 self._actions[t] = sample_actions(logits, self._generator, network.continuous)
                 actions = clipped_actions(self._actions[t], network.continuous)
                 chosen = actions.cpu().numpy()
+                if self._hold is not None:
+                    chosen, self._held[t] = self._hold.replace(chosen)
+                    actions = torch.from_numpy(chosen).to(self._device)
+                    if t > 0:
+                        self._truncated[t - 1] |= self._held[t] & ~self._held[t - 1]
                 self._world.send(chosen)
 
                 if self._reward is not None and self._learned is not None:
@@ -157,6 +213,8 @@ class Collector:
                 self._terminal[t] = self._step.terminal
                 self._truncated[t] = self._step.truncated
                 self._valid[t] = ~self._step.reset
+                if self._hold is not None:
+                    self._hold.drop(self._step.reset)
                 self._newest = t + 1
                 self._viewer.look(self._step, observations[t + 1])
             last = network.values(network.features(observations[-1]))
@@ -174,6 +232,7 @@ class Collector:
             self._terminal,
             self._truncated,
             self._valid,
+            self._held,
             features.detach() if keep_features else None,
         )
 

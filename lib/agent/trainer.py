@@ -18,7 +18,7 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
 from lib.agent.online import NewestReward, Online
-from lib.agent.rollout import Collector, Game, GameLog, Rollout
+from lib.agent.rollout import Collector, Game, GameLog, HeldActions, Rollout
 from lib.agent.update import update
 from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
@@ -404,6 +404,7 @@ class Run:
         self._collector = Collector(
             *(world, config.rollout, device, seed, bf16, pays.pay if pays else None, recorder),
             *((pays.input,) if pays else ()),
+            held=_held_actions(config, world, seed),
         )
         self._monitor = _Monitor(config, self._charts, progress, recorder)
         arena = make_world(config.env, config.eval_games, config.env_threads)
@@ -738,6 +739,18 @@ def _make_recorder(config: TrainConfig, world: World, stack: contextlib.ExitStac
         ) from error
     stack.callback(recorder.close)
     return recorder
+
+
+def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:
+    """With --hold-prob: exploration by held actions."""
+    if not config.hold_prob:
+        return None
+    if world.continuous:
+        raise UserError(
+            f"--hold-prob expects actions to choose from, and {config.env} has continuous ones: leave it out"
+        )
+    lengths = config.hold_shortest, config.hold_longest
+    return HeldActions(world.num_envs, world.num_actions, config.hold_prob, *lengths, seed)
 
 
 def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:

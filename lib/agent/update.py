@@ -46,7 +46,7 @@ def assess(
     device = rollout.actions.device
     terminal, truncated, valid = (
         torch.from_numpy(flags).to(device, non_blocking=True)
-        for flags in (rollout.terminal, rollout.truncated, rollout.valid)
+        for flags in (rollout.terminal, rollout.truncated, rollout.valid & ~rollout.held)
     )
     weight = valid / valid.sum().clamp(min=1)
     parts: dict[str, torch.Tensor] = {}

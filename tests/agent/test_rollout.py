@@ -11,8 +11,8 @@ import torch
 from lib.agent.config import TrainConfig
 from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector, Game, GameLog, Rollout
-from lib.agent.update import update
+from lib.agent.rollout import Collector, Game, GameLog, HeldActions, Rollout
+from lib.agent.update import assess, update
 from lib.envs.gym_world import GymWorld
 from lib.interrupt import Stopped
 from lib.preferences.recorder import SegmentRecorder
@@ -255,3 +255,55 @@ def test_with_a_frozen_body_features_teach_as_observations_do(flags: dict[str, A
         assert value.item() == pytest.approx(others[name].item(), rel=1e-3, abs=1e-5), name
     for one, other in zip(kept.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
+    held = HeldActions(2, num_actions=4, prob=1.0, shortest=3, longest=3, seed=0)
+    played, where = zip(*(held.replace(np.array([9, 9])) for _ in range(3)), strict=True)
+    assert np.all(where)
+    assert all(np.array_equal(played[0], later) for later in played)
+    assert played[0].max() < 4
+
+    held.drop(np.array([True, False]))
+    never = HeldActions(2, num_actions=4, prob=0.0, shortest=3, longest=3, seed=0)
+    assert never.replace(np.array([9, 8]))[0].tolist() == [9, 8]
+    lengths = []
+    some = HeldActions(1, num_actions=4, prob=0.2, shortest=2, longest=5, seed=1)
+    run = 0
+    for _ in range(2000):
+        if some.replace(np.array([9]))[1][0]:
+            run += 1
+        elif run:
+            lengths.append(run)
+            run = 0
+    assert min(lengths) == 2
+    assert max(lengths) >= 5  # two may follow each other
+
+
+class _HoldsSecondStep(HeldActions):
+    """Holds action 4 in the left environment at the second and third step."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 5, 0.0, 1, 1, seed=0)
+        self._at = 0
+
+    def replace(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self._at += 1
+        held = np.array([self._at in (2, 3), False])
+        return np.where(held, 4, actions), held
+
+
+def test_held_steps_are_played_and_paid_but_the_return_before_them_is_cut() -> None:
+    world = ScriptedWorld([RIGHT, RIGHT])
+    collector = Collector(world, 4, CPU, seed=5, bf16=False, reward=pay, held=_HoldsSecondStep())
+    rollout = collector.collect(GreyReader())
+    assert [sent.tolist() for sent in world.sent] == [[0, 0], [4, 1], [4, 2], [3, 3]]
+    assert rollout.held.tolist() == [[False, False], [True, False], [True, False], [False, False]]
+    # The step before the holding is bootstrapped, and nothing reaches back across it.
+    assert rollout.truncated[:, 0].tolist() == [True, True, False, False]
+    assert rollout.truncated[:, 1].tolist() == [False, True, False, False]
+    assert rollout.learned is not None
+    assert rollout.learned[1].tolist() == [1214, 1211]  # for the action that was played
+
+    batch, _ = assess(rollout, TrainConfig(name="t"), None, False)
+    assert batch.valid.view(4, 2).tolist() == [[True, True], [False, True], [False, False], [True, True]]

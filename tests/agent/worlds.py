@@ -107,4 +107,5 @@ def random_rollout(
         terminal=np.zeros((steps, envs), bool),
         truncated=np.zeros((steps, envs), bool),
         valid=np.ones((steps, envs), bool),
+        held=np.zeros((steps, envs), bool),
     )
