@@ -732,6 +732,7 @@ def _make_recorder(config: TrainConfig, world: World, stack: contextlib.ExitStac
             max_mb=config.db_max_mb,
             policy=config.name,
             drop_oldest=config.db_drop_oldest,
+            action_names=world.action_names,
         )
     except OSError as error:
         raise UserError(

@@ -43,6 +43,14 @@ def env_name(env: Environment | VectorEnvironment) -> str:
     return type(inner).__name__
 
 
+def action_names(env: Environment | VectorEnvironment) -> list[str]:
+    """What an environment, or the first of a synchronous vector, calls its actions; [] where it does not say."""
+    inner = env.unwrapped
+    if isinstance(inner, gymnasium.vector.SyncVectorEnv):
+        inner = inner.envs[0].unwrapped
+    return [str(name) for name in getattr(inner, "get_action_meanings", list)()]
+
+
 def to_picture(space: spaces.Space[Any]) -> Callable[[np.ndarray], np.ndarray] | None:
     """How observations of a space are the picture that a person sees, None where they are none.
 
@@ -197,6 +205,7 @@ class Eye:
       num_envs: B.
       form: of the actions.
       observation_size: D of the vectors that a policy sees; None where it sees pictures.
+      action_names: what the environments call their actions; [] where they do not say.
 
     Args:
       env: with discrete or bounded actions.
@@ -223,6 +232,7 @@ class Eye:
         self._space = _space(env, f"{single}observation_space", self.env_id)
         self.form = ActionForm(_space(env, f"{single}action_space", self.env_id), self.env_id)
         self.observation_size = vector_size(self._space)
+        self.action_names = action_names(env)
         self._env, self._frame_fn, self._shown = env, frame_fn, to_picture(self._space)
         source = "the observation" if self._shown is not None else "render()"
         self._check = _PictureCheck(source if frame_fn is None else "frame_fn", self.env_id)
@@ -348,8 +358,7 @@ class GymWorld:
                     f"{env_id} cannot serve: expected a picture, got observations of {_brief(self._space)} "
                     f"and render modes {modes} without 'rgb_array'"
                 )
-            meanings = getattr(probe.unwrapped, "get_action_meanings", lambda: range(self.num_actions))
-            self.action_names = [str(name) for name in meanings()]
+            self.action_names = action_names(probe) or [str(action) for action in range(self.num_actions)]
             if probe.spec is None or probe.spec.max_episode_steps is None:
                 env_kwargs = {"max_episode_steps": TIME_LIMIT, **env_kwargs}
         self._check = _PictureCheck("render()", env_id)

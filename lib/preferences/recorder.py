@@ -1,6 +1,7 @@
 """Cutting segments out of a batch of running games, at hardly any cost to them."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from lib.envs.world import Step
 from lib.files import NotRecorded, remove_stale
 from lib.preferences.dropping import drop_oldest
-from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar, save_segment
+from lib.preferences.segments import MAX_ACTION_NAME, SEGMENT_LENGTH, Segment, Sidecar, save_segment
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
 _IN_VAIN = 20  # recordings cut short before it is said that all are
@@ -72,6 +73,8 @@ class SegmentRecorder:
       policy: see the attribute.
       first_env: index of the first environment, the name of its folder.
       drop_oldest: at `max_mb`, drop the oldest segments that no label names instead of ending the recording.
+      action_names: what the environment calls its actions, for the sidecars. Names that only count the actions, or do
+        not match `num_actions`, are left out.
 
     Raises:
       OSError: the DB cannot be created or read.
@@ -89,6 +92,7 @@ class SegmentRecorder:
         policy: str = "",
         first_env: int = 0,
         drop_oldest: bool = False,
+        action_names: Sequence[str] = (),
     ) -> None:
         self.steps = 0
         self.policy = policy
@@ -101,6 +105,9 @@ class SegmentRecorder:
         self._db_path.mkdir(parents=True, exist_ok=True)
         self._env_id = env_id
         self._num_actions = num_actions
+        names = tuple(name[:MAX_ACTION_NAME] for name in action_names)
+        counted = names == tuple(map(str, range(num_actions)))
+        self._action_names = names if len(names) == num_actions and not counted else ()
         self._first_env = first_env
         self.record_prob = record_prob
         self._rng = np.random.default_rng([seed, first_env])
@@ -264,6 +271,7 @@ class SegmentRecorder:
             policy=recording.policy,
             step=recording.step,
             origin=self.origin,
+            action_names=self._action_names,
         )
         segment = Segment(recording.frames, recording.actions, sidecar, recording.observations)
         number = self._first_number + recording.step

@@ -31,6 +31,7 @@ SEGMENT_LENGTH = 50
 
 MAX_STEPS = 10_000
 MAX_SIDE = 4096  # pixels
+MAX_ACTION_NAME = 100  # characters
 MAX_BYTES = 512 * 2**20  # of a file, and of the frames in it
 
 _FORMAT = "segment"
@@ -69,6 +70,7 @@ class Sidecar:
     policy: str  # checkpoint the recording policy came from, "" when it has none
     step: int  # training step at which the recording began
     origin: dict[str, str] = field(default_factory=dict)  # the run, seed, commit, … it was recorded by
+    action_names: tuple[str, ...] = ()  # num_actions of them, or none where the environment has no names
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def _to_plain(segment: Segment) -> dict[str, object]:
             "policy": sidecar.policy,
             "step": sidecar.step,
             "origin": dict(sidecar.origin),
+            "action_names": list(sidecar.action_names),
         },
     }
 
@@ -299,7 +302,9 @@ def _from_plain(plain: object) -> Segment:
             num_actions=_field(sidecar, "num_actions", int),
             policy=_field(sidecar, "policy", str),
             step=_field(sidecar, "step", int),
-            origin=sidecar.get("origin", {}),  # files of before it was kept
+            # Older files have neither.
+            origin=sidecar.get("origin", {}),
+            action_names=tuple(_field(sidecar, "action_names", list)) if "action_names" in sidecar else (),
         ),
     )
 
@@ -404,6 +409,8 @@ def _check(segment: Segment) -> None:
             raise _Bad("step must be an int of at least 0")
         if not _is_origin(sidecar.origin):
             raise _Bad(f"origin must be at most {_MAX_ORIGIN} short texts by name")
+        if not _are_names(sidecar.action_names, sidecar.num_actions):
+            raise _Bad(f"action_names must be {sidecar.num_actions} short texts, or none")
     if segment.continuous:
         if sidecar is not None and segment.actions.shape[1] != sidecar.num_actions:
             raise _Bad(f"actions must be of {sidecar.num_actions} numbers, are of {segment.actions.shape[1]}")
@@ -418,6 +425,14 @@ def _is_origin(origin: object) -> bool:
         type(origin) is dict
         and len(origin) <= _MAX_ORIGIN
         and all(type(text) is str and len(text) <= 1000 for part in origin.items() for text in part)
+    )
+
+
+def _are_names(names: object, num_actions: int) -> bool:
+    return (
+        type(names) is tuple
+        and len(names) in (0, num_actions)
+        and all(type(name) is str and len(name) <= MAX_ACTION_NAME for name in names)
     )
 
 

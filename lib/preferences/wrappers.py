@@ -32,7 +32,10 @@ class Tape:
     def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
         eye.check_picture()
         self.recorder = SegmentRecorder(
-            Path(db_path), eye.num_envs, eye.env_id, eye.form.count, first_env=env_index, **recorder
+            *(Path(db_path), eye.num_envs, eye.env_id, eye.form.count),
+            first_env=env_index,
+            action_names=eye.action_names,
+            **recorder,
         )
         self._lives = np.full(eye.num_envs, -1)
 

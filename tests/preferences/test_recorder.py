@@ -242,3 +242,26 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
         os.utime(folder / name, (0, 0))
     make(tmp_path)
     assert {path.name for path in folder.iterdir()} == {young, other}
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        (["NOOP", "FIRE"], ("NOOP", "FIRE")),
+        (["NOOP", "x" * 200], ("NOOP", "x" * 100)),
+        (["NOOP"], ()),
+        (["0", "1"], ()),
+        ([], ()),
+    ],
+)
+def test_action_names_go_into_the_sidecar(
+    tmp_path: Path, given: list[str], recorded: tuple[str, ...]
+) -> None:
+    recorder = SegmentRecorder(tmp_path, 1, "Scripted-v0", 2, 1.0, 0, action_names=given)
+    for _ in range(SEGMENT_LENGTH):
+        recorder.before(np.zeros((1, 4, 5, 3), np.uint8), np.zeros(1, np.int64))
+        off = np.zeros(1, bool)
+        recorder.after(Step(np.zeros((1, 4, 5, 3), np.uint8), np.zeros(1, np.float32), off, off, off))
+    sidecar = SegmentDB(tmp_path).load("00/00000000.dat").sidecar
+    assert sidecar is not None
+    assert sidecar.action_names == recorded

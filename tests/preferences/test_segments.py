@@ -356,6 +356,14 @@ WRONG: list[tuple[str, Callable[[dict[Any, Any]], object], str]] = [
     ("origin nested", lambda p: p["sidecar"].update(origin={"a": {"b": "c"}}), "origin must be"),
     ("origin long", lambda p: p["sidecar"].update(origin={"a": "x" * 1001}), "origin must be"),
     ("origin many", lambda p: p["sidecar"].update(origin={str(n): "" for n in range(21)}), "origin must be"),
+    ("names type", lambda p: p["sidecar"].update(action_names="NOOP"), "action_names must be list, is str"),
+    (
+        "names few",
+        lambda p: p["sidecar"].update(action_names=["NOOP"]),
+        "action_names must be 18 short texts",
+    ),
+    ("names nested", lambda p: p["sidecar"].update(action_names=[["a"]] * 18), "action_names must be"),
+    ("names long", lambda p: p["sidecar"].update(action_names=["x" * 101] * 18), "action_names must be"),
     ("step negative", lambda p: p["sidecar"].update(step=-1), "step must be"),
     ("key", lambda p: p.setdefault(1, 2), "dict with a key that is no text"),
 ]
@@ -385,6 +393,17 @@ def test_where_a_segment_comes_from_is_kept_and_may_be_missing(tmp_path: Path, s
     assert_same(older, segment)
     assert older.sidecar is not None
     assert older.sidecar.origin == {}
+
+
+def test_action_names_are_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
+    assert segment.sidecar is not None
+    names = tuple(f"ACTION{number}" for number in range(18))
+    named = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, action_names=names))
+    save_segment(tmp_path / "1.dat", named)
+    assert_same(load_segment(tmp_path / "1.dat"), named)
+    plain = plain_of(named)
+    del plain["sidecar"]["action_names"]  # as in older files
+    assert_same(load_segment(write(tmp_path, packed(plain))), segment)
 
 
 def test_unknown_keys_are_tolerated(tmp_path: Path, segment: Segment) -> None:

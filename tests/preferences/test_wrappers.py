@@ -82,6 +82,7 @@ def test_stores_the_observation_that_the_action_was_chosen_on(tmp_path: Path) ->
     assert np.array_equal(segment.frames, frames)
     assert segment.actions.tolist() == actions
     assert segment.sidecar is not None
+    assert " ".join(segment.sidecar.action_names) == "NOOP UP RIGHT DOWN LEFT"
     np.testing.assert_allclose(segment.sidecar.scores, np.array(scores, float), rtol=1e-6)
     assert (segment.sidecar.env_id, segment.sidecar.num_actions, segment.sidecar.policy) == (
         "MovingDotEnv",
