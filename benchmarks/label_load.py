@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.label_page import record, resident
-from tests.browser.site import Site
+from benchmarks.site import Site
 
 _BATCH = 6
 """Pairs that a page holds."""

@@ -26,8 +26,8 @@ from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwrigh
 
 from benchmarks.report import Row
 from benchmarks.setup import Setup
+from benchmarks.site import Site
 from lib.preferences.segments import Segment, save_segment
-from tests.browser.site import Site
 
 _OBSERVE = """() => {
   window.waits = [];

@@ -13,8 +13,8 @@ from statistics import median
 from benchmarks.ours import record_segments
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
+from benchmarks.site import Site
 from lib.preferences.segments import SegmentDB
-from tests.browser.site import Site
 
 ROOT = Path(__file__).parents[1]
 DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")

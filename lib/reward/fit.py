@@ -330,6 +330,8 @@ class Fit:
     history: list[Epoch]
     best: HeldOut
     """How the model that was kept does on `test`."""
+    stopped: bool = False
+    """Whether Ctrl-C ended it early; `--resume` continues it."""
 
 
 def fit(config: FitConfig) -> Fit:
@@ -408,7 +410,7 @@ def fit(config: FitConfig) -> Fit:
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
-    return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best)
+    return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked)
 
 
 _LabelKey = tuple[int, str, str, str | None, str | None, int | None]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
+from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
-from tests.browser.site import Site
 
 PATIENCE = 30_000
 """Milliseconds for what takes a moment on a quiet machine: answers that failed are sent again after up to 8 s, and a

@@ -3,8 +3,8 @@
 import http.client
 from collections.abc import Callable
 
+from benchmarks.site import Site
 from tests.browser.conftest import Tab
-from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

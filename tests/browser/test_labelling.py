@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 import pytest
 
+from benchmarks.site import Site
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, load_segment, save_segment
 from tests.browser.conftest import Tab
-from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.site import Site
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from tests.browser.conftest import Tab
-from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

@@ -4,8 +4,8 @@ import itertools
 import json
 from collections.abc import Callable
 
+from benchmarks.site import Site
 from tests.browser.conftest import Tab
-from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Error, Route
 
+from benchmarks.site import Site
 from tests.browser.conftest import Tab
-from tests.browser.site import Site
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.label_load import load, lost_or_doubled, segments_for
-from tests.browser.site import Site
+from benchmarks.site import Site
 from tests.label_ui.dbs import make_db
 
 SECONDS = float(os.environ.get("LABEL_LOAD_SECONDS", "8"))

@@ -17,12 +17,12 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
+from benchmarks.site import Site
 from lib.label_ui import serve
 from lib.label_ui.access import Guard, Keys, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
 from lib.preferences.labels import Label, LabelLog
-from tests.browser.site import Site
 from tests.label_ui.dbs import make_db
 
 ORIGIN = {"Origin": "http://localhost:8080"}

@@ -1,4 +1,4 @@
-"""Starts 02_label_ui.py as a user does, for tests and benchmarks."""
+"""Starts 02_label_ui.py as a user does, for benchmarks and tests."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
+SCRIPT = Path(__file__).parents[1] / "02_label_ui.py"
 
 
 class Site:

@@ -1,0 +1,47 @@
+"""A simulated teacher in place of the labelling page."""
+
+from lib.interrupt import Interrupt
+from lib.label_ui.config import LabelConfig
+from lib.label_ui.opinion import load_judge
+from lib.preferences.teachers import SimulatedLabeller, attend
+from lib.reporting import Progress
+
+
+def give_labels(config: LabelConfig) -> None:
+    """Lets the teacher of `--teacher` label a DB: `--count` pairs, or with `--watch` as labels fall due.
+
+    Raises:
+      UserError: the teacher, the strategy or the DB cannot be used; the line says what mends it.
+    """
+    assert config.teacher is not None
+    labeller = SimulatedLabeller(
+        config.db_path,
+        config.teacher,
+        error_rate=config.error_rate,
+        seed=config.seed or 0,
+        strategy=config.strategy,
+        beta=config.beta,
+        myopia=config.myopia,
+        threshold=config.threshold,
+        judge=load_judge(config.reward, config.db_path, config.dev) if config.reward else None,
+        random_share=config.random_share,
+    )
+    if config.watch:
+        with Interrupt() as interrupt, Progress() as progress:
+            progress.line(f"{config.teacher} labels {config.db_path} as labels fall due; Ctrl-C stops")
+            given = attend(labeller, config.db_path, progress, lambda: interrupt.asked)
+            progress.line(f"stopped by request, {given} labels given")
+        return
+    wanted = config.count or 100
+    summary = labeller.give(wanted)
+    for problem in summary.problems:
+        print(f"left out: {problem}")
+    print(
+        f"{config.db_path / 'labels.json'}: {summary.written} labels by {config.teacher}, "
+        f"{summary.ties} of them alike, {summary.wrong} wrong on purpose"
+        + (f"; {summary.skipped} more pairs it could not tell" if summary.skipped else "")
+    )
+    if summary.exhausted:
+        print("No pair is left that nobody has answered.")
+    elif summary.written < wanted:
+        print("Gave up: it cannot tell nearly all pairs.")
