@@ -13,6 +13,7 @@ import math
 import os
 import re
 import select
+import shutil
 import sys
 import types
 import typing
@@ -25,6 +26,7 @@ Config = TypeVar("Config")
 
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 _INTEGER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
+_HELP_WIDTH = 100  # columns
 _SUFFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -39,26 +41,30 @@ class UserError(Exception):
 class _Flag:
     """What :func:`flag` leaves in a field's metadata for :func:`parse`."""
 
-    names: tuple[str, ...]
-    help: str
-    choices: tuple[Any, ...] | None
-    metavar: str | None
-    positional: bool
-    nargs: str | int | None
-    min: float | None
-    max: float | None
+    names: tuple[str, ...] = ()
+    help: str = ""
+    group: str | None = None
+    choices: tuple[Any, ...] | None = None
+    metavar: str | None = None
+    positional: bool = False
+    nargs: str | int | None = None
+    min: float | None = None
+    max: float | None = None
+    formerly: str | None = None
 
 
 def flag(
     *names: str,
     default: Any = dataclasses.MISSING,
     help: str = "",
+    group: str | None = None,
     choices: Sequence[Any] | None = None,
     metavar: str | None = None,
     positional: bool = False,
     nargs: str | int | None = None,
     min: float | None = None,
     max: float | None = None,
+    formerly: str | None = None,
 ) -> Any:
     """Describes one command-line flag as a field of a configuration dataclass.
 
@@ -67,26 +73,33 @@ def flag(
     default, ``--x`` and ``--no-x`` when it is True or None.
 
     Args:
-      names: Further names, such as "-n" or "--dev".
+      names: More names, such as "-n" or "--dev".
       default: Value when the flag is not given; without one the flag is required. A list is copied.
-      help: One sentence for --help; the default is added to it.
-      choices: The admitted values.
+      help: One sentence for --help, which adds the default.
+      group: Heading in --help of this field and those after it, up to the next field with a group.
+      choices: The valid values.
       metavar: Name of the value in --help.
       positional: The value is given without a flag's name.
       nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise.
-      min: Smallest admitted value of a number.
-      max: Largest admitted value of a number.
+      min: Smallest valid number.
+      max: Largest valid number.
+      formerly: The field's old name. ``--old-name`` still works, without being listed in --help, and so do the
+        configurations of old runs.
 
     Returns:
       A keyword-only dataclasses.field, so required flags may follow optional ones.
     """
-    spec = _Flag(
-        names, help, None if choices is None else tuple(choices), metavar, positional, nargs, min, max
-    )
-    metadata = {"flag": spec}
+    allowed = None if choices is None else tuple(choices)
+    spec = _Flag(names, help, group, allowed, metavar, positional, nargs, min, max, formerly)
     if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), kw_only=True, metadata=metadata)
-    return dataclasses.field(default=default, kw_only=True, metadata=metadata)
+        return dataclasses.field(default_factory=default.copy, kw_only=True, metadata={"flag": spec})
+    return dataclasses.field(default=default, kw_only=True, metadata={"flag": spec})
+
+
+def former_names(config_class: type) -> dict[str, str]:
+    """Today's field names by their old ones (`formerly` of :func:`flag`)."""
+    specs = {field.name: field.metadata.get("flag", _Flag()) for field in dataclasses.fields(config_class)}
+    return {spec.formerly: name for name, spec in specs.items() if spec.formerly}
 
 
 def parse(
@@ -111,17 +124,22 @@ def parse(
       SystemExit: With status 2 after one line on stderr when the arguments do not fit; 0 after --help.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    parser = _Parser(prog=prog, description=description, allow_abbrev=False, args=args)
+    parser = _Parser(prog=prog, description=description, args=args)
+    section = None
     hints = {name: _unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
     actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
         if not field.init:
             continue
-        spec = field.metadata.get("flag") or _Flag((), "", None, None, False, None, None, None)
-        action = _add(parser, field, spec, hints[field.name])
+        spec = field.metadata.get("flag", _Flag())
+        if section is None or spec.group:
+            section = parser.add_argument_group(spec.group or "flags")
+        action = _add(section, field, spec, hints[field.name])
         actions.append(action)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             required.append(action)
+    (section or parser).add_argument("-h", "--help", action="help", help="show this help")
+    parser.usage = " ".join(["%(prog)s", *map(_in_usage, required), "[flags]"])
 
     namespace, unknown = parser.parse_known_intermixed_args(args)
     if unknown:
@@ -187,11 +205,33 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined).strip()
 
 
+class _Help(argparse.HelpFormatter):
+    """Lists each flag with its value once: ``-n, --name NAME``."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _HELP_WIDTH) - 2
+        super().__init__(prog, max_help_position=31, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = ", ".join(action.option_strings)
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return f"--[no-]{action.option_strings[0].removeprefix('--')}"
+        if not names or action.nargs == 0:
+            return names or super()._format_action_invocation(action)
+        return f"{names} {self._format_args(action, str(action.metavar))}"
+
+
 class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaints are one line each."""
 
     def __init__(self, *, args: list[str], **options: Any) -> None:
-        super().__init__(argument_default=argparse.SUPPRESS, **options)
+        super().__init__(
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=_Help,
+            **options,
+        )
         self._args = args
 
     def error(self, message: str) -> NoReturn:
@@ -215,30 +255,34 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add(
-    parser: argparse.ArgumentParser, field: dataclasses.Field[Any], spec: _Flag, hint: Any
+    section: argparse._ArgumentGroup, field: dataclasses.Field[Any], spec: _Flag, hint: Any
 ) -> argparse.Action:
-    """Adds a field's flag to the parser."""
+    """Adds a field's flag, and its old name, to a section of the help."""
     item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
-    names = [*spec.names, "--" + field.name.replace("_", "-")]
     default = field.default_factory() if callable(field.default_factory) else field.default
     text = _percent(spec.help + _default_note(default))
+    options: dict[str, Any] = {"dest": field.name, "help": text}
     if item is bool:
-        switch: Any = "store_true" if default is False else argparse.BooleanOptionalAction
-        return parser.add_argument(*names, dest=field.name, action=switch, help=text)
-    if item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
+        options["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
+    elif item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
         raise TypeError(f"{field.name}: no command-line form for the type {hint}")
+    else:
+        listed = "{" + ",".join(map(str, spec.choices)) + "}" if spec.choices else _METAVARS[item]
+        options |= {"type": _reader(item, spec), "metavar": spec.metavar or listed}
+        if spec.positional:
+            # A missing one is reported later, so that a mistyped flag is named first.
+            options["nargs"] = spec.nargs or ("?" if item is hint else "*")
+            return section.add_argument(options.pop("dest"), **options)
+        if item is not hint:
+            options |= {"nargs": spec.nargs or "+", "action": "extend"}
+    if spec.formerly:
+        section.add_argument(as_flag(spec.formerly), **options | {"help": argparse.SUPPRESS})
+    return section.add_argument(*spec.names, as_flag(field.name), **options)
 
-    metavar = spec.metavar or (
-        "{" + ",".join(str(c) for c in spec.choices) + "}" if spec.choices else _METAVARS[item]
-    )
-    options: dict[str, Any] = {"type": _reader(item, spec), "metavar": metavar, "help": text}
-    if spec.positional:
-        # Whether a required one is missing is asked later, so that a mistyped flag is named first.
-        nargs = "?" if item is hint else "*"
-        return parser.add_argument(field.name, nargs=spec.nargs or nargs, **options)
-    if item is not hint:
-        options |= {"nargs": spec.nargs or "+", "action": "extend"}
-    return parser.add_argument(*names, dest=field.name, **options)
+
+def as_flag(name: str) -> str:
+    """The flag of a field: ``--num-envs`` of num_envs."""
+    return "--" + name.replace("_", "-")
 
 
 def _unwrap(hint: Any) -> Any:
@@ -258,8 +302,18 @@ def _default_note(default: Any) -> str:
         return ""
     if default is True:
         return " (default: on)"
-    shown = " ".join(str(part) for part in default) if isinstance(default, (list, tuple)) else default
-    return f" (default: {shown})"
+    parts = default if isinstance(default, (list, tuple)) else [default]
+    return f" (default: {' '.join(map(_shown, parts))})"
+
+
+def _shown(value: Any) -> str:
+    """A default as one would write it: 12M, 0.0007."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    for size, suffix in ((10**6, "M"), (10**3, "k")):
+        if isinstance(value, int) and value >= 10**4 and value % size == 0:
+            return f"{value // size}{suffix}"
+    return str(value)
 
 
 def _percent(text: str) -> str:
@@ -323,6 +377,15 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def _in_usage(action: argparse.Action) -> str:
+    """A required argument in the first line of --help."""
+    if not action.option_strings:
+        return (
+            f"{action.metavar} [{action.metavar} ...]" if action.nargs in ("*", "+") else str(action.metavar)
+        )
+    return f"{action.option_strings[0]} {action.metavar}"
 
 
 def _display(action: argparse.Action) -> str:

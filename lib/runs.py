@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lib.cli import UserError, parse
+from lib.cli import UserError, as_flag, former_names, parse
 from lib.files import remove_stale, write_atomic
 
 if TYPE_CHECKING:
@@ -445,11 +445,14 @@ def parse_resumable(
         return parse(config_class, args, description)
     hints = typing.get_type_hints(config_class)
     began_with = _read_config(run_dir)["config"]
+    for old, new in former_names(config_class).items():
+        if old in began_with:
+            began_with[new] = began_with.pop(old)
     unknown = began_with.keys() - hints.keys()
     if unknown:
         raise UserError(
             f"--resume {run_dir}: expected a run of this script and version, but it has "
-            f"{_as_flag(min(unknown))}, which is no flag here"
+            f"{as_flag(min(unknown))}, which is no flag here"
         )
     fields = dataclasses.fields(config_class)  # type: ignore[arg-type]  # any dataclass
     made: list[tuple[str, Any, Any]] = []
@@ -471,14 +474,10 @@ def parse_resumable(
         if name not in (*may_differ, "resume") and getattr(given, name) != value:
             shown = " ".join(map(str, value)) if isinstance(value, list) else value
             raise UserError(
-                f"--resume {run_dir}: {_as_flag(name)} cannot change, the run began with {shown}; "
-                f"only {', '.join(map(_as_flag, may_differ))} may differ"
+                f"--resume {run_dir}: {as_flag(name)} cannot change, the run began with {shown}; "
+                f"only {', '.join(map(as_flag, may_differ))} may differ"
             )
     return config_class(**{field.name: getattr(given, field.name) for field in fields})
-
-
-def _as_flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _resumed(args: Sequence[str]) -> Path | None:

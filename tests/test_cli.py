@@ -159,15 +159,38 @@ def test_help_shows_defaults(capsys: pytest.CaptureFixture[str], monkeypatch: py
     text = " ".join(capsys.readouterr().out.split())
     for part in (
         "Trains 100 %.",
-        "-n TEXT, --name TEXT name of the run (required)",
+        "-n, --name TEXT name of the run (required)",
         "environments, 100 % of them (default: 16)",
         "learning rate (default: 0.0007)",
-        "--headless, --no-headless no window (default: on)",
-        "--freeze, --no-freeze freeze the convolutions",
+        "--[no-]headless no window (default: on)",
+        "--[no-]freeze freeze the convolutions",
         "--teacher {score,oxygen} who labels (default: score)",
-        "--db PATH, --db-path PATH record here",
+        "--db, --db-path PATH record here",
     ):
         assert part in text
+
+
+def test_help_is_in_groups_and_keeps_old_names_to_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass
+    class Grouped:
+        name: str = flag("-n", group="most used")
+        steps: int = flag(default=12_000_000)
+        clip_range: float = flag(group="algorithm", default=0.2, max=1, formerly="clip")
+
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.parse(Grouped, ["--help"], prog="prog")
+    usage, most_used, algorithm = capsys.readouterr().out.split("\n\n")
+    assert usage == "usage: prog -n TEXT [flags]"
+    assert most_used.splitlines()[0] == "most used:"
+    assert "(default: 12M)" in most_used
+    assert [line.split()[0] for line in algorithm.splitlines()] == ["algorithm:", "--clip-range", "-h,"]
+    assert cli.parse(Grouped, ["-n", "x", "--clip", "0.1"]) == Grouped(name="x", clip_range=0.1)
+    assert refusal(Grouped, ["-n", "x", "--clip", "2"], capsys).startswith(
+        "--clip: expected a number of at most 1"
+    )
 
 
 def test_a_type_without_a_form_is_the_programmers_error() -> None:

@@ -314,6 +314,7 @@ class Flags:
     gentle: bool = flag(default=False)
     resume: Path | None = flag(default=None)
     later: str = flag(default="was not there then")
+    clip_range: float = flag(default=0.2, formerly="clip")
 
 
 @pytest.fixture
@@ -352,6 +353,17 @@ def test_what_may_not_change_is_named(begun: Path, argv: list[str], says: str | 
     else:
         with pytest.raises(UserError, match=says):
             resumed("--resume", begun, *argv)
+
+
+def test_a_run_of_before_a_flag_was_renamed_goes_on(begun: Path) -> None:
+    path = begun / "config.json"
+    content = json.loads(path.read_text())
+    content["config"]["clip"] = 0.1
+    del content["config"]["clip_range"]
+    path.write_text(json.dumps(content))
+    assert resumed("--resume", begun).clip_range == 0.1
+    with pytest.raises(UserError, match="--clip-range cannot change, the run began with 0.1"):
+        resumed("--resume", begun, "--clip", "0.2")
 
 
 @pytest.mark.parametrize(

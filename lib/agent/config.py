@@ -1,10 +1,10 @@
-"""The flags of 01_a2c.py. Nothing heavy is imported here, so that --help answers at once."""
+"""The flags of 01_a2c.py. Imports nothing heavy, so that --help is instant."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.cli import UserError, flag
+from lib.cli import UserError, as_flag, flag
 from lib.envs.ids import is_atari_id
 from lib.preferences.labels import TEACHER_NAMES
 from lib.preferences.schedule import SCHEDULES
@@ -12,195 +12,167 @@ from lib.preferences.schedule import SCHEDULES
 FINETUNE_DIVISOR = 10
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    # The original's. One pass over all steps at once: the ratio is 1 throughout, there is nothing to clip.
+    # The original experiment's. In a single pass the ratio is 1 throughout: there is nothing to clip.
     "a2c": {
         "lr": 7e-4,
         "rollout": 5,
         "gae_lambda": 1.0,
         "epochs": 1,
         "minibatches": 1,
-        "clip": 0.0,
-        "value_clip": 0.0,
+        "clip_range": 0.0,
+        "value_clip_range": 0.0,
         "normalise_advantages": False,
         "target_kl": 0.0,
         "value_coef": 1.0,
         "grad_clip": 0.1,
     },
-    # Those of Stable-Baselines3's zoo for Atari with rollouts for 64 environments instead of 8, and the clip of the
-    # paper. Values of a learned reward can be large, so they may move freely (Andrychowicz et al. 2021, 2006.05990).
+    # Stable-Baselines3's zoo for Atari, with rollouts for 64 environments instead of 8 and the paper's clip range.
+    # A learned reward may bring large values, so these are not clipped (Andrychowicz et al. 2021, arXiv 2006.05990).
     "ppo": {
         "lr": 2.5e-4,
         "rollout": 32,
         "gae_lambda": 0.95,
         "epochs": 4,
         "minibatches": 4,
-        "clip": 0.2,
-        "value_clip": 0.0,
+        "clip_range": 0.2,
+        "value_clip_range": 0.0,
         "normalise_advantages": True,
         "target_kl": 0.0,
         "value_coef": 0.5,
         "grad_clip": 0.5,
     },
 }
-"""What the flags that depend on --algo are where they are not given."""
+"""Defaults that depend on --algo."""
 
 MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
-"""What may be given beside --resume."""
+"""Flags that may be given beside --resume."""
 
-_PASSES = ("epochs", "minibatches", "clip", "value_clip", "target_kl")  # mean nothing with a single pass
+_PASSES = ("epochs", "minibatches", "clip_range", "value_clip_range", "target_kl")
+"""Flags that mean nothing where an update is a single pass."""
+
+_NEEDS = {
+    "finetune": ("model", "a policy to start from: add -m FILE"),
+    "kl": ("model", "a policy to stay near: add -m FILE"),
+    "kl_target": ("kl", "a price to adapt: add --kl 0.02, say"),
+    "pessimism": ("reward", "a reward model of several members: add -r FILE"),
+    "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
+    "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
+    "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
+    "db_drop_oldest": ("db_max_mb", "a limit: add --db-max-mb N"),
+}
+"""Flags that need another: its name, and what to say where it is missing."""
 
 
-def _by_algorithm(help: str, name: str) -> str:
-    """The help of a flag whose default depends on --algo."""
+def _by_algorithm(name: str, default: Any = None, **options: Any) -> Any:
+    """A flag whose default depends on --algo."""
     a2c, ppo = (ALGORITHMS[algo][name] for algo in ("a2c", "ppo"))
-    return f"{help} (default: {a2c})" if a2c == ppo else f"{help} (default: {a2c}, with ppo {ppo})"
+    shown = f"{a2c:g}" if a2c == ppo else f"{a2c:g}; ppo: {ppo:g}"
+    options["help"] += f" (default: {shown})"
+    return flag(default=default, min=0 if isinstance(a2c, float) else 1, **options)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. Flags that are None by default are filled in when it is made: by --algo and --finetune."""
+    """One training run. What is None by default is filled in when the object is made, by --algo, --finetune and --env."""
 
-    name: str = flag("-n", help="name of the run: in the folder of its TensorBoard curves")
-    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
-    env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment: any Atari id or Gymnasium id")
+    name: str = flag(
+        "-n", group="most used", metavar="NAME", help="name of the run, in its folder under --runs"
+    )
+    env: str = flag("-e", default="SeaquestNoFrameskip-v4", metavar="ID", help="any Atari or Gymnasium id")
+    algo: str = flag(default="a2c", choices=tuple(ALGORITHMS), help="algorithm; other defaults depend on it")
+    steps: int = flag(default=12_000_000, min=1, help="steps to train for, summed over environments")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
     save: Path | None = flag(
-        default=None, help="folder for checkpoints: the best by each criterion and the latest"
+        default=None, metavar="DIR", help="write checkpoints here: the best and the latest"
     )
-    db_path: Path | None = flag(default=None, help="folder in which 50-step segments are recorded")
-    reward: Path | None = flag("-r", default=None, help="reward model that replaces the game's score")
-    pessimism: float = flag(
-        default=0.0,
-        min=0,
-        metavar="K",
-        help="pay K standard deviations less where the members of the reward model disagree",
+    db_path: Path | None = flag(default=None, metavar="DB", help="record 50-step clips here")
+    reward: Path | None = flag(
+        "-r", default=None, metavar="FILE", help="reward model to train on, not the score"
     )
-    watch_reward: bool = flag(
-        default=False,
-        help="take each new model that 03_reward_train.py --watch puts in place of --reward, and wait for the first",
-    )
-    model: Path | None = flag("-m", default=None, help="policy checkpoint to start from")
+    model: Path | None = flag("-m", default=None, metavar="FILE", help="policy checkpoint to start from")
     finetune: bool = flag(
-        default=False,
-        help="start gently from --model: convolutions (or normalisation) frozen, learning rate ÷ 10",
+        default=False, help="change --model gently: a tenth of the learning rate, --freeze-convs"
     )
 
-    score_weight: float = flag(
-        default=0.0,
-        min=0,
-        metavar="W",
-        help="pay W times the game's score on top of the learned reward, to teach something beside the game",
+    seed: int = flag(group="task and data", default=0, min=0, help="seed of games, weights and actions")
+    clip_score: bool = flag(default=None, help="train on the sign of the score; on for Atari games only")
+    record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
+    db_max_mb: float | None = flag(
+        default=None, min=0, metavar="MB", help="stop recording at this size of --db-path"
     )
-    kl: float = flag(
-        default=0.0,
-        min=0,
-        metavar="B",
-        help="KL penalty β, the leash: each step pays β (log π − log π_ref) less, π_ref being the policy of --model",
-    )
-    kl_target: float = flag(
-        default=0.0,
-        min=0,
-        help="adapt --kl so that the KL to the policy of --model stays near this; 0: do not",
-    )
-    kl_horizon: int = flag(
-        default=50_000, min=1, help="steps in which --kl-target changes --kl by a fifth at most"
-    )
-    critic_warmup: int = flag(
-        default=0,
-        min=0,
-        help="updates of the value head alone before the policy moves; for a new reward, so also after each that "
-        "--watch-reward takes",
-    )
-    freeze_convs: bool = flag(
-        default=None,
-        help="keep the convolutions, or a vector's normalisation, as they are; on with --finetune",
+    db_drop_oldest: bool = flag(
+        default=False, help="at --db-max-mb, drop the oldest clips without a label instead"
     )
 
-    algo: str = flag(
-        default="a2c", choices=tuple(ALGORITHMS), help="algorithm; sets the defaults named below"
-    )
-    steps: int = flag(default=12_000_000, min=1, help="steps to train for, all environments together")
+    lr: float = _by_algorithm("lr", group="algorithm", help="learning rate; a tenth with --finetune")
     num_envs: int = flag(default=64, min=1, help="environments played at once")
-    rollout: int = flag(
-        default=None, min=1, help=_by_algorithm("steps of each environment per update", "rollout")
-    )
-    seed: int = flag(default=0, min=0, help="seed of the games, the weights and the actions")
-    gamma: float = flag(default=0.99, min=0, max=1, help="discount")
-    gae_lambda: float = flag(
-        default=None,
-        min=0,
-        max=1,
-        help=_by_algorithm("λ of the advantages; at 1 they are n-step, n the rollout", "gae_lambda"),
-    )
-    normalise_advantages: bool = flag(
-        default=None, help="advantages of mean 0 and variance 1 in each rollout; on with ppo"
-    )
-    lr: float = flag(
-        default=None, min=0, help=_by_algorithm("learning rate; with --finetune the default is a tenth", "lr")
-    )
-    lr_decay_steps: int = flag(
-        default=80_000_000, min=1, help="steps over which the rate falls linearly to 0"
-    )
-    epochs: int = flag(default=None, min=1, help=_by_algorithm("passes over each rollout", "epochs"))
-    minibatches: int = flag(default=None, min=1, help=_by_algorithm("minibatches of a pass", "minibatches"))
-    clip: float = flag(
-        default=None,
-        min=0,
-        max=1,
-        help=_by_algorithm("clip range ε of the ratio of new to old policy; 0: none", "clip"),
-    )
-    value_clip: float = flag(
-        default=None,
-        min=0,
-        help=_by_algorithm("clip range of the value; 0: none", "value_clip"),
-    )
-    target_kl: float = flag(
-        default=None,
-        min=0,
-        help=_by_algorithm("end an update at this KL of old to new policy; 0: never", "target_kl"),
-    )
+    rollout: int = _by_algorithm("rollout", help="steps of each environment per update")
     entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
-    value_coef: float = flag(
-        default=None, min=0, help=_by_algorithm("weight of the value loss", "value_coef")
+    gamma: float = flag(default=0.99, min=0, max=1, help="discount")
+    gae_lambda: float = _by_algorithm(
+        "gae_lambda", max=1, help="λ of GAE; 1: n-step advantages, n the rollout"
     )
-    grad_clip: float = flag(
-        default=None, min=0, help=_by_algorithm("largest norm of the whole gradient", "grad_clip")
+    epochs: int = _by_algorithm("epochs", help="passes over each rollout")
+    minibatches: int = _by_algorithm("minibatches", help="minibatches per pass")
+    clip_range: float = _by_algorithm(
+        "clip_range", max=1, formerly="clip", help="PPO's ε for the ratio; 0: off"
     )
-    clip_score: bool = flag(
-        default=None, help="train on the sign of the score, as is usual on Atari; on with Atari's games alone"
+    value_clip_range: float = _by_algorithm(
+        "value_clip_range", formerly="value_clip", help="for values; 0: off"
     )
-
+    target_kl: float = _by_algorithm("target_kl", help="end an update at this KL to the old policy; 0: never")
+    normalise_advantages: bool = flag(default=None, help="mean 0, variance 1 in each rollout; on with ppo")
+    value_coef: float = _by_algorithm("value_coef", help="weight of the value loss")
+    grad_clip: float = _by_algorithm("grad_clip", help="largest norm of the gradient")
+    lr_decay_steps: int = flag(default=80_000_000, min=1, help="steps in which the rate falls linearly to 0")
     hold_prob: float = flag(
         default=0.0,
         min=0,
         max=1,
         metavar="P",
-        help="exploration: chance per step that an environment holds one random action for some steps, which are "
+        help="explore: chance per step that an environment repeats a random action for a while; these steps are "
         "recorded but not learned from (arXiv 2006.01782)",
     )
-    hold_shortest: int = flag(default=8, min=1, metavar="N", help="steps that a held action lasts at least")
-    hold_longest: int = flag(default=30, min=1, metavar="N", help="steps that a held action lasts at most")
+    hold_shortest: int = flag(default=8, min=1, help="fewest steps that --hold-prob repeats an action")
+    hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
 
-    record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
-    db_max_mb: float | None = flag(
-        default=None, min=0, help="stop recording when the segments take this many MB"
-    )
-    db_drop_oldest: bool = flag(
-        default=False,
-        help="at --db-max-mb make room instead: drop the oldest segments, but none that a label names",
-    )
-
-    labels: int = flag(
-        default=5500, min=0, help="with --watch-reward: labels to be given in all by the end of --steps"
-    )
-    opening_labels: int = flag(
-        default=500,
+    kl: float = flag(
+        group="finetuning",
+        default=0.0,
         min=0,
-        help="of these, how many are due before the first step, on clips of the first policy",
+        metavar="B",
+        help="KL penalty β: subtract β (log π − log π_ref) from each reward; π_ref is the policy of --model",
     )
+    kl_target: float = flag(default=0.0, min=0, help="adapt --kl to hold the KL near this; 0: leave it")
+    kl_horizon: int = flag(
+        default=50_000, min=1, help="steps in which --kl-target changes --kl by at most a fifth"
+    )
+    critic_warmup: int = flag(
+        default=0,
+        min=0,
+        help="updates of the value head alone at the start, and after each model of --watch-reward",
+    )
+    freeze_convs: bool = flag(
+        default=None, help="freeze the convolutions, or a vector's normalisation; on with --finetune"
+    )
+    pessimism: float = flag(
+        default=0.0, min=0, metavar="K", help="subtract K standard deviations over the reward model's members"
+    )
+    score_weight: float = flag(
+        default=0.0, min=0, metavar="W", help="add W times the score to the learned reward"
+    )
+
+    watch_reward: bool = flag(
+        group="labels while it trains",
+        default=False,
+        help="reload --reward whenever 03_reward_train.py --watch replaces it; wait for the first",
+    )
+    labels: int = flag(default=5500, min=0, help="labels due by the end of --steps, with --watch-reward")
+    opening_labels: int = flag(default=500, min=0, help="how many of --labels are due before the first step")
     label_schedule: str = flag(
         default="constant",
         choices=SCHEDULES,
-        help="how the others are spread over the steps: evenly, or at the paper's rate, h ÷ (steps + h)",
+        help="spread the others evenly, or at the paper's rate h ÷ (steps + h)",
     )
     label_halving: int = flag(
         default=5_000_000, min=1, help="h: steps after which the paper's rate has halved"
@@ -209,102 +181,79 @@ class TrainConfig:
         default=None,
         min=0,
         metavar="SLACK",
-        help="wait between two updates while more than so many labels are due; without, training goes on",
+        help="pause while more than SLACK labels are overdue (default: never)",
     )
 
-    eval_every: int = flag(default=250_000, min=1, help="steps between evaluations")
+    eval_every: int = flag(group="evaluation", default=250_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")
     teacher: str | None = flag(
         default=None,
         choices=TEACHER_NAMES,
-        help="simulated teacher who compares fresh clips of a finetune with each other and with those of its start",
+        help="simulated teacher that compares a finetune's clips with each other and with those of its start",
     )
     drift_patience: int = flag(
-        default=3,
-        min=1,
-        metavar="N",
-        help="say so when for N evaluations the learned return is up, score and agreement on fresh clips are down",
+        default=3, min=1, help="warn after N evaluations with more learned reward, less score and agreement"
     )
-    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience is over")
+    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience runs out")
+
     resume: Path | None = flag(
+        group="machine",
         default=None,
         metavar="RUN",
-        help="go on with the run of this folder under runs/; beside it only --steps, --checkpoint-minutes, --dev, "
-        "--env-threads, --threads, --labels and --wait-for-labels may be given",
+        help=f"continue the run of this folder; only {', '.join(map(as_flag, MAY_DIFFER))} may change",
     )
     checkpoint_minutes: float = flag(
-        default=5.0, min=0, help="minutes between states that --resume goes on from"
+        default=5.0, min=0, help="minutes between the states that --resume needs"
     )
-    runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
-    env_threads: int = flag(default=0, min=0, help="emulator threads; 0: one per core")
     threads: int = flag(default=0, min=0, help="threads of the networks on a CPU; 0: one per core")
-    bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
+    env_threads: int = flag(default=0, min=0, help="threads of the emulators; 0: one per core")
+    bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+    runs: Path = flag(
+        default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
+    )
 
     def __post_init__(self) -> None:
         defaults = ALGORITHMS[self.algo]
         given = [name for name in defaults if getattr(self, name) is not None]
-        divisor = FINETUNE_DIVISOR if self.finetune else 1
-        for name, value in (
-            defaults
-            | {
-                "lr": defaults["lr"] / divisor,
-                "freeze_convs": self.finetune,
-                "clip_score": is_atari_id(self.env),
-            }
-        ).items():
+        lr = defaults["lr"] / (FINETUNE_DIVISOR if self.finetune else 1)
+        atari = is_atari_id(self.env)
+        filled = defaults | {"lr": lr, "freeze_convs": self.finetune, "clip_score": atari}
+        for name, value in filled.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)  # frozen from here on
 
-        if self.finetune and self.model is None:
-            raise UserError("--finetune expects a policy to start from: add -m FILE")
-        if self.pessimism and self.reward is None:
-            raise UserError("--pessimism expects a reward model of several members: add -r FILE")
-        if self.score_weight and self.reward is None:
-            raise UserError("--score-weight expects a learned reward to add the score to: add -r FILE")
-        if self.watch_reward and self.reward is None:
-            raise UserError("--watch-reward expects the file that reward models come in: add -r FILE")
+        for name, (other, expected) in _NEEDS.items():
+            if getattr(self, name) and not getattr(self, other):
+                raise UserError(f"{as_flag(name)} expects {expected}")
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
             raise UserError(
                 "--wait-for-labels expects --watch-reward and a DB that is labelled: add --db-path DB"
             )
-        if self.db_drop_oldest and self.db_max_mb is None:
-            raise UserError("--db-drop-oldest expects a limit: add --db-max-mb N")
-        if self.kl and self.model is None:
-            raise UserError("--kl expects a policy to stay near: add -m FILE")
-        if self.kl_target and not self.kl:
-            raise UserError("--kl-target expects a price to adapt: add --kl 0.02, say")
         if self.teacher is not None and not self.finetunes:
             raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
-        if self.stop_on_drift and self.reward is None:
-            raise UserError("--stop-on-drift expects a learned reward that may be exploited: add -r FILE")
         if self.hold_longest < self.hold_shortest:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
             )
         batch = self.rollout * self.num_envs
+        update = f"the {batch} steps of an update (--rollout {self.rollout} × --num-envs {self.num_envs})"
         if self.kl_target and self.kl_horizon < batch:
-            raise UserError(
-                f"--kl-horizon {self.kl_horizon}: expected at least the {batch} steps of an update "
-                f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
-            )
-        useless = [name for name in _PASSES if name in given and getattr(self, name) != defaults[name]]
-        if self.algo == "a2c" and useless:
-            flag_name = useless[0].replace("_", "-")
-            raise UserError(
-                f"--{flag_name} expects an algorithm of several passes, a2c makes one: add --algo ppo"
-            )
+            raise UserError(f"--kl-horizon {self.kl_horizon}: expected at least {update}")
         if self.minibatches > batch:
-            raise UserError(
-                f"--minibatches {self.minibatches}: expected at most the {batch} steps of an update "
-                f"(--rollout {self.rollout} × --num-envs {self.num_envs})"
-            )
+            raise UserError(f"--minibatches {self.minibatches}: expected at most {update}")
+        if self.algo == "a2c":
+            for name in _PASSES:
+                if name in given and getattr(self, name) != defaults[name]:
+                    raise UserError(
+                        f"{as_flag(name)} expects an algorithm of several passes, a2c makes one: add --algo ppo"
+                    )
 
     @property
     def one_pass(self) -> bool:
-        """Whether an update looks at its rollout once, as A2C does."""
+        """Whether an update is a single pass over its rollout, as in A2C."""
         return self.epochs == 1 and self.minibatches == 1
 
     @property
     def finetunes(self) -> bool:
-        """Whether what the policy becomes is compared with what it was: on a learned reward, or near a reference."""
+        """Whether the policy is compared with an earlier one: on a learned reward, or with a KL penalty."""
         return self.reward is not None or self.finetune or self.kl > 0

@@ -128,8 +128,8 @@ def update(
                 part.advantages,
                 part.returns,
                 part.valid,
-                clip=config.clip,
-                value_clip=config.value_clip,
+                clip=config.clip_range,
+                value_clip=config.value_clip_range,
                 entropy_coef=config.entropy,
                 value_coef=config.value_coef,
             )

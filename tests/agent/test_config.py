@@ -13,8 +13,8 @@ MODEL, REWARD = Path("policy.dat"), Path("reward.dat")
 
 def test_an_algorithm_brings_its_defaults() -> None:
     a2c, ppo = TrainConfig(name="x"), TrainConfig(name="x", algo="ppo")
-    assert (a2c.rollout, a2c.epochs, a2c.clip, a2c.gae_lambda, a2c.lr) == (5, 1, 0, 1, 7e-4)
-    assert (ppo.rollout, ppo.epochs, ppo.clip, ppo.gae_lambda, ppo.lr) == (32, 4, 0.2, 0.95, 2.5e-4)
+    assert (a2c.rollout, a2c.epochs, a2c.clip_range, a2c.gae_lambda, a2c.lr) == (5, 1, 0, 1, 7e-4)
+    assert (ppo.rollout, ppo.epochs, ppo.clip_range, ppo.gae_lambda, ppo.lr) == (32, 4, 0.2, 0.95, 2.5e-4)
     assert ppo.normalise_advantages
     assert not a2c.normalise_advantages
     assert set(ALGORITHMS["a2c"]) == set(ALGORITHMS["ppo"])
@@ -28,7 +28,7 @@ def test_what_is_given_counts() -> None:
             *("--finetune", "-m", "p", "--no-freeze-convs"),
         ],
     )
-    assert (config.epochs, config.clip, config.normalise_advantages, config.freeze_convs) == (
+    assert (config.epochs, config.clip_range, config.normalise_advantages, config.freeze_convs) == (
         2,
         0,
         False,
@@ -63,10 +63,13 @@ def test_a_finetune_is_gentle() -> None:
             {"stop_on_drift": True},
             "--stop-on-drift expects a learned reward that may be exploited: add -r FILE",
         ),
-        ({"clip": 0.1}, "--clip expects an algorithm of several passes, a2c makes one: add --algo ppo"),
+        (
+            {"clip_range": 0.1},
+            "--clip-range expects an algorithm of several passes, a2c makes one: add --algo ppo",
+        ),
         ({"epochs": 3}, "--epochs expects"),
         ({"minibatches": 2}, "--minibatches expects"),
-        ({"value_clip": 0.2}, "--value-clip expects"),
+        ({"value_clip_range": 0.2}, "--value-clip-range expects"),
         ({"target_kl": 0.2}, "--target-kl expects"),
         (
             {"algo": "ppo", "rollout": 1, "num_envs": 2},
@@ -82,7 +85,7 @@ def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) 
 @pytest.mark.parametrize(
     "flags",
     [
-        {"epochs": 1, "clip": 0.0},  # says no more than a2c does
+        {"epochs": 1, "clip_range": 0.0},  # says no more than a2c does
         {"kl": 0.1, "kl_target": 0.01, "model": MODEL},
         {"reward": REWARD, "score_weight": 0.1},
         {"reward": REWARD, "teacher": "score", "stop_on_drift": True},

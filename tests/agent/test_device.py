@@ -78,7 +78,7 @@ def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]
         {"reward": Path("r.dat"), "score_weight": 1.0},
         {"reward": Path("r.dat"), "freeze_convs": True},
         {"algo": "ppo", "minibatches": 2},
-        {"algo": "ppo", "freeze_convs": True, "value_clip": 0.2},
+        {"algo": "ppo", "freeze_convs": True, "value_clip_range": 0.2},
     ],
 )
 def test_no_update_waits_for_the_device(copies: list[torch.Size], flags: dict[str, Any]) -> None:

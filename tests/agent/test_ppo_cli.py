@@ -52,7 +52,7 @@ def test_ppo_trains_and_keeps_what_its_flags_came_to(trained: Path) -> None:
     content = torch.load(trained / "v0" / "latest.dat", weights_only=True)
     assert content["steps"] == 320
     said = config(trained, "ppo-v0")
-    assert (said["algo"], said["rollout"], said["epochs"], said["clip"]) == ("ppo", 16, 4, 0.2)
+    assert (said["algo"], said["rollout"], said["epochs"], said["clip_range"]) == ("ppo", 16, 4, 0.2)
     assert (said["lr"], said["gae_lambda"], said["normalise_advantages"]) == (2.5e-4, 0.95, True)
 
 
@@ -86,5 +86,5 @@ def test_a_finetune_on_a_leash(trained: Path, algo: str) -> None:
 
 def test_mistakes_get_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "-n", "x", "--clip", 0.2, status=2)
-    assert done.stderr.startswith("01_a2c.py: error: --clip expects an algorithm of several passes")
+    assert done.stderr.startswith("01_a2c.py: error: --clip-range expects an algorithm of several passes")
     assert done.stderr.count("\n") == 1

@@ -98,7 +98,7 @@ def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
     assert not torch.equal(torch.cat(list(first)), torch.cat(list(second)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip": 0.1}, {"minibatches": 3}])
+@pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip_range": 0.1}, {"minibatches": 3}])
 def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) -> None:
     """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
     played = acted_by(fresh(), random_rollout(envs=3))
@@ -125,10 +125,10 @@ def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) 
     assert not same(quiet, learnt(played))
 
 
-@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip": 0.1}])
+@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip_range": 0.1}])
 def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]) -> None:
     played = acted_by(fresh(), random_rollout())
-    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0, "value_clip": 0.0}
+    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0, "value_clip_range": 0.0}
     weights |= {"algo": "ppo", "epochs": 2, "minibatches": 1}
     without, _ = updated(played, **weights)
     weights |= flags
@@ -151,7 +151,7 @@ def test_the_critic_is_held_to_the_values_of_the_rollout(clip: float) -> None:
         value_error(values, batch.old_values, batch.returns, each).mean().item()
         for each in (clip, 0.1 - clip)
     ]
-    _, parts = updated(played, lr=0.0, algo="ppo", epochs=2, minibatches=1, value_clip=clip)
+    _, parts = updated(played, lr=0.0, algo="ppo", epochs=2, minibatches=1, value_clip_range=clip)
     assert parts["loss_value"].item() == pytest.approx(errors[0], rel=1e-4)
     assert abs(errors[0] - errors[1]) > 0.1
 
