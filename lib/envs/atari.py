@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from lib.cli import UserError
 from lib.envs.ids import atari_name, is_atari_id
+from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
 
 FRAME_SKIP = 4
@@ -86,8 +87,8 @@ class AtariWorld:
     def __init__(
         self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0
     ) -> None:
-        spec = atari_spec(env_id)
-        if spec is None:
+        settings = atari_spec(env_id)
+        if settings is None:
             raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
         # Asked once for its native size, so that the emulator hands frames out without resizing them.
         probe = gymnasium.make(env_id)
@@ -97,15 +98,16 @@ class AtariWorld:
 
         self.env_id = env_id
         self.num_envs = num_envs
+        self.spec = Spec(len(self.action_names), frame_shape=(height, width, 3))
         self.num_actions = len(self.action_names)
         self.frame_shape = (height, width, 3)
         self._emulator = AtariVectorEnv(
-            spec["game"],
+            settings["game"],
             num_envs,
             num_threads=num_threads,
             max_num_frames_per_episode=time_limit * FRAME_SKIP,
-            repeat_action_probability=spec.get("repeat_action_probability", 0.0),
-            full_action_space=spec.get("full_action_space", False),
+            repeat_action_probability=settings.get("repeat_action_probability", 0.0),
+            full_action_space=settings.get("full_action_space", False),
             img_height=height,
             img_width=width,
             grayscale=False,

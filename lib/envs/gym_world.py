@@ -15,6 +15,7 @@ from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
 from lib.envs import control, moving_dot
+from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, Drawings, Step, clipped_actions
 
 gymnasium.register_envs(ale_py)
@@ -373,6 +374,12 @@ class GymWorld:
         self.env_id = env_id
         self.num_envs = num_envs
         self.observation_size = vector_size(self._space)
+        self.spec = Spec(
+            self.num_actions,
+            self.continuous,
+            PICTURE_SHAPE if self.observation_size is None else (self.observation_size,),
+            self.frame_shape,
+        )
         # In processes of their own the copies write their observations while the last ones are still being read.
         copy = vectorization_mode == "async"
         self._envs = gymnasium.make_vec(

@@ -9,13 +9,11 @@ import cv2
 import numpy as np
 import torch
 
+from lib.envs.spec import PICTURE_SHAPE
 from lib.envs.world import Step, World
 
-SIZE = 84
-"""Height and width of an observation, in pixels."""
-
-STACK = 4
-"""How many steps an observation spans."""
+STACK, SIZE, _ = PICTURE_SHAPE
+"""How many steps an observation spans, and its height and width in pixels."""
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, what cv2.COLOR_RGB2GRAY uses
 _MAX_ROWS = 32_000  # OpenCV indexes rows with 16 bits in places; taller batches go in parts
@@ -108,7 +106,7 @@ class Observer:
     """Turns the frames of a batch of environments into stacked observations, on one device."""
 
     def __init__(self, num_envs: int, frame_shape: tuple[int, int, int], device: torch.device) -> None:
-        self._stack = torch.zeros(num_envs, STACK, SIZE, SIZE, dtype=torch.uint8, device=device)
+        self._stack = torch.zeros(num_envs, *PICTURE_SHAPE, dtype=torch.uint8, device=device)
         self._on_cpu = device.type == "cpu"
         if not self._on_cpu:
             self._rows = area_weights(frame_shape[0]).to(device)
@@ -150,16 +148,16 @@ class Viewer:
     """
 
     def __init__(self, world: World, device: torch.device) -> None:
-        self.shape: tuple[int, ...]
         self._device = device
         self._observer: Observer | None = None
         self._frames: torch.Tensor | None = None
         self._pinned: torch.Tensor | None = None
-        if world.observation_size is None:
-            self._observer = Observer(world.num_envs, world.frame_shape, device)
-            self.shape, self.dtype = (world.num_envs, STACK, SIZE, SIZE), torch.uint8
-        else:
-            self.shape, self.dtype = (world.num_envs, world.observation_size), torch.float32
+        shape, frame_shape = world.spec.observation_shape, world.spec.frame_shape
+        assert shape is not None
+        assert frame_shape is not None
+        self.shape, self.dtype = (world.num_envs, *shape), torch.float32
+        if shape == PICTURE_SHAPE:
+            self._observer, self.dtype = Observer(world.num_envs, frame_shape, device), torch.uint8
 
     def look(self, step: Step, out: torch.Tensor | None = None) -> torch.Tensor:
         """The observations of the newest step of every environment.

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from lib.envs.spec import Spec
+
 if TYPE_CHECKING:
     import torch
 
@@ -105,15 +107,15 @@ class World(Protocol):
     """A batch of B environments stepped together. `send` then `recv`: other work may go on between the two.
 
     Attributes:
-      num_actions: A, of which one is taken; where they are continuous, how many numbers one action is.
-      continuous: whether an action is A numbers, each from −1 (the least that the environment takes) to 1.
-      observation_size: D, numbers that the policy sees; None where it sees pictures, through `Observer`.
-      frame_shape: (H, W, 3).
+      spec: what the environments show and take. Where the observation is a picture, `Observer` makes it of the frames.
+        Of a continuous action, −1 and 1 stand for the environment's own bounds.
       action_names: A of them.
+      num_actions, continuous, observation_size, frame_shape: from the spec.
     """
 
     env_id: str
     num_envs: int
+    spec: Spec
     num_actions: int
     continuous: bool
     observation_size: int | None

@@ -10,6 +10,7 @@ from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
+from lib.envs.spec import Spec
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 from tests.agent.worlds import ScriptedWorld
 
@@ -197,6 +198,7 @@ def test_refuses_a_policy_of_other_actions(network: PolicyNet) -> None:
 def test_refuses_a_policy_of_another_kind(network: PolicyNet, says: str) -> None:
     world = ScriptedWorld([[]], num_actions=2)
     world.env_id, world.observation_size = "CartPole-v1", 4
+    world.spec = Spec(2, observation_shape=(4,), frame_shape=world.frame_shape)
     check_policy(PolicyNet(2, observation_size=4), world, Path("m.dat"))
     with pytest.raises(UserError, match=rf"m\.dat: {says}; take"):
         check_policy(network, world, Path("m.dat"))

@@ -9,6 +9,7 @@ from torch import nn
 
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
+from lib.envs.spec import Spec
 from lib.envs.world import Step
 
 
@@ -34,6 +35,7 @@ class ScriptedWorld:
     def __init__(self, scripts: Sequence[Sequence[Row]], num_actions: int = 5, size: int = 84) -> None:
         self.env_id, self.num_envs, self.num_actions = "Scripted-v0", len(scripts), num_actions
         self.frame_shape = (size, size, 3)
+        self.spec = Spec(num_actions, frame_shape=self.frame_shape)
         self.action_names = [str(action) for action in range(num_actions)]
         self.sent: list[np.ndarray] = []
         self.seeds: list[int] = []

@@ -12,6 +12,7 @@ import pytest
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld, atari_spec
 from lib.envs.make import make_world, probes
+from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
 
 SEAQUEST = "SeaquestNoFrameskip-v4"
@@ -69,6 +70,7 @@ def games(world: AtariWorld) -> Games:
 def test_says_what_it_is(world: AtariWorld) -> None:
     assert (world.env_id, world.num_envs, world.num_actions) == (SEAQUEST, ENVS, 18)
     assert world.frame_shape == (210, 160, 3)
+    assert world.spec == Spec(18, False, (4, 84, 84), (210, 160, 3))
     assert world.action_names[:6] == ["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"]
     step = world.reset(1)
     assert step.reset.all()

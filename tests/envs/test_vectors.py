@@ -14,6 +14,7 @@ from lib.envs import control
 from lib.envs.gym_world import ActionForm, GymWorld, larger, smaller, to_picture, vector_size
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
+from lib.envs.spec import Spec
 from lib.envs.world import MAX_ACTIONS
 from lib.reward.model import conv_features
 from tests.envs.reach import HIGH, LOW, Reach
@@ -35,10 +36,11 @@ def world() -> Iterator[GymWorld]:
 
 def test_says_what_it_is(world: GymWorld) -> None:
     assert (world.num_actions, world.continuous, world.observation_size) == (2, True, 5)
-    assert world.frame_shape == (48, 48, 3)
+    assert world.spec == Spec(2, True, (5,), (48, 48, 3))
     assert world.action_names == ["0", "1"]
     dot = make_world("MovingDot-v0", 1)
     assert (dot.num_actions, dot.continuous, dot.observation_size) == (5, False, None)
+    assert dot.spec == Spec(5, False, (4, 84, 84), (84, 84, 3))
     assert dot.reset(0).observations is None
 
 
