@@ -1,6 +1,6 @@
 """Training on a reward model that is refitted meanwhile: files are all that the stages say to each other.
 
-A reward model is taken between two updates when its file has been replaced (`NewestReward`). Beside the DB lies progress.json, by
+A reward model is taken between two updates when its file has been replaced (`LiveReward`). Beside the DB lies progress.json, by
 which the others know how many labels are due (`Online`, lib/preferences/schedule.py).
 """
 
@@ -8,12 +8,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-import torch
-
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
-from lib.envs.world import World
-from lib.files import signature
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.schedule import (
     LEAST_LABELS,
@@ -25,64 +21,11 @@ from lib.preferences.schedule import (
 )
 from lib.preferences.segments import SegmentDB
 from lib.reporting import Progress
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.live import LiveReward
 
 _OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
 _SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twice
 _POLL_SECONDS = 0.2
-
-
-class NewestReward:
-    """The newest reward model in a file that somebody keeps replacing; the one before for as long as that one is broken.
-
-    Attributes:
-      model: None before the first.
-      version: of the model, as 03_reward_train.py --watch counts them; 0 for one that was fitted without.
-      problem: why what lies in the file now was not taken; "" if it was.
-
-    Args:
-      config: where the file is, and how its model is to pay.
-      world: that the model has to fit.
-      device: where the model computes.
-      bf16: whether it does so in bf16.
-    """
-
-    def __init__(self, config: TrainConfig, world: World, device: torch.device, bf16: bool) -> None:
-        assert config.reward is not None
-        self.path = config.reward
-        self.model: RewardModel | None = None
-        self.version = 0
-        self.problem = ""
-        self._config, self._world, self._device, self._bf16 = config, world, device, bf16
-        self._seen: tuple[int, ...] | None = None
-
-    @property
-    def input(self) -> str:
-        """What the model looks at; observations before there is one, as no frames need be drawn for it."""
-        return "observation" if self.model is None else self.model.input
-
-    def refresh(self) -> bool:
-        """Looks whether there is a new model, and takes it; whether it did. Looking takes microseconds."""
-        try:
-            now = signature(self.path)
-            if now is None or now == self._seen:
-                return False
-            self._seen = now
-            model = load_reward_model(self.path, self._device, self._bf16, self._config.pessimism)
-            model.check_world(self._world, self.path)
-        except (OSError, UserError) as error:
-            self.problem = str(error)
-            return False
-        self.model, self.problem = model, ""
-        version = model.origin.get("version")
-        self.version = version if type(version) is int else 0
-        return True
-
-    def pay(self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
-        """What `RewardModel.pay` does, by the newest model; 0 before there is one."""
-        if self.model is None:
-            return torch.zeros(len(actions), device=self._device)
-        return self.model.pay(frames, actions, observations)
 
 
 class Online:
@@ -99,7 +42,7 @@ class Online:
     def __init__(
         self,
         config: TrainConfig,
-        live: NewestReward,
+        live: LiveReward,
         recorder: SegmentRecorder | None,
         progress: Progress,
         stop: Callable[[], bool],

@@ -17,7 +17,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.leash import Leash
 from lib.agent.network import Normaliser, PolicyNet
-from lib.agent.online import NewestReward, Online
+from lib.agent.online import Online
 from lib.agent.rollout import Collector, Game, GameLog, HeldActions, Rollout
 from lib.agent.update import update
 from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
@@ -31,6 +31,7 @@ from lib.memory import keep_freed_memory
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reporting import Charts, Progress, format_count, format_duration, mean_interval
+from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel, load_reward_model
 from lib.runs import (
     STATE,
@@ -403,7 +404,7 @@ class Run:
         pays, seed = live or reward, _game_seed(config.seed, self.count.steps)
         self._collector = Collector(
             *(world, config.rollout, device, seed, bf16, pays.pay if pays else None, recorder),
-            *((pays.input,) if pays else ()),
+            reward_input=pays.input if pays else "frame",
             held=_held_actions(config, world, seed),
         )
         self._monitor = _Monitor(config, self._charts, progress, recorder)
@@ -664,7 +665,7 @@ class _Loaded(NamedTuple):
     world: World
     network: PolicyNet
     reward: RewardModel | None
-    live: NewestReward | None  # with --watch-reward, in place of `reward`
+    live: LiveReward | None  # with --watch-reward, in place of `reward`
     teacher: Teacher | None
     parents: dict[str, Any]
 
@@ -698,13 +699,25 @@ def _load(
     if reward is not None and config.reward is not None:
         reward.check_world(world, config.reward)
         parents["reward"] = {"file": str(config.reward), **reward.origin}
-    live = NewestReward(config, world, device, bf16) if config.watch_reward else None
+    live = _live_reward(config, world, device, bf16) if config.watch_reward else None
     if state is not None:
         if live is None:
             _check_same_reward(config, parents, state["parents"])
         parents = state["parents"]
         network.load_state_dict(state["network"])
     return _Loaded(world, network, reward, live, teacher, parents)
+
+
+def _live_reward(config: TrainConfig, world: World, device: torch.device, bf16: bool) -> LiveReward:
+    path = config.reward
+    assert path is not None
+    return LiveReward(
+        path,
+        device,
+        bf16=bf16,
+        pessimism=config.pessimism,
+        check=lambda model: model.check_world(world, path),
+    )
 
 
 def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Preferences in other people's training code: around Gymnasium environments, records clips, pays the learned reward."""
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
@@ -12,10 +11,10 @@ from gymnasium.vector import AutoresetMode
 
 from lib.cli import UserError
 from lib.envs.gym_world import Eye
-from lib.files import signature
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
+from lib.reward.live import LiveReward as LiveReward  # users import it from here
 
 if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
     from lib.reward.model import RewardModel
@@ -42,88 +41,11 @@ class Rewards(Protocol):
         ...
 
 
-class LiveReward:
-    """The reward model of a file that may be replaced at any time, or come only later.
-
-    Writers rename a whole new file to the path, as 03_reward_train.py does. One that cannot be used is warned of once,
-    and the model before it stays. Several wrappers in one process may share a LiveReward, and so its model.
-
-    Attributes:
-      path: the file.
-
-    Args:
-      path: a checkpoint of 03_reward_train.py.
-      dev: device of the network: cpu, cuda, cuda:1.
-      every: seconds between looks at the file.
-      wait: whether the file may be missing yet.
-      clock: seconds from any origin.
-
-    Raises:
-      UserError: the file is there and no reward model, or it is missing and not waited for.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        dev: str = "cpu",
-        every: float = 1.0,
-        wait: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.path = Path(path)
-        self._dev, self._every, self._clock = dev, every, clock
-        self._model: RewardModel | None = None
-        self._read: tuple[int, ...] | None = None  # of the file that was read last
-        self._next = clock() + every
-        if self._changed() or not wait:
-            self._load()
-
-    def model(self) -> "RewardModel | None":
-        """The newest model that could be used; None where there was none yet."""
-        if self._clock() >= self._next:
-            self._next = self._clock() + self._every
-            if self._changed():
-                try:
-                    self._load()
-                except UserError as error:
-                    _log.warning(
-                        "%s; %s",
-                        error,
-                        "still waiting" if self._model is None else "the model before it stays",
-                    )
-        return self._model
-
-    def _changed(self) -> bool:
-        try:
-            now = signature(self.path)
-        except OSError:
-            return False
-        read, self._read = self._read, now
-        return now is not None and read != now
-
-    def _load(self) -> None:
-        from lib.devices import resolve_device
-        from lib.reward.model import load_reward_model
-
-        self._model = load_reward_model(self.path, resolve_device(self._dev))
-
-
-class _Given:
-    """A reward model that is in memory, as a `LiveReward` that nobody replaces."""
-
-    path = Path("reward")
-
-    def __init__(self, model: "RewardModel") -> None:
-        self._model = model
-
-    def model(self) -> "RewardModel":
-        return self._model
-
-
 class _Preferences:
     """What PreferenceEnv and PreferenceVectorEnv share: everything but the form of a step."""
 
     env: Any
+    _model: "RewardModel | None" = None  # the newest, whether or not it fits
 
     def __init__(
         self,
@@ -141,24 +63,27 @@ class _Preferences:
     ) -> None:
         self._eye = Eye(env, frame_fn, many=isinstance(self, gymnasium.vector.VectorWrapper))
         super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
-        self._live: LiveReward | _Given | None = None
+        self._live: LiveReward | None = None
         self._judge: _Judge | None = None
         self._judges_frames = True
         if isinstance(reward, str | Path):
             reward = LiveReward(reward)
         if isinstance(reward, LiveReward):
             self._live = reward
+            if not reward.refresh() and reward.model is None and reward.problem:
+                raise UserError(reward.problem)
+            self._model = reward.model
         elif reward is not None:
             from lib.reward.model import RewardModel
 
             if isinstance(reward, RewardModel):
-                self._live = _Given(reward)
+                self._model = reward
             else:
                 judge = reward.rewards
                 self._judge = lambda frames, actions, _first, _vectors: judge(frames, actions)
-        model = None if self._live is None else self._live.model()
-        if self._judge is not None or (model is not None and model.observation_size is None):
+        if self._judge is not None or (self._model is not None and self._model.observation_size is None):
             self._eye.check_picture()
+        self._path = Path("reward") if self._live is None else self._live.path
         self._predicted = reward is not None
         self._true_reward_first = true_reward_first
         self._adopted: RewardModel | None = None
@@ -192,7 +117,7 @@ class _Preferences:
         Raises:
           UserError: the wrapper was made without a reward model.
         """
-        if self._live is None and self._judge is None:
+        if self._live is None and self._model is None and self._judge is None:
             raise UserError(f"{self._eye.env_id}: expected reward=, a reward model to pay by, got none")
         if not self._predicted:
             self._first[:] = True
@@ -277,9 +202,12 @@ class _Preferences:
 
     def _take_up(self) -> None:
         """Look for a newer model."""
-        if self._live is None or not self._predicted:
+        if not self._predicted:
             return
-        model = self._live.model()
+        if self._live is not None:
+            self._live.poll()
+            self._model = self._live.model
+        model = self._model
         if model is None or model is self._adopted or model is self._refused:
             return
         eye = self._eye
@@ -288,7 +216,7 @@ class _Preferences:
             # A model of vectors asks for no picture, which there may be none of.
             shape = model.frame_shape if of_vectors else eye.frames(self._observations).shape[1:]
             model.check(
-                *((shape[0], shape[1], shape[2]), eye.form.count, self._live.path, eye.env_id),
+                *((shape[0], shape[1], shape[2]), eye.form.count, self._path, eye.env_id),
                 continuous=eye.form.continuous,
                 # A model of grey pictures makes them of the frames, whatever a policy sees.
                 observation_size=eye.observation_size if model.observation_size is not None else None,

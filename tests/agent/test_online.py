@@ -15,7 +15,6 @@ import torch
 
 from lib.agent import online, trainer
 from lib.agent.config import TrainConfig
-from lib.agent.online import NewestReward
 from lib.agent.trainer import train
 from lib.agent.update import update
 from lib.cli import UserError
@@ -25,6 +24,7 @@ from lib.preferences.labels import Label, LabelLog
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB
 from lib.reporting import Charts
+from lib.reward.live import LiveReward
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
 
 CPU = torch.device("cpu")
@@ -64,13 +64,18 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def paid(live: NewestReward) -> float:
+def live_reward(root: Path, world: World, pessimism: float = 0.0) -> LiveReward:
+    path = root / "reward.dat"
+    return LiveReward(path, pessimism=pessimism, check=lambda model: model.check_world(world, path))
+
+
+def paid(live: LiveReward) -> float:
     frames = torch.zeros(1, 84, 84, 3, dtype=torch.uint8)
     return float(live.pay(frames, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 4, 84, 84)))
 
 
 def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: World) -> None:
-    live = NewestReward(dot(tmp_path), world, CPU, False)
+    live = live_reward(tmp_path, world)
     assert not live.refresh()
     assert (live.model, live.problem, paid(live)) == (None, "", 0.0)
     publish(live.path, 1, paid=2.0)
@@ -88,7 +93,7 @@ def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: W
 
 def test_an_ensemble_pays_by_the_pessimism_of_the_run(tmp_path: Path, world: World) -> None:
     """Its members say 2 and 4: 3, and 1 off it; over the segments of its fit they were ½ off."""
-    live = NewestReward(dot(tmp_path, pessimism=4.0), world, CPU, False)
+    live = live_reward(tmp_path, world, pessimism=4.0)
     model = RewardModel([constant(2.0), constant(4.0)], CPU, disagreement=0.5)
     save_reward_model(live.path, model, {}, {}, {})
     assert live.refresh()
@@ -130,7 +135,7 @@ BROKEN: list[Callable[[Path], object]] = [
 def test_a_broken_model_is_named_and_the_old_one_stays(
     tmp_path: Path, world: World, broken: Callable[[Path], object]
 ) -> None:
-    live = NewestReward(dot(tmp_path), world, CPU, False)
+    live = live_reward(tmp_path, world)
     publish(live.path, 1, paid=2.0)
     assert live.refresh()
     broken(live.path)
