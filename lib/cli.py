@@ -7,6 +7,7 @@ and is started with :func:`run`. Only the standard library is imported, so ``--h
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -27,6 +28,7 @@ Config = TypeVar("Config")
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 _INTEGER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
 _HELP_WIDTH = 100  # columns
+_YES_NO = {True: "yes", False: "no"}
 _SUFFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -51,6 +53,7 @@ class _Flag:
     min: float | None = None
     max: float | None = None
     formerly: str | None = None
+    of: type | None = None
 
 
 def flag(
@@ -65,6 +68,7 @@ def flag(
     min: float | None = None,
     max: float | None = None,
     formerly: str | None = None,
+    of: type | None = None,
 ) -> Any:
     """Describes one command-line flag as a field of a configuration dataclass.
 
@@ -85,13 +89,14 @@ def flag(
       max: Largest valid number.
       formerly: The field's old name. ``--old-name`` still works, without being listed in --help, and so do the
         configurations of old runs.
+      of: A dataclass of flags. The field is then a dict of some of its fields, given as ``--x KEY=VALUE …``.
 
     Returns:
       A keyword-only dataclasses.field, so required flags may follow optional ones.
     """
     allowed = None if choices is None else tuple(choices)
-    spec = _Flag(names, help, group, allowed, metavar, positional, nargs, min, max, formerly)
-    if isinstance(default, list):
+    spec = _Flag(names, help, group, allowed, metavar, positional, nargs, min, max, formerly, of)
+    if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=default.copy, kw_only=True, metadata={"flag": spec})
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": spec})
 
@@ -151,6 +156,8 @@ def parse(
     for name, value in given.items():
         if typing.get_origin(hints[name]) is tuple:
             given[name] = tuple(value)
+        if typing.get_origin(hints[name]) is dict:
+            given[name] = _merged(value)
     try:
         return config_class(**given)
     except UserError as error:
@@ -262,7 +269,14 @@ def _add(
     default = field.default_factory() if callable(field.default_factory) else field.default
     text = _percent(spec.help + _default_note(default))
     options: dict[str, Any] = {"dest": field.name, "help": text}
-    if item is bool:
+    if spec.of is not None:
+        options |= {
+            "type": _setting(field.name, spec.of),
+            "metavar": "KEY=VALUE",
+            "nargs": "+",
+            "action": "extend",
+        }
+    elif item is bool:
         options["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
     elif item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
         raise TypeError(f"{field.name}: no command-line form for the type {hint}")
@@ -278,6 +292,76 @@ def _add(
     if spec.formerly:
         section.add_argument(as_flag(spec.formerly), **options | {"help": argparse.SUPPRESS})
     return section.add_argument(*spec.names, as_flag(field.name), **options)
+
+
+def _setting(flag_name: str, config_class: type) -> Callable[[str], tuple[str, Any]]:
+    """A function that reads KEY=VALUE as the name and the value of a field."""
+
+    def read(text: str) -> tuple[str, Any]:
+        key, equals, value = text.partition("=")
+        fields = {field.name: field for field in dataclasses.fields(config_class)}
+        field = fields.get(key.replace("-", "_"))
+        if field is None or not equals:
+            near = difflib.get_close_matches(key.split()[0].lstrip("-").replace("-", "_"), fields, n=1)
+            mend = (
+                f"write {as_flag(flag_name)} {near[0]}=VALUE" if near else "KEY is a flag without its dashes"
+            )
+            raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}; {mend}")
+        hint = _unwrap(typing.get_type_hints(config_class)[field.name])
+        spec = field.metadata.get("flag", _Flag())
+        if hint is bool:
+            if value not in _YES_NO.values():
+                raise argparse.ArgumentTypeError(f"{key}: expected yes or no, got {value!r}")
+            return field.name, value == _YES_NO[True]
+        item = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
+        try:
+            read_value = _reader(item, spec)(value)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{key}: {error}") from None
+        return field.name, read_value if item is hint else [read_value]
+
+    return read
+
+
+def _merged(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Settings as a dict: the last of a key counts, but lists add up."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found[name] = [*found.get(name, []), *value] if isinstance(value, list) else value
+    return found
+
+
+def words(config: Any) -> list[str]:
+    """The shortest command line that `parse` reads as this configuration."""
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    given = {name: getattr(config, name) for name in fields}
+    for name in fields:
+        rest = {key: value for key, value in given.items() if key != name}
+        with contextlib.suppress(UserError, TypeError):  # TypeError: it is required
+            if type(config)(**rest) == config:
+                given = rest
+    specs = {name: field.metadata.get("flag", _Flag()) for name, field in fields.items()}
+    # Positionals first: a flag with several values would take them.
+    found = [str(part) for name in given if specs[name].positional for part in _parts(given[name])]
+    for name, value in given.items():
+        flag_name = specs[name].names[0] if specs[name].names else as_flag(name)
+        if isinstance(value, bool):
+            found.append(flag_name if value else f"--no-{as_flag(name)[2:]}")
+        elif isinstance(value, dict):
+            found += [flag_name, *_parts(value)]
+        elif not specs[name].positional:
+            for text in map(str, _parts(value)):
+                # Of a number below 0, argparse would think that it is a flag.
+                found += [f"{as_flag(name)}={text}"] if text.startswith("-") else [flag_name, text]
+    return found
+
+
+def _parts(value: Any) -> list[Any]:
+    """The values that a command line has for one of Python."""
+    if isinstance(value, dict):
+        pairs = [(key, part) for key, item in value.items() for part in _parts(item)]
+        return [f"{key}={_YES_NO[part] if isinstance(part, bool) else part}" for key, part in pairs]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def as_flag(name: str) -> str:
@@ -298,16 +382,17 @@ def _default_note(default: Any) -> str:
     """The default as --help shows it, or nothing where there is none to speak of."""
     if default is dataclasses.MISSING:
         return " (required)"
-    if default is None or default is False or default in ("", [], ()):
+    if default is None or default is False or default in ("", [], (), {}):
         return ""
     if default is True:
         return " (default: on)"
-    parts = default if isinstance(default, (list, tuple)) else [default]
-    return f" (default: {' '.join(map(_shown, parts))})"
+    return f" (default: {shown(default)})"
 
 
-def _shown(value: Any) -> str:
-    """A default as one would write it: 12M, 0.0007."""
+def shown(value: Any) -> str:
+    """A default as one would write it: 12M, 0.0007, algo=ppo kl=1.0."""
+    if isinstance(value, (list, tuple, dict)):
+        return " ".join(map(shown, _parts(value)))
     if isinstance(value, float):
         return f"{value:g}"
     for size, suffix in ((10**6, "M"), (10**3, "k")):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,50 @@ def test_help_is_in_groups_and_keeps_old_names_to_itself(
     assert refusal(Grouped, ["-n", "x", "--clip", "2"], capsys).startswith(
         "--clip: expected a number of at most 1"
     )
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    train: dict[str, Any] = flag(default={"lr": 0.5}, of=Config, formerly="train_flags", help="of Config")
+
+
+def test_fields_of_another_configuration_are_given_as_key_and_value(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [
+        "--train",
+        "num-envs=4",
+        "freeze=no",
+        "db_path=a b=c",
+        "--train",
+        "seeds=2",
+        "seeds=3",
+        "num_envs=8",
+    ]
+    found = {"num_envs": 8, "freeze": False, "db_path": Path("a b=c"), "seeds": [2, 3]}
+    assert cli.parse(Pipeline, given) == Pipeline(train=found)
+    assert cli.parse(Pipeline, []).train == {"lr": 0.5}
+    for text, says in {
+        "epochs=3": "--train: expected KEY=VALUE, got 'epochs=3'; KEY is a flag without its dashes",
+        "num_env=3": "--train: expected KEY=VALUE, got 'num_env=3'; write --train num_envs=VALUE",
+        "num_envs=0": "--train: num_envs: expected a whole number from 1 to 512; got '0'",
+        "freeze=1": "--train: freeze: expected yes or no, got '1'",
+    }.items():
+        assert refusal(Pipeline, ["--train", text], capsys) == says
+    old = ["--train-flags", "--num-envs 3 --lr 1"]
+    assert refusal(Pipeline, old, capsys).endswith("write --train num_envs=VALUE")
+
+
+def test_the_command_line_of_a_configuration() -> None:
+    config = read("--num-envs", "4", "--no-headless", "--no-freeze", "--db", "a b", "--seeds", "2", "3")
+    line = ["-n", "x", "--num-envs", "4", "--no-headless", "--no-freeze", "--db", "a b"]
+    assert cli.words(config) == [*line, "--seeds", "2", "--seeds", "3"]
+    for it in (
+        config,
+        Fit(out=Path("-o"), dbs=[Path("a"), Path("b")]),
+        Pipeline(train={"freeze": True, "seeds": [1, 2]}),
+    ):
+        assert cli.parse(type(it), cli.words(it)) == it
 
 
 def test_a_type_without_a_form_is_the_programmers_error() -> None:
