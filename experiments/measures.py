@@ -22,7 +22,7 @@ from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
-from lib.envs.make import counter, gauges, make_world, probes
+from lib.envs.make import counter, make_world, probes
 from lib.envs.observation import Viewer
 from lib.envs.world import World
 from lib.files import write_atomic
@@ -111,10 +111,8 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         if reward is not None and config.reward is not None:
             reward.check_world(world, config.reward)
         watch = Watch(world, device, bf16, seed, reward, reference)
-        played = evaluate(
-            *(network, world, seed, device, bf16, probes(env_id), counter(env_id, config.games), watch),
-            gauges=gauges(env_id),
-        )
+        events = counter(env_id, config.games)
+        played = evaluate(network, world, seed, device, bf16, probes(env_id), events, watch)
     found = {
         "model": str(config.model),
         "trained_steps": origin["steps"],

@@ -15,7 +15,7 @@ from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
-from lib.envs.world import World, clipped_actions
+from lib.envs.world import World, bounded_actions
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
 from lib.reporting import Charts
 from lib.reward.config import FitConfig
@@ -118,7 +118,7 @@ def play_and_judge(
             observation = viewer.look(step)
             with autocast(device, bf16):
                 logits = network.logits(network.features(observation))
-            actions = clipped_actions(
+            actions = bounded_actions(
                 sample_actions(logits, generator, network.continuous), network.continuous
             )
             world.send(actions.cpu().numpy())

@@ -12,7 +12,7 @@ from lib.agent.rollout import autocast
 from lib.agent.watch import Watch
 from lib.envs.make import Counter, Probe
 from lib.envs.observation import Viewer
-from lib.envs.world import World, clipped_actions
+from lib.envs.world import World, bounded_actions
 from lib.interrupt import Stopped
 from lib.reporting import format_mean
 
@@ -57,7 +57,6 @@ def evaluate(
     counter: Counter | None = None,
     watch: Watch | None = None,
     stop: Callable[[], bool] | None = None,
-    gauges: dict[str, Probe] | None = None,
 ) -> Evaluation:
     """Plays one full game in every environment of a world, with sampled actions.
 
@@ -69,11 +68,10 @@ def evaluate(
       seed: of the games and of the actions.
       device: where the network lies.
       bf16: whether it computes in bf16.
-      probes: measures to read off the frames.
+      probes: what to read at every step and average over each game.
       counter: of events in the B games; a new one, as it remembers.
       watch: what else to measure; a new one, as it remembers.
       stop: asked at every step whether to give up.
-      gauges: measures to read off vector observations.
 
     Returns:
       The B games.
@@ -82,22 +80,20 @@ def evaluate(
       Stopped: `stop` said so.
     """
     envs = world.num_envs
-    probes, gauges = probes or {}, gauges or {}
+    probes = probes or {}
     generator = torch.Generator(device).manual_seed(seed)
     viewer = Viewer(world, device)
     step = world.reset(seed)
     running = np.ones(envs, bool)
     scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
-    sums = {name: np.zeros(envs) for name in probes | gauges}
+    sums = {name: np.zeros(envs) for name in probes}
     readings = {name: np.zeros(envs) for name in sums}
     counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
     while True:
         if stop is not None and stop():
             raise Stopped
-        read = {name: probe(np.asarray(step.frames)) for name, probe in probes.items()}
-        if step.observations is not None:
-            read |= {name: gauge(step.observations) for name, gauge in gauges.items()}
-        for name, reading in read.items():
+        for name, probe in probes.items():
+            reading = probe(step)
             seen = running & ~np.isnan(reading)
             sums[name][seen] += reading[seen]
             readings[name][seen] += 1
@@ -108,7 +104,7 @@ def evaluate(
         observation = viewer.look(step)
         with autocast(device, bf16):
             logits = network.logits(network.features(observation))
-        actions = clipped_actions(sample_actions(logits, generator, network.continuous), network.continuous)
+        actions = bounded_actions(sample_actions(logits, generator, network.continuous), network.continuous)
         chosen = actions.cpu().numpy()
         world.send(chosen)
         if watch is not None:  # while the emulator works

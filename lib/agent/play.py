@@ -18,7 +18,7 @@ from lib.devices import resolve_device
 from lib.envs.atari import FRAME_SKIP, atari_spec, time_limit
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
-from lib.envs.world import STEPS_PER_SECOND, clipped_actions
+from lib.envs.world import STEPS_PER_SECOND, bounded_actions
 from lib.reporting import format_mean
 from lib.reward.model import RewardModel, load_reward_model
 
@@ -42,7 +42,7 @@ class GaussianActionSelector(ptan.actions.ActionSelector):
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         mean, log_std = np.split(parameters, 2, -1)
         drawn = mean + np.exp(log_std) * np.random.standard_normal(mean.shape)
-        return clipped_actions(drawn.astype(np.float32), True)
+        return bounded_actions(drawn.astype(np.float32), True)
 
 
 class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):

@@ -10,7 +10,7 @@ import torch
 from lib.agent.actor_critic import sample_actions
 from lib.agent.network import PolicyNet
 from lib.envs.observation import Viewer
-from lib.envs.world import World, clipped_actions
+from lib.envs.world import World, bounded_actions
 from lib.interrupt import Stopped
 from lib.preferences.recorder import SegmentRecorder
 
@@ -191,7 +191,7 @@ class Collector:
                     logits = network.logits(all_features[t])
                 all_logits.append(logits)
                 self._actions[t] = sample_actions(logits, self._generator, network.continuous)
-                actions = clipped_actions(self._actions[t], network.continuous)
+                actions = bounded_actions(self._actions[t], network.continuous)
                 chosen = actions.cpu().numpy()
                 if self._hold is not None:
                     chosen, self._held[t] = self._hold.replace(chosen)

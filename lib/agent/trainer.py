@@ -23,7 +23,7 @@ from lib.agent.update import update
 from lib.agent.watch import BY_REWARD, CHARTED, Reading, Watch, best_before, changes, drifting
 from lib.cli import UserError
 from lib.devices import random_state, resolve_bf16, resolve_device, set_random_state
-from lib.envs.make import counter, gauges, make_world, probes
+from lib.envs.make import counter, make_world, probes
 from lib.envs.world import World
 from lib.files import NotRecorded
 from lib.interrupt import Interrupt, Stopped
@@ -288,7 +288,6 @@ class _Evaluator:
             events,
             watch,
             self._stop,
-            gauges(config.env),
         )
         self.readings.append(_reading(result, steps))
         self._charts.scalars(_evaluation_scalars(result), steps)

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import iterate
 from lib.cli import UserError, one_line
 from lib.envs import control, moving_dot
 from lib.envs.spec import PICTURE_SHAPE, Spec
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, Drawings, Step, clipped_actions
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, TIME_LIMIT, LazyFrames, Step, bounded_actions
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
@@ -96,7 +96,13 @@ def vector_size(space: spaces.Space[Any]) -> int | None:
     return size if 1 <= size <= MAX_OBSERVATION else None
 
 
-class ActionForm:
+def observation_shape(space: spaces.Space[Any]) -> tuple[int, ...]:
+    """What a policy sees where observations are of a space: (D,), or `PICTURE_SHAPE`; see `vector_size`."""
+    size = vector_size(space)
+    return PICTURE_SHAPE if size is None else (size,)
+
+
+class ActionAdapter:
     """What actions of an environment look like in the rest of the house: numbers from 0, or vectors in −1 … 1.
 
     Attributes:
@@ -143,21 +149,21 @@ class ActionForm:
             )
         self._spans = np.where(spans > 0, spans, 1.0)
 
-    def inside(self, actions: Any, num_envs: int) -> np.ndarray:
+    def from_env(self, actions: Any, num_envs: int) -> np.ndarray:
         """The environments' own actions, one or B of them, as int64 [B] from 0 or float32 [B, A] in −1 … 1."""
         if isinstance(self._space, spaces.Discrete):
             return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
         assert isinstance(self._space, spaces.Box)
         each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
-        shares = clipped_actions((each - self._low) / self._spans * 2 - 1, True)
+        shares = bounded_actions((each - self._low) / self._spans * 2 - 1, True)
         return shares.astype(np.float32).reshape(num_envs, self.count)
 
-    def outside(self, actions: np.ndarray) -> np.ndarray:
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
         """The other way: B actions as the environments take them."""
         if isinstance(self._space, spaces.Discrete):
             return actions + int(self._space.start)
         assert isinstance(self._space, spaces.Box)
-        shares = (clipped_actions(actions, True).reshape(-1, *self._space.shape) + 1) / 2
+        shares = (bounded_actions(actions, True).reshape(-1, *self._space.shape) + 1) / 2
         each = (self._low + shares * self._spans).clip(self._low, self._high)
         return np.asarray(each.astype(self._space.dtype))
 
@@ -198,14 +204,13 @@ class _PictureCheck:
         return picture
 
 
-class Eye:
+class EnvAdapter:
     """What wrappers see of B environments, single or vector, in the form in which the rest of the house takes it.
 
     Attributes:
       env_id: what the environments are called.
       num_envs: B.
-      form: of the actions.
-      observation_size: D of the vectors that a policy sees; None where it sees pictures.
+      spec: what they show and take; the shape of frames is known from the first frame on and not kept.
       action_names: what the environments call their actions; [] where they do not say.
 
     Args:
@@ -231,8 +236,8 @@ class Eye:
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._many, self.num_envs, single = env.observation_space, env.num_envs, "single_"
         self._space = _space(env, f"{single}observation_space", self.env_id)
-        self.form = ActionForm(_space(env, f"{single}action_space", self.env_id), self.env_id)
-        self.observation_size = vector_size(self._space)
+        self._actions = ActionAdapter(_space(env, f"{single}action_space", self.env_id), self.env_id)
+        self.spec = Spec(self._actions.count, self._actions.continuous, observation_shape(self._space))
         self.action_names = action_names(env)
         self._env, self._frame_fn, self._shown = env, frame_fn, to_picture(self._space)
         source = "the observation" if self._shown is not None else "render()"
@@ -281,13 +286,13 @@ class Eye:
         Raises:
           UserError: it is not finite.
         """
-        if self.observation_size is None:
+        if self.spec.observation_size is None:
             return None
         return vectors(self._space, self._apart(observations), self.env_id)
 
     def actions(self, actions: Any) -> np.ndarray:
         """The environments' own actions, one or B of them, as int64 [B] from 0 or float32 [B, A] in −1 … 1."""
-        return self.form.inside(actions, self.num_envs)
+        return self._actions.from_env(actions, self.num_envs)
 
     def _apart(self, observations: Any) -> Iterable[Any]:
         return [observations] if self._many is None else iterate(self._many, observations)
@@ -350,7 +355,7 @@ class GymWorld:
         with _make(env_id, env_kwargs) as probe:
             name = env_name(probe)
             self._space = _space(probe, "observation_space", name)
-            self._form = ActionForm(_space(probe, "action_space", name), name)
+            self._form = ActionAdapter(_space(probe, "action_space", name), name)
             self.num_actions, self.continuous = self._form.count, self._form.continuous
             self._picture = to_picture(self._space)
             modes = probe.metadata.get("render_modes", [])
@@ -373,13 +378,9 @@ class GymWorld:
         self.frame_shape = (height, width, 3)
         self.env_id = env_id
         self.num_envs = num_envs
-        self.observation_size = vector_size(self._space)
-        self.spec = Spec(
-            self.num_actions,
-            self.continuous,
-            PICTURE_SHAPE if self.observation_size is None else (self.observation_size,),
-            self.frame_shape,
-        )
+        shape = observation_shape(self._space)
+        self.spec = Spec(self.num_actions, self.continuous, shape, self.frame_shape)
+        self.observation_size = self.spec.observation_size
         # In processes of their own the copies write their observations while the last ones are still being read.
         copy = vectorization_mode == "async"
         self._envs = gymnasium.make_vec(
@@ -392,7 +393,7 @@ class GymWorld:
         )
         self._ended = np.zeros(num_envs, bool)
         self._actions: np.ndarray = np.zeros(num_envs, np.int64)
-        self._drawings: Drawings | None = None
+        self._frames_now: LazyFrames | None = None
 
     def reset(self, seed: int) -> Step:
         """Start a new game in every environment. See `World.reset`."""
@@ -406,7 +407,7 @@ class GymWorld:
 
     def send(self, actions: np.ndarray) -> None:
         """Hand over the next actions. See `World.send`."""
-        actions = self._form.outside(actions)
+        actions = self._form.to_env(actions)
         if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
             self._envs.step_async(actions)
         else:
@@ -442,12 +443,12 @@ class GymWorld:
             return larger(self._picture(observations))
         envs = self._envs
         if isinstance(envs, gymnasium.vector.SyncVectorEnv):
-            if self._drawings is not None:
-                self._drawings.over = True
-            self._drawings = Drawings(
+            if self._frames_now is not None:
+                self._frames_now.expired = True
+            self._frames_now = LazyFrames(
                 lambda env: self._drawing(envs.envs[env].render()), (self.num_envs, *self.frame_shape)
             )
-            return cast(np.ndarray, self._drawings)
+            return cast(np.ndarray, self._frames_now)
         pictures = envs.render()
         assert pictures is not None
         return np.stack([self._drawing(picture) for picture in pictures])

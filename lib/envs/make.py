@@ -1,4 +1,4 @@
-"""From an environment's id to a world, and to the probes that can read its pictures."""
+"""From an environment's id to its world, probes and counter."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,18 +8,17 @@ import numpy as np
 from lib.envs import control, moving_dot, seaquest
 from lib.envs.atari import AtariWorld, atari_spec, time_limit
 from lib.envs.gym_world import GymWorld
-from lib.envs.world import World
+from lib.envs.world import Step, World
 
-Probe = Callable[[np.ndarray], np.ndarray]
-"""Frames uint8 `[B, H, W, 3]`, or vector observations float32 `[B, D]` (`gauges`), to one float32 `[B]` number each; NaN
-where there is nothing to read."""
+Probe = Callable[[Step], np.ndarray]
+"""Reads one number for each of B environments off a step, float32 `[B]`; NaN where there is nothing to read."""
 
 
 class Counter(Protocol):
-    """Counts events in B games that no single frame shows."""
+    """Counts events in B games that take several frames to see."""
 
     def push(self, frames: np.ndarray) -> None:
-        """Takes in the next frame of every game, uint8 `[B, H, W, 3]`."""
+        """Take in the next frame of every game, uint8 `[B, H, W, 3]`."""
         ...
 
     def counts(self) -> dict[str, np.ndarray]:
@@ -46,28 +45,33 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 
 
 def probes(env_id: str) -> dict[str, Probe]:
-    """Measures of behaviour that can be read off this environment's frames, by name."""
+    """The probes that fit an environment, by name."""
     if "Seaquest" in env_id:
         return {
-            "depth": seaquest.submarine_depth,
-            "midwater": seaquest.submarine_midwater,
-            "surface": seaquest.at_surface,
-            "oxygen": seaquest.oxygen,
+            "depth": _of_frames(seaquest.submarine_depth),
+            "midwater": _of_frames(seaquest.submarine_midwater),
+            "surface": _of_frames(seaquest.at_surface),
+            "oxygen": _of_frames(seaquest.oxygen),
         }
     if "MovingDot" in env_id:
-        return {"distance": moving_dot.distance_from_middle}
-    return {}
-
-
-def gauges(env_id: str) -> dict[str, Probe]:
-    """Measures of behaviour that can be read off this environment's vector observations, float32 `[B, D]`, by name."""
+        return {"distance": _of_frames(moving_dot.distance_from_middle)}
     if "CartPole" in env_id:
-        return {"position": control.cart_position}
+        return {"position": _of_observations(control.cart_position)}
     if "Hopper" in env_id:
-        return {"spin": control.backward_spin}
+        return {"spin": _of_observations(control.backward_spin)}
     return {}
+
+
+def _of_frames(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
+    return lambda step: read(np.asarray(step.frames))
+
+
+def _of_observations(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
+    return lambda step: (
+        np.full(len(step.score), np.nan) if step.observations is None else read(step.observations)
+    )
 
 
 def counter(env_id: str, num_envs: int) -> Counter | None:
-    """A fresh count of what this environment's games are about, None where frames tell nothing of the kind."""
+    """A new counter of the events that matter in this environment, None where there is none."""
     return seaquest.SurfaceCounter(num_envs) if "Seaquest" in env_id else None

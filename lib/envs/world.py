@@ -36,7 +36,7 @@ class Step(NamedTuple):
     """
 
     frames: np.ndarray
-    """uint8 [B, H, W, 3]: what a person sees now. A world that has to draw them hands out `Drawings`, which draw what
+    """uint8 [B, H, W, 3]: what a person sees now. A world that has to draw them hands out `LazyFrames`, which draw what
     is looked at: `frames[env]` one, `np.asarray(frames)` all."""
     score: np.ndarray
     """float32 [B]: the game's own reward of the transition, unclipped."""
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     """float32 [B, D]: what the policy sees now, where that is no picture."""
 
 
-class Drawings:
+class LazyFrames:
     """Frames of B environments that are drawn when they are looked at, each once, and before the next step.
 
     Drawing often takes longer than all the rest of a step, and of most steps nobody looks at a frame.
@@ -60,13 +60,13 @@ class Drawings:
       shape: (B, H, W, 3).
 
     Attributes:
-      over: the environments have moved on; what was not drawn is lost, and asking for it is an error.
+      expired: the environments have moved on; what was not drawn is lost, and asking for it is an error.
     """
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, draw: Callable[[int], np.ndarray], shape: tuple[int, int, int, int]) -> None:
-        self.shape, self.over = shape, False
+        self.shape, self.expired = shape, False
         self._draw = draw
         self._drawn: dict[int, np.ndarray] = {}
 
@@ -78,7 +78,7 @@ class Drawings:
             part: np.ndarray = np.asarray(self)[at]
             return part
         if at not in self._drawn:
-            if self.over:
+            if self.expired:
                 raise RuntimeError("a frame was looked at after the step that followed it")
             self._drawn[at] = self._draw(at)
         return self._drawn[at]
@@ -87,7 +87,7 @@ class Drawings:
         return np.stack([self[env] for env in range(len(self))])
 
 
-def clipped_actions(actions: Actions, continuous: bool) -> Actions:
+def bounded_actions(actions: Actions, continuous: bool) -> Actions:
     """The actions as an environment takes them: continuous ones clipped to their bounds, others as they are.
 
     Recorders and reward models are given these, so that nothing is paid for beyond the bounds. A policy learns from

@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import Eye
+from lib.envs.gym_world import EnvAdapter
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
 
@@ -19,7 +19,7 @@ class Tape:
       recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
-      eye: how to see the environments.
+      adapter: how to see the environments.
       db_path: the DB, created where there is none.
       env_index: of the first environment.
       **recorder: further arguments of `SegmentRecorder`.
@@ -29,15 +29,15 @@ class Tape:
       OSError: the DB cannot be created.
     """
 
-    def __init__(self, eye: Eye, db_path: str | Path, env_index: int, **recorder: Any) -> None:
-        eye.check_picture()
+    def __init__(self, adapter: EnvAdapter, db_path: str | Path, env_index: int, **recorder: Any) -> None:
+        adapter.check_picture()
         self.recorder = SegmentRecorder(
-            *(Path(db_path), eye.num_envs, eye.env_id, eye.form.count),
+            *(Path(db_path), adapter.num_envs, adapter.env_id, adapter.spec.num_actions),
             first_env=env_index,
-            action_names=eye.action_names,
+            action_names=adapter.action_names,
             **recorder,
         )
-        self._lives = np.full(eye.num_envs, -1)
+        self._lives = np.full(adapter.num_envs, -1)
 
     def begin(self, games: np.ndarray, lives: np.ndarray) -> None:
         """These games (bool [B]) were reset between two steps; segments of theirs in the making are dropped.
@@ -136,10 +136,16 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         policy: str = "",
         max_mb: float | None = None,
     ) -> None:
-        self._eye = Eye(env, frame_fn)
+        self._adapter = EnvAdapter(env, frame_fn)
         super().__init__(env)
         self._tape = Tape(
-            self._eye, db_path, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
+            self._adapter,
+            db_path,
+            env_index,
+            record_prob=record_prob,
+            seed=seed,
+            policy=policy,
+            max_mb=max_mb,
         )
         self.recorder = self._tape.recorder
         self._observation: Any = None
@@ -156,8 +162,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take a step and record it. See `gymnasium.Env.step`."""
         if self.recorder.recording[0]:  # rendering costs more than all the rest
             # The environment has not moved since, so this is the frame that the action was chosen on.
-            eye, seen = self._eye, self._observation
-            self.recorder.before(eye.frames(seen), eye.actions(action), eye.vectors(seen))
+            adapter, seen = self._adapter, self._observation
+            self.recorder.before(adapter.frames(seen), adapter.actions(action), adapter.vectors(seen))
         self._observation, score, terminated, truncated, info = self.env.step(action)
         self._tape.after(
             np.array([score]),

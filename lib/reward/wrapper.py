@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from lib.cli import UserError
-from lib.envs.gym_world import Eye
+from lib.envs.gym_world import EnvAdapter
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
@@ -61,7 +61,7 @@ class _Preferences:
         max_mb: float | None = None,
         true_reward_first: bool = False,
     ) -> None:
-        self._eye = Eye(env, frame_fn, many=isinstance(self, gymnasium.vector.VectorWrapper))
+        self._adapter = EnvAdapter(env, frame_fn, many=isinstance(self, gymnasium.vector.VectorWrapper))
         super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
         self._live: LiveReward | None = None
         self._judge: _Judge | None = None
@@ -82,7 +82,7 @@ class _Preferences:
                 judge = reward.rewards
                 self._judge = lambda frames, actions, _first, _vectors: judge(frames, actions)
         if self._judge is not None or (self._model is not None and self._model.observation_size is None):
-            self._eye.check_picture()
+            self._adapter.check_picture()
         self._path = Path("reward") if self._live is None else self._live.path
         self._predicted = reward is not None
         self._true_reward_first = true_reward_first
@@ -92,9 +92,9 @@ class _Preferences:
         self._tape = None
         if db is not None:
             self._tape = Tape(
-                self._eye, db, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
+                self._adapter, db, env_index, record_prob=record_prob, seed=seed, policy=policy, max_mb=max_mb
             )
-        count = self._eye.num_envs
+        count = self._adapter.num_envs
         self._observations: Any = None
         self._ended = np.zeros(count, bool)  # games whose next step resets them
         self._first = np.ones(count, bool)  # games of which the model has seen no step yet
@@ -118,7 +118,7 @@ class _Preferences:
           UserError: the wrapper was made without a reward model.
         """
         if self._live is None and self._model is None and self._judge is None:
-            raise UserError(f"{self._eye.env_id}: expected reward=, a reward model to pay by, got none")
+            raise UserError(f"{self._adapter.env_id}: expected reward=, a reward model to pay by, got none")
         if not self._predicted:
             self._first[:] = True
         self._predicted = True
@@ -144,7 +144,9 @@ class _Preferences:
 
     def _own_db(self) -> Path:
         if self._db is None:
-            raise UserError(f"{self._eye.env_id}: expected db=, a folder for segments and labels, got none")
+            raise UserError(
+                f"{self._adapter.env_id}: expected db=, a folder for segments and labels, got none"
+            )
         return self._db
 
     def _begin(self, observations: Any, lives: np.ndarray, games: np.ndarray) -> None:
@@ -163,11 +165,11 @@ class _Preferences:
         if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
             return None
         # The environments have not moved since, so these are the frames that the actions were chosen on.
-        actions, frames, vectors = self._eye.actions(actions), _NO_FRAMES, None
+        actions, frames, vectors = self._adapter.actions(actions), _NO_FRAMES, None
         if recording or self._judges_frames:
-            frames = self._eye.frames(self._observations)
+            frames = self._adapter.frames(self._observations)
         if recording or not self._judges_frames:
-            vectors = self._eye.vectors(self._observations)
+            vectors = self._adapter.vectors(self._observations)
         if self._tape is not None:
             self._tape.recorder.before(frames, actions, vectors)
         if not (self._predicted and self._judge is not None):
@@ -190,7 +192,7 @@ class _Preferences:
         self._observations, self._ended, self._first = observations, ended, reset | over
         if self._tape is not None:
             if not np.isfinite(score).all():
-                raise UserError(f"{self._eye.env_id} went wrong: expected finite rewards, got others")
+                raise UserError(f"{self._adapter.env_id} went wrong: expected finite rewards, got others")
             self._tape.after(score, terminated, truncated, lives, reset, over)
         if learned is not None:
             paid = np.where(reset, 0.0, learned.astype(np.float64))
@@ -210,16 +212,18 @@ class _Preferences:
         model = self._model
         if model is None or model is self._adopted or model is self._refused:
             return
-        eye = self._eye
-        of_vectors = model.observation_size is not None and eye.observation_size is not None
+        adapter = self._adapter
+        of_vectors = model.observation_size is not None and adapter.spec.observation_size is not None
         try:
             # A model of vectors asks for no picture, which there may be none of.
-            shape = model.frame_shape if of_vectors else eye.frames(self._observations).shape[1:]
+            shape = model.frame_shape if of_vectors else adapter.frames(self._observations).shape[1:]
             model.check(
-                *((shape[0], shape[1], shape[2]), eye.form.count, self._path, eye.env_id),
-                continuous=eye.form.continuous,
+                *((shape[0], shape[1], shape[2]), adapter.spec.num_actions, self._path, adapter.env_id),
+                continuous=adapter.spec.continuous,
                 # A model of grey pictures makes them of the frames, whatever a policy sees.
-                observation_size=eye.observation_size if model.observation_size is not None else None,
+                observation_size=adapter.spec.observation_size
+                if model.observation_size is not None
+                else None,
             )
         except UserError as error:
             if self._adopted is None:
@@ -231,7 +235,7 @@ class _Preferences:
 
         self._adopted = model
         self._judges_frames = model.observation_size is None
-        self._judge = ObservingRewards(model, eye.num_envs).rewards  # which has seen no step of any game
+        self._judge = ObservingRewards(model, adapter.num_envs).rewards  # which has seen no step of any game
 
     def _close(self) -> None:
         if self._tape is not None:

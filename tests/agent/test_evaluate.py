@@ -7,8 +7,8 @@ import torch
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.envs.gym_world import GymWorld
-from lib.envs.make import Probe
-from lib.envs.moving_dot import distance_from_middle
+from lib.envs.make import probes
+from lib.envs.world import Step
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
 CPU = torch.device("cpu")
@@ -30,9 +30,9 @@ LONG = [
 ]
 
 
-def grey(frames: np.ndarray) -> np.ndarray:
+def grey(step: Step) -> np.ndarray:
     """NaN where the picture is black."""
-    reading = frames[:, 0, 0, 0].astype(np.float32)
+    reading = step.frames[:, 0, 0, 0].astype(np.float32)
     return np.where(reading == 0, np.nan, reading)
 
 
@@ -79,10 +79,9 @@ def test_says_mean_interval_and_best() -> None:
 def test_seeds_decide_games_and_actions() -> None:
     torch.manual_seed(0)
     network, world = PolicyNet(5), GymWorld("MovingDot-v0", 4, limit=20)
-    probes: dict[str, Probe] = {"distance": distance_from_middle}
 
     def play(seed: int) -> Evaluation:
-        return evaluate(network, world, seed, CPU, bf16=False, probes=probes)
+        return evaluate(network, world, seed, CPU, bf16=False, probes=probes("MovingDot-v0"))
 
     one, same, other = play(0), play(0), play(1)
     assert one.scores.tolist() == same.scores.tolist()

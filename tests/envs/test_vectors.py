@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from lib.cli import UserError
 from lib.envs import control
-from lib.envs.gym_world import ActionForm, GymWorld, larger, smaller, to_picture, vector_size
+from lib.envs.gym_world import ActionAdapter, GymWorld, larger, smaller, to_picture, vector_size
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.spec import Spec
@@ -202,12 +202,12 @@ def test_frames_of_small_pictures_are_fit_for_a_reward_model(shape: tuple[int, .
 )
 def test_actions_that_cannot_serve(space: spaces.Space[Any], says: str) -> None:
     with pytest.raises(UserError, match=f"X cannot serve: .*{says}; wrap it"):
-        ActionForm(space, "X")
+        ActionAdapter(space, "X")
 
 
 def test_as_many_actions_as_there_may_be_serve() -> None:
-    assert ActionForm(spaces.Discrete(MAX_ACTIONS), "X").count == MAX_ACTIONS
-    assert ActionForm(spaces.Box(-1, 1, (MAX_ACTIONS // 2, 2)), "X").count == MAX_ACTIONS
+    assert ActionAdapter(spaces.Discrete(MAX_ACTIONS), "X").count == MAX_ACTIONS
+    assert ActionAdapter(spaces.Box(-1, 1, (MAX_ACTIONS // 2, 2)), "X").count == MAX_ACTIONS
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_as_many_actions_as_there_may_be_serve() -> None:
 )
 def test_far_bounds_are_reached_and_returned_from(bound: float, dtype: Any) -> None:
     space = spaces.Box(-bound, bound, (3,), dtype)
-    form, shares = ActionForm(space, "X"), np.array([[-1, 0, 1]], np.float32)
-    taken = form.outside(shares)
+    adapter, shares = ActionAdapter(space, "X"), np.array([[-1, 0, 1]], np.float32)
+    taken = adapter.to_env(shares)
     assert space.contains(taken[0])
     assert taken[0].tolist() == [space.low[0], 0, space.high[0]]
-    np.testing.assert_allclose(form.inside(taken, 1), shares, atol=1e-6)
+    np.testing.assert_allclose(adapter.from_env(taken, 1), shares, atol=1e-6)
 
 
 class Odd(Reach):
