@@ -1,17 +1,11 @@
-"""Segments as pictures a browser can play exactly: sprite sheets and thumbnails in indexed PNG.
-
-Atari frames use some 30 colours, so a palette image is lossless and small: 50 frames in 15–25 KB.
-"""
+"""Clips and thumbnails of a DB as the page asks for them: pictures that a browser plays exactly."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
-import math
-import struct
 import threading
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +14,9 @@ import numpy as np
 
 from lib.envs.ids import is_atari_id
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
-_MAX_SIDE = 8192
-"""Pixels: tablets refuse larger images."""
-_WIDTH = 4096
-"""Pixels a sheet may be wide without a second thought. The wider, the smaller the file: the same line of the next frame
-is what a line is most like, and it comes soonest when frames lie side by side."""
-_LEVEL = 4
-"""zlib level: 16 to 22 KB in 5 ms for 50 Seaquest frames; 6 saves a tenth for 2 ms more, 9 a third for 10 to 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,62 +26,6 @@ class Clip:
     png: bytes
     meta: str
     """JSON for the player: steps, width, height (pixels), columns of the sheet, actions, names of the actions."""
-
-
-def encode_png(image: np.ndarray) -> bytes:
-    """A PNG file of an image: palette when it has at most 256 colours, 24-bit colour otherwise.
-
-    Args:
-      image: uint8 [H, W, 3].
-
-    Returns:
-      The file's bytes; decoding gives exactly `image`.
-    """
-    height, width, _ = image.shape
-    indexed = _index_colours(image)
-    if indexed is None:
-        colour_type, palette, rows = 2, b"", image.reshape(height, width * 3)
-    else:
-        index, colours = indexed
-        colour_type, palette, rows = 3, _chunk(b"PLTE", colours.tobytes()), index
-    # Every scan line starts with a byte that names its filter; none is best for flat game graphics.
-    lines = np.zeros((height, rows.shape[1] + 1), np.uint8)
-    lines[:, 1:] = rows
-    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
-    body = zlib.compress(lines.tobytes(), _LEVEL)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + palette
-        + _chunk(b"IDAT", body)
-        + _chunk(b"IEND", b"")
-    )
-
-
-def sprite_sheet(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """Lays frames out row by row on one sheet.
-
-    Args:
-      frames: uint8 [T, H, W, 3].
-
-    Returns:
-      The sheet, uint8 [R·H, C·W, 3] with black where frames ran out, and C, the number of columns.
-
-    Raises:
-      SegmentError: The sheet would be larger than browsers can show.
-    """
-    steps, height, width, _ = frames.shape
-    square = math.ceil(math.sqrt(steps * height / width))
-    columns = min(steps, max(square, _WIDTH // width))
-    rows = math.ceil(steps / columns)
-    if columns * width > _MAX_SIDE or rows * height > _MAX_SIDE:
-        raise SegmentError(
-            f"{steps} frames of {width}×{height} pixels are more than a browser can show at once"
-        )
-    sheet = np.zeros((rows * columns, height, width, 3), np.uint8)
-    sheet[:steps] = frames
-    grid = sheet.reshape(rows, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
-    return grid.reshape(rows * height, columns * width, 3), columns
 
 
 class ClipStore:
@@ -251,33 +183,3 @@ def action_names(env_id: str, num_actions: int) -> list[str]:
         # Names are an ornament: whatever keeps an environment of somebody else's from starting, numbers will do.
         return []
     return names if len(names) == num_actions else []
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def _index_colours(image: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Splits an image into palette indices.
-
-    Args:
-      image: uint8 [H, W, 3].
-
-    Returns:
-      Indices uint8 [H, W] and colours uint8 [N, 3], or None when there are more than 256 colours.
-    """
-    pixels = image.reshape(-1, 3)
-    # Game graphics are runs of one colour, some forty pixels long: only the first pixel of a run is looked up.
-    flat = pixels.reshape(-1)
-    begins = np.zeros(len(pixels), bool)
-    begins[0] = True
-    begins[np.flatnonzero(flat[3:] != flat[:-3]) // 3 + 1] = True
-    starts = np.flatnonzero(begins)
-    red, green, blue = pixels[starts].astype(np.uint32).T
-    codes = red << 16 | green << 8 | blue
-    colours = np.unique(codes)
-    if len(colours) > 256:
-        return None
-    runs = np.searchsorted(colours, codes).astype(np.uint8)
-    index = np.repeat(runs, np.diff(starts, append=len(pixels))).reshape(image.shape[:2])
-    return index, np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8)

@@ -20,7 +20,7 @@ import numpy as np
 from lib.files import signature
 from lib.label_ui.ahead import Ahead
 from lib.label_ui.clips import Clip, ClipStore
-from lib.label_ui.ledger import Entry, Labeller, Ledger, verdict
+from lib.label_ui.ledger import Entry, Labeller, Ledger
 from lib.label_ui.messages import (
     BatchReply,
     BatchRequest,
@@ -440,7 +440,7 @@ class Desk:
             pairs = [said for said in self._ledger.standing.values() if len(said) > 1]
             broken = dict(self._broken)
             answered = self._answered(names)
-        alike = sum(len({verdict(label) for label in said.values()}) == 1 for said in pairs)
+        alike = sum(len({label.winner for label in said.values()}) == 1 for said in pairs)
         return Overview(
             segments=len(names),
             labels=labels,

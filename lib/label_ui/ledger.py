@@ -25,14 +25,7 @@ class Entry:
         """Whether a repeat check brought the same answer; None when this is none."""
         if not self.label.repeat or self.before is None:
             return None
-        return verdict(self.label) == verdict(self.before)
-
-
-def verdict(label: Label) -> str | None:
-    """What a label says, whichever way round its samples stand: the better one's name, "" alike, None can't tell."""
-    if label.label is None:
-        return None
-    return ("", label.sample1, label.sample2)[label.label]
+        return self.label.winner == self.before.winner
 
 
 class Ledger:
@@ -118,9 +111,7 @@ class Ledger:
     def disputed(self) -> set[Pair]:
         """Pairs on which people disagree, with each other or with themselves in a repeat check."""
         pairs = {
-            pair
-            for pair, said in self.standing.items()
-            if len({verdict(label) for label in said.values()}) > 1
+            pair for pair, said in self.standing.items() if len({label.winner for label in said.values()}) > 1
         }
         for history in self.history.values():
             pairs.update(entry.label.pair for entry in history if entry.agrees is False)

@@ -77,6 +77,11 @@ class Label:
         """Who said it: annotator and teacher."""
         return self.annotator, self.teacher
 
+    @property
+    def winner(self) -> str | None:
+        """The better segment's name, whichever way round the two stand; "" when both are alike, None when nobody can tell."""
+        return None if self.label is None else ("", self.sample1, self.sample2)[self.label]
+
 
 _KEYS = tuple(field.name for field in fields(Label))
 

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from lib.envs.world import STEPS_PER_SECOND
+from lib.preferences.sprites import encode_png, sprite_sheet
 from lib.reward.report.plot import Plot
 
 _MAX_FRAMES = 200
@@ -18,26 +19,8 @@ _MAX_SIDE = 320
 _MAX_BYTES = 250_000
 """Of a clip; Seaquest takes some 25 KB, and what takes more than this is no flat game graphics."""
 _STRIP_FRAMES, _STRIP_SIDE, _STRIP_GAP = 10, 120, 2
-_LOSSLESS, _LOSSY = 101, 60
-"""WebP qualities of OpenCV; above 100 means lossless."""
-
-
-def sprite_sheet(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """Lays frames side by side, row by row.
-
-    Args:
-      frames: uint8 `[T, H, W, 3]`.
-
-    Returns:
-      uint8 `[R·H, C·W, 3]`, black where frames ran out, and C.
-    """
-    steps, height, width, _ = frames.shape
-    columns = math.ceil(math.sqrt(steps * height / width))
-    rows = math.ceil(steps / columns)
-    sheet = np.zeros((rows * columns, height, width, 3), np.uint8)
-    sheet[:steps] = frames
-    grid = sheet.reshape(rows, columns, height, width, 3).transpose(0, 2, 1, 3, 4)
-    return grid.reshape(rows * height, columns * width, 3), columns
+_LOSSY = 60
+"""WebP quality."""
 
 
 def film_strip(frames: np.ndarray) -> np.ndarray:
@@ -59,22 +42,12 @@ def film_strip(frames: np.ndarray) -> np.ndarray:
 
 
 def data_uri(sheet: np.ndarray) -> str:
-    """uint8 `[H, W, 3]` as a WebP picture: lossless where that is small, as flat game graphics are.
-
-    Raises:
-      RuntimeError: this OpenCV cannot write WebP, or not a picture of this size.
-    """
-    for quality in (_LOSSLESS, _LOSSY):
-        done, encoded = cv2.imencode(
-            ".webp", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_WEBP_QUALITY, quality]
-        )
-        if not done:
-            raise RuntimeError(
-                f"OpenCV could not write a picture of {sheet.shape[0]}×{sheet.shape[1]} pixels as WebP"
-            )
-        if len(encoded) <= _MAX_BYTES:
-            break
-    return "data:image/webp;base64," + base64.b64encode(encoded.tobytes()).decode()
+    """uint8 `[H, W, 3]` as a picture: PNG where that is small, as flat game graphics are, else lossy WebP."""
+    kind, encoded = "png", encode_png(sheet)
+    if len(encoded) > _MAX_BYTES:
+        bgr = cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR)
+        kind, encoded = "webp", cv2.imencode(".webp", bgr, [cv2.IMWRITE_WEBP_QUALITY, _LOSSY])[1].tobytes()
+    return f"data:image/{kind};base64," + base64.b64encode(encoded).decode()
 
 
 def clip(

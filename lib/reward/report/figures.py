@@ -195,11 +195,6 @@ class Agreement:
     """Different labellers on one pair, every two of them."""
 
 
-def _preferred(label: Label) -> str | None:
-    """The better segment's name, whichever way round they stand; None where neither was called better."""
-    return {1: label.sample1, 2: label.sample2}.get(label.label or 0)
-
-
 def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
     """Compares the answers to one question in some label logs.
 
@@ -214,11 +209,9 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
         standing: dict[tuple[str, str], list[str]] = {}
         for (pair, _), history in answers(lines).items():
             for before, again in itertools.pairwise(history):
-                one, other = _preferred(before), _preferred(again)
-                if again.repeat and one is not None and other is not None:
-                    checks.append(one == other)
-            held = _preferred(history[-1])
-            if held is not None:
+                if again.repeat and before.winner and again.winner:
+                    checks.append(before.winner == again.winner)
+            if held := history[-1].winner:
                 standing.setdefault(pair, []).append(held)
         for names in standing.values():
             between += [one == other for one, other in itertools.combinations(names, 2)]
