@@ -22,7 +22,8 @@ from lib.agent import trainer
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
 from lib.envs.world import Step
-from lib.label_ui.desk import Desk, NotSaved
+from lib.label_ui.db import NotSaved
+from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchRequest, Vote
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.recorder import SegmentRecorder
@@ -254,8 +255,8 @@ def test_bad_flags_are_found_before_any_work(
 def vote(desk: Desk, name: str, label: int, page: str | None = None) -> str:
     """Answers the next pair; the vote's id once that is said to be saved."""
     page = page or f"page{name}000"
-    (offer,) = desk.batch(BatchRequest(page=page, labeller=name, want=1)).pairs
-    reply = desk.vote(Vote(db=desk.id, page=page, labeller=name, offer=offer, label=label))  # type: ignore[arg-type]
+    (offer,) = desk.assign.batch(BatchRequest(page=page, labeller=name, want=1)).pairs
+    reply = desk.votes.vote(Vote(db=desk.db.id, page=page, labeller=name, offer=offer, label=label))  # type: ignore[arg-type]
     assert reply.outcome == "saved"
     return offer.id
 
@@ -279,7 +280,7 @@ def test_a_thousand_labels_of_four_people_on_two_pages_of_one_db(tmp_path: Path)
     assert log.problems == []
     assert Counter(line.annotator for line in lines) == dict.fromkeys(saved, 250)
     assert {name: [line.id for line in lines if line.annotator == name] for name in saved} == saved
-    assert [desk.overview().usable for desk in desks] == [1000, 1000]
+    assert [desk.stats.overview().usable for desk in desks] == [1000, 1000]
 
 
 def test_a_fit_takes_whole_labels_while_the_page_writes_more(tmp_path: Path) -> None:
@@ -323,8 +324,8 @@ def test_a_clock_that_is_set_back_loses_and_reorders_nothing(tmp_path: Path) -> 
     lines = LabelLog(root / "labels.json").read()
     assert [line.id for line in lines] == ids
     assert [line.time for line in lines] == sorted((line.time for line in lines), reverse=True)  # type: ignore[type-var]
-    assert [said.offer.id for said in desk.history("ada", None, 10)] == ids
-    assert desk.overview().usable == 6
+    assert [said.offer.id for said in desk.votes.history("ada", None, 10)] == ids
+    assert desk.stats.overview().usable == 6
 
 
 def test_states_and_folders_of_a_clock_that_is_set_back(

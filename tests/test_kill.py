@@ -382,11 +382,11 @@ def test_a_segment_cut_off_where_there_are_no_hard_links_bothers_nobody(
 
     desk = Desk(db, repeat_rate=0)
     page = BatchRequest(page="page00000000", labeller="ada", want=50)
-    offers = desk.batch(page).pairs
+    offers = desk.assign.batch(page).pairs
     assert any(empty in (offer.sample1, offer.sample2) for offer in offers)
     with pytest.raises(segments.SegmentError, match="empty"):
-        desk.clip(desk.clip_id(empty))
-    reply = desk.batch(page)
+        desk.db.clip(desk.db.clip_id(empty))
+    reply = desk.assign.batch(page)
     assert reply.problems == [f"db/{empty}: empty"]
     assert reply.pairs
     assert not any(empty in (offer.sample1, offer.sample2) for offer in reply.pairs)

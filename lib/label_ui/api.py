@@ -14,7 +14,8 @@ from starlette.staticfiles import StaticFiles
 
 from lib.cli import UserError
 from lib.envs.world import STEPS_PER_SECOND
-from lib.label_ui.desk import Desk, NotSaved, Order
+from lib.label_ui.db import NotSaved
+from lib.label_ui.desk import Desk
 from lib.label_ui.messages import (
     BatchReply,
     BatchRequest,
@@ -31,6 +32,7 @@ from lib.label_ui.messages import (
     Vote,
     VoteReply,
 )
+from lib.label_ui.model_view import ModelView, Order
 from lib.preferences.segments import SegmentError
 
 STATIC = Path(__file__).parent / "static"
@@ -51,6 +53,11 @@ class PageSettings:
 def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     """The application without NiceGUI's pages: the labelling screen, its files, clips and answers."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    def model() -> ModelView:
+        if desk.model is None:
+            raise HTTPException(404, "This page was started without a reward model.")
+        return desk.model
 
     @app.exception_handler(NotSaved)
     def not_saved(request: Request, error: Exception) -> Response:
@@ -75,33 +82,33 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     @app.get("/api/session")
     def session(request: Request) -> Session:
         return Session(
-            db=desk.id,
+            db=desk.db.id,
             # Guests are asked for their own name.
             name=settings.name if getattr(request.state, "role", None) == "host" else None,
-            goal=desk.goal,
+            goal=desk.stats.goal,
             speed=settings.speed,
             start_paused=settings.start_paused,
-            strategy=desk.strategy,
-            strategies=desk.strategies,
+            strategy=desk.assign.strategy,
+            strategies=desk.assign.strategies,
             steps_per_second=STEPS_PER_SECOND,
-            model=desk.opinion.name if desk.opinion else "",
+            model=desk.model.name if desk.model else "",
         )
 
     @app.post("/api/batch")
     def batch(ask: BatchRequest) -> BatchReply:
-        return desk.batch(ask)
+        return desk.assign.batch(ask)
 
     @app.post("/api/vote")
     def vote(vote: Vote) -> VoteReply:
-        return desk.vote(vote)
+        return desk.votes.vote(vote)
 
     @app.post("/api/undo")
     def undo(undo: Undo) -> UndoReply:
-        return desk.undo(undo)
+        return desk.votes.undo(undo)
 
     @app.post("/api/leave", status_code=204)
     def leave(leaving: Leave) -> None:
-        desk.leave(leaving.page)
+        desk.assign.leave(leaving.page)
 
     @app.get("/api/history")
     def history(
@@ -109,12 +116,12 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         before: Id | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> list[Said]:
-        return desk.history(labeller, before, limit)
+        return desk.votes.history(labeller, before, limit)
 
     @app.get("/api/pair/{clip1}/{clip2}")
     def pair(clip1: ClipId, clip2: ClipId, recheck: bool = False) -> dict[str, Offer | list[Said]]:
         try:
-            offer, said = desk.pair(clip1, clip2, recheck)
+            offer, said = desk.votes.pair(clip1, clip2, recheck)
         except KeyError:
             raise HTTPException(404, "This pair is not in the database.") from None
         return {"offer": offer, "said": said}
@@ -123,26 +130,26 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     def judged(
         order: Order, text: Annotated[str, Query(max_length=60)] = "", seed: Annotated[int, Query(ge=0)] = 0
     ) -> JudgedReply:
-        return _of_model(lambda: desk.judged(order, text, seed))
+        return model().segments(order, text, seed)
 
     @app.get("/api/model/curve/{id}")
     def curve(id: ClipId) -> CurveReply:
-        return _found(desk.curve, id)
+        return _found(model().curve, id)
 
     @app.get("/api/model/doubts")
     def doubts(labeller: Annotated[str, Query(max_length=60)]) -> DoubtsReply:
-        return _of_model(lambda: desk.doubts(labeller))
+        return model().doubts(labeller)
 
     @app.get("/clip/{id}.png")
     def clip(id: ClipId) -> Response:
-        found = _found(desk.clip, id)
+        found = _found(desk.db.clip, id)
         return Response(
             found.png, media_type="image/png", headers={"Clip-Meta": found.meta, "Cache-Control": "no-store"}
         )
 
     @app.get("/thumb/{id}.png")
     def thumbnail(id: ClipId) -> Response:
-        found = _found(desk.thumbnail, id)
+        found = _found(desk.db.thumbnail, id)
         return Response(found.png, media_type="image/png", headers={"Cache-Control": "private, max-age=60"})
 
     app.mount("/static", _Static(directory=STATIC))
@@ -165,10 +172,3 @@ def _found(load: Callable[[str], Found], id: str) -> Found:
         raise HTTPException(404, "There is no such clip.") from None
     except SegmentError as error:
         raise HTTPException(422, f"A clip cannot be shown and is left out: {error}") from None
-
-
-def _of_model(answer: Callable[[], Found]) -> Found:
-    try:
-        return answer()
-    except KeyError:
-        raise HTTPException(404, "This page was started without a reward model.") from None

@@ -1,9 +1,9 @@
-"""The label log as the page needs it: who said what about which pair, in which order, and what can be undone."""
+"""The label log as the page needs it: who said what about which pair, in what order, and what can be undone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lib.preferences.labels import RECHECK, UNDO, Label, Pair
@@ -22,10 +22,16 @@ class Entry:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether a repeat check brought the same answer; None when this is none."""
+        """Whether a repeat check brought the same answer; None for any other answer."""
         if not self.label.repeat or self.before is None:
             return None
         return self.label.winner == self.before.winner
+
+
+def display_name(who: Labeller) -> str:
+    """What a labeller is called on the page."""
+    annotator, teacher = who
+    return annotator or (f"{teacher} (simulated)" if teacher else "unnamed")
 
 
 class Ledger:
@@ -36,7 +42,7 @@ class Ledger:
       standing: the labels that hold, by pair and labeller.
       history: each labeller's answers that were not taken back, in order.
       usable: labels that hold and that a fit can use; rechecks of what somebody else said count towards no goal.
-      skipped: labels that hold and say that somebody cannot tell, without such rechecks.
+      skipped: labels that hold and say "cannot tell", without such rechecks.
     """
 
     def __init__(self) -> None:
@@ -100,6 +106,11 @@ class Ledger:
         """The labels that hold, pair by pair."""
         for by_labeller in self.standing.values():
             yield from by_labeller.values()
+
+    def answered(self, names: Iterable[str]) -> int:
+        """How many pairs of these segments somebody answered; labels may name segments that are gone."""
+        there = set(names)
+        return sum(one in there and two in there for one, two in self.standing)
 
     def entry(self, who: Labeller, id: str) -> Entry | None:
         """The answer of that vote id if it is the labeller's last word on its pair."""

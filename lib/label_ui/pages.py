@@ -15,7 +15,10 @@ from starlette.requests import Request
 
 from lib.cli import UserError
 from lib.label_ui.access import Keys
-from lib.label_ui.desk import Desk, NotSaved, Overview, display_name
+from lib.label_ui.db import NotSaved
+from lib.label_ui.desk import Desk
+from lib.label_ui.ledger import display_name
+from lib.label_ui.stats import Overview
 from lib.preferences.labels import Label, Pair
 
 ROWS = 25
@@ -41,11 +44,11 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @ui.page("/", title="Overview")
     async def overview(request: Request) -> None:
         base = f"{request.url.scheme}://{request.headers['host']}/"
-        with _frame("/", desk.opinion is not None):
+        with _frame("/", desk.model is not None):
             with html.header().classes("head"):
                 with html.div().classes("title"):
-                    html.h1(desk.root.resolve().name)
-                    html.p(str(desk.root.resolve())).classes("muted path")
+                    html.h1(desk.db.root.resolve().name)
+                    html.p(str(desk.db.root.resolve())).classes("muted path")
                 _button("Invite", lambda: _invite(base, keys)).props(
                     'title="Make a link that lets one more browser in"'
                 )
@@ -54,7 +57,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @ui.page("/labels", title="Labels")
     async def labels() -> None:
-        with _frame("/labels", desk.opinion is not None):
+        with _frame("/labels", desk.model is not None):
             with html.header().classes("head"), html.div().classes("title"):
                 html.h1("Existing labels")
             await _Table(desk).build()
@@ -120,10 +123,10 @@ class _LiveOverview:
         state: object
         overview: Overview | None
         try:
-            state = await run.io_bound(self._desk.state)
+            state = await run.io_bound(self._desk.db.version)
             if state == self._shown:
                 return
-            overview = await run.io_bound(self._desk.overview)
+            overview = await run.io_bound(self._desk.stats.overview)
         except (UserError, OSError) as error:
             state, overview = str(error), None
             if state == self._shown:
@@ -135,8 +138,8 @@ class _LiveOverview:
                 with _card("This database cannot be read", wide=True):
                     html.p(str(state))
             else:
-                _show_overview(overview, self._desk.goal)
-                if overview.labels and self._desk.opinion is None:
+                _show_overview(overview, self._desk.stats.goal)
+                if overview.labels and self._desk.model is None:
                     html.p(
                         "Fit a reward model to these labels and start again with --reward REWARD to see what it "
                         "would pay for each step, and which labels it doubts."
@@ -379,7 +382,7 @@ class _Table:
 
     async def _load(self) -> None:
         try:
-            labels, disputed = await run.io_bound(self._desk.labels)  # type: ignore[misc]  # None only at shutdown
+            labels, disputed = await run.io_bound(self._desk.stats.labels)  # type: ignore[misc]  # None only at shutdown
         except (UserError, OSError) as error:
             ui.notify(str(error), type="negative")
             return
@@ -394,7 +397,7 @@ class _Table:
         self._table.pagination = {"rowsPerPage": ROWS, "rowsNumber": len(found), "page": self._page}
 
     def _row(self, id: int, label: Label, disputed: bool) -> dict[str, Any]:
-        one, two = self._desk.clip_id(label.sample1), self._desk.clip_id(label.sample2)
+        one, two = self._desk.db.clip_id(label.sample1), self._desk.db.clip_id(label.sample2)
         says = {0: "both alike", 1: "first is better", 2: "second is better", None: "can’t tell"}[label.label]
         return {
             "id": id,
@@ -420,7 +423,7 @@ class _Table:
         async def delete() -> None:
             dialog.close()
             try:
-                await run.io_bound(self._desk.delete, label)
+                await run.io_bound(self._desk.votes.delete, label)
             except (NotSaved, UserError) as error:
                 ui.notify(str(error), type="negative")
             await self._load()

@@ -19,8 +19,8 @@ from lib.label_ui.access import MAX_BODY, Guard, Keys, is_loopback, load_secret,
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
-from lib.label_ui.opinion import Opinion, load_judge
 from lib.label_ui.pages import add_pages
+from lib.label_ui.ratings import Ratings, load_rater
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
@@ -92,25 +92,26 @@ def serve(config: LabelConfig) -> int:
       UserError: the port is taken, the certificate does not fit, the DB cannot be read.
     """
     _check_certificate(config)
-    judge = None
+    rater, ratings = None, None
     if config.reward is not None:
-        judge = load_judge(config.reward, config.db_path, config.dev)
+        rater = load_rater(config.reward, config.db_path, config.dev)
+        ratings = Ratings(rater, config.reward.name)
         _leave_a_core()
     desk = Desk(
         config.db_path,
-        strategies=_strategies(config, judge),
+        strategies=_strategies(config, rater),
         strategy=config.strategy,
-        opinion=Opinion(judge, config.reward.name) if judge and config.reward else None,
+        ratings=ratings,
         repeat_rate=config.repeat_rate,
         goal=config.goal,
         seed=config.seed,
     )
-    segments = desk.count_segments()
+    segments = len(desk.db.sync())
     git_commit()  # every label carries it, and the first one need not wait for git
     listener = _bind(config.host, config.port)
     port = listener.getsockname()[1]
     secret, lasting = load_secret(state_folder())
-    keys = Keys(secret, desk.id)
+    keys = Keys(secret, desk.db.id)
     scheme = "https" if config.ssl_cert else "http"
     base = f"{scheme}://{_address(config.host)}:{port}/"
     name = config.name.strip() if config.name else None
@@ -158,20 +159,20 @@ def serve(config: LabelConfig) -> int:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         _say("Stopped.")
-    if judge is not None:
+    if rater is not None:
         # A regular exit while a thread is inside PyTorch ends with "terminate called". Answers are on disk already.
         sys.stdout.flush()
         os._exit(0)
     return 0
 
 
-def _strategies(config: LabelConfig, judge: SegmentJudge | None) -> dict[str, Strategy]:
+def _strategies(config: LabelConfig, rater: SegmentJudge | None) -> dict[str, Strategy]:
     """All strategies that can do with what there is. Raises UserError if the one that was asked for cannot."""
     db = SegmentDB(config.db_path)
     found = {}
     for name in STRATEGIES:
         try:
-            found[name] = make_strategy(name, db, judge, config.random_share)
+            found[name] = make_strategy(name, db, rater, config.random_share)
         except UserError:
             if name == config.strategy:
                 raise

@@ -2,7 +2,7 @@
 
 from lib.interrupt import Interrupt
 from lib.label_ui.config import LabelConfig
-from lib.label_ui.opinion import load_judge
+from lib.label_ui.ratings import load_rater
 from lib.preferences.teachers import SimulatedLabeller, attend
 from lib.reporting import Progress
 
@@ -23,7 +23,7 @@ def give_labels(config: LabelConfig) -> None:
         beta=config.beta,
         myopia=config.myopia,
         threshold=config.threshold,
-        judge=load_judge(config.reward, config.db_path, config.dev) if config.reward else None,
+        judge=load_rater(config.reward, config.db_path, config.dev) if config.reward else None,
         random_share=config.random_share,
     )
     if config.watch:

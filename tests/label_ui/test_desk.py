@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from lib.cli import UserError
-from lib.label_ui.desk import CHECK_DISTANCE, Desk, NotSaved
+from lib.label_ui.assign import CHECK_DISTANCE
+from lib.label_ui.db import NotSaved
+from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
@@ -30,16 +32,18 @@ class User:
         self._undos = itertools.count()
 
     def batch(self, want: int = 4, keep: list[Offer] | None = None) -> BatchReply:
-        return self.desk.batch(BatchRequest(page=self.page, labeller=self.name, keep=keep or [], want=want))
+        return self.desk.assign.batch(
+            BatchRequest(page=self.page, labeller=self.name, keep=keep or [], want=want)
+        )
 
     def take(self) -> Offer:
         return self.batch(1).pairs[0]
 
     def vote(self, offer: Offer, label: int | None = 1, **more: object) -> VoteReply:
-        return self.desk.vote(
+        return self.desk.votes.vote(
             Vote.model_validate(
                 {
-                    "db": self.desk.id,
+                    "db": self.desk.db.id,
                     "page": self.page,
                     "labeller": self.name,
                     "offer": offer.model_dump(),
@@ -51,7 +55,9 @@ class User:
 
     def undo(self, target: str, id: str | None = None) -> UndoReply:
         id = id or f"u-{self.page}{next(self._undos):06d}"
-        return self.desk.undo(Undo(db=self.desk.id, page=self.page, labeller=self.name, id=id, target=target))
+        return self.desk.votes.undo(
+            Undo(db=self.desk.db.id, page=self.page, labeller=self.name, id=id, target=target)
+        )
 
 
 class Clock:
@@ -187,12 +193,12 @@ def test_a_closed_page_gives_its_pairs_back_and_a_reloaded_one_has_them_again(de
     ada, bob = User(desk, "ada"), User(desk, "bob")
     held = ada.batch(15).pairs
     assert bob.batch(15).pairs == []
-    desk.leave(ada.page)
+    desk.assign.leave(ada.page)
     assert ada.batch(15, keep=held).pairs == held, "a reload"
-    desk.leave(ada.page)
+    desk.assign.leave(ada.page)
     assert len(bob.batch(15).pairs) == 15
     assert ada.vote(held[0]).outcome == "saved", "an answer that was on its way counts all the same"
-    desk.leave("nobody00")
+    desk.assign.leave("nobody00")
 
 
 def test_what_a_page_no_longer_keeps_is_free(desk: Desk) -> None:
@@ -225,14 +231,14 @@ def test_no_pair_is_asked_twice_in_either_order_and_it_says_when_they_run_out(ro
     assert len(seen) == 15
     assert "every one of the 15 pairs" in user.batch().notice
     make_db(root, 1, first=6)
-    desk._refreshed = 0.0
+    desk.db._refreshed = 0.0
     assert len(user.batch(10).pairs) == 6, "a new segment appears without a restart"
 
 
 def test_labels_of_segments_that_are_gone_do_not_count_as_pairs(root: Path, desk: Desk) -> None:
     for number in range(20):
         LabelLog(root / "labels.json").append(Label("00/00000000.dat", f"gone/{number}.dat", 1))
-    overview = desk.overview()
+    overview = desk.stats.overview()
     assert (overview.segments, overview.pairs, len(overview.labels)) == (6, 0, 20)
     assert len(User(desk).batch(20).pairs) == 15
 
@@ -257,7 +263,7 @@ def test_labels_of_the_original_and_of_teachers_are_not_asked_again(root: Path, 
 def test_undo_takes_back_any_number(root: Path, desk: Desk) -> None:
     user = User(desk)
     offers = [user.take() for _ in range(5) if not user.vote(user.take(), 1).reason]
-    ids = [said.offer.id for said in desk.history("ada", None, 100)]
+    ids = [said.offer.id for said in desk.votes.history("ada", None, 100)]
     assert len(ids) == len(offers) == 5
     for number, id in enumerate(reversed(ids), start=1):
         reply = user.undo(id)
@@ -271,7 +277,7 @@ def test_undo_sent_twice_undoes_once(root: Path, desk: Desk) -> None:
     user = User(desk)
     for _ in range(2):
         user.vote(user.take())
-    last = desk.history("ada", None, 1)[0].offer.id
+    last = desk.votes.history("ada", None, 1)[0].offer.id
     assert user.undo(last, "u-00000000").outcome == "undone"
     assert user.undo(last, "u-00000000").outcome == "duplicate"
     assert user.undo(last, "u-11111111").outcome == "dropped"
@@ -367,7 +373,7 @@ def test_change_replaces_ones_own_answer_and_undo_brings_it_back(root: Path, des
     user = User(desk)
     offer = user.take()
     user.vote(offer, 1)
-    opened, said = desk.pair(offer.clip1, offer.clip2)
+    opened, said = desk.votes.pair(offer.clip1, offer.clip2)
     assert [(one.labeller, one.label) for one in said] == [("ada", 1)]
     assert user.vote(opened, 2).outcome == "dropped", "only on purpose"
     assert user.vote(opened, 2, change=True).outcome == "saved"
@@ -378,9 +384,9 @@ def test_change_replaces_ones_own_answer_and_undo_brings_it_back(root: Path, des
 
 def test_delete_cancels_whosoever_label(root: Path, desk: Desk) -> None:
     LabelLog(root / "labels.json").append(Label("00/00000000.dat", "01/00000001.dat", 1, teacher="score"))
-    labels, _ = desk.labels()
-    desk.delete(labels[0])
-    assert desk.labels()[0] == []
+    labels, _ = desk.stats.labels()
+    desk.votes.delete(labels[0])
+    assert desk.stats.labels()[0] == []
     assert lines(root)[-1].cancelled
 
 
@@ -404,7 +410,7 @@ def test_a_vote_that_cannot_be_written_is_refused_and_counts_when_sent_again(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk._log, "append", full)
+        broken.setattr(desk.db.log, "append", full)
         with pytest.raises(NotSaved, match=os.strerror(code)):
             user.vote(offer)
     assert user.vote(offer).outcome == "saved"
@@ -437,11 +443,11 @@ def test_a_broken_segment_is_left_out_and_named(root: Path, desk: Desk) -> None:
     from lib.preferences.segments import SegmentError
 
     with pytest.raises(SegmentError):
-        desk.clip(desk.clip_id("00/00000000.dat"))
+        desk.db.clip(desk.db.clip_id("00/00000000.dat"))
     reply = user.batch(15)
     assert len(reply.pairs) == 10
     assert "00/00000000.dat" in reply.problems[0]
-    assert desk.overview().broken
+    assert desk.stats.overview().broken
 
 
 def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:
@@ -478,10 +484,10 @@ def test_disputes_are_between_people_and_with_oneself(root: Path, clock: Clock) 
     log.append(Label(b, c, 1, annotator="ada"))
     log.append(Label(b, c, 2, annotator="ada", repeat=True))
     desk = make_desk(root, clock)
-    labels, disputed = desk.labels()
+    labels, disputed = desk.stats.labels()
     assert len(labels) == 5
     assert disputed == {(a, c), (b, c)}
-    overview = desk.overview()
+    overview = desk.stats.overview()
     assert (overview.shared_pairs, overview.shared_alike) == (2, 1)
     assert overview.checks == {"ada": [False]}
 
@@ -493,7 +499,7 @@ def test_a_torn_line_costs_only_itself(root: Path, desk: Desk) -> None:
     )
     user = User(desk)
     assert user.vote(user.take()).standing.total == 2
-    assert len(desk.overview().log_problems) == 1
+    assert len(desk.stats.overview().log_problems) == 1
 
 
 def test_what_a_training_is_waiting_for_is_said(root: Path, desk: Desk) -> None:

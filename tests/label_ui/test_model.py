@@ -12,11 +12,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from lib.cli import UserError
-from lib.label_ui.ahead import READY, Ahead
 from lib.label_ui.api import PageSettings, build_api
-from lib.label_ui.desk import IN_HAND, Desk
+from lib.label_ui.assign import IN_HAND
+from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
-from lib.label_ui.opinion import Opinion
+from lib.label_ui.model_view import ModelView
+from lib.label_ui.prefetch import READY, QueryPrefetcher
+from lib.label_ui.ratings import Ratings
 from lib.preferences.labels import Label, LabelLog, Pair, current
 from lib.preferences.queries import Query, RandomPairs
 from lib.preferences.segments import SegmentError
@@ -35,7 +37,7 @@ def until(happens: Callable[[], bool]) -> None:
 
 
 class Table:
-    """A judge with the returns of two members in a table; counts how often it is asked."""
+    """A rater with the returns of two members in a table; counts how often it is asked."""
 
     def __init__(self, table: dict[str, tuple[float, float]]) -> None:
         self.table = table
@@ -47,7 +49,7 @@ class Table:
 
     def curve(self, name: str) -> np.ndarray:
         if name not in self.table:
-            raise SegmentError(f"{name}: cannot be judged")
+            raise SegmentError(f"{name}: cannot be rated")
         return np.full(6, sum(self.table[name]) / 6, np.float32)
 
 
@@ -95,13 +97,13 @@ class User:
 
     def batch(self, want: int = 4, strategy: str | None = None, keep: Sequence[Offer] = ()) -> BatchReply:
         ask = BatchRequest(page=self.page, labeller=self.name, keep=list(keep), want=want, strategy=strategy)
-        return self.desk.batch(ask)
+        return self.desk.assign.batch(ask)
 
     def vote(self, offer: Offer, label: int | None = 1) -> VoteReply:
-        return self.desk.vote(
+        return self.desk.votes.vote(
             Vote.model_validate(
                 {
-                    "db": self.desk.id,
+                    "db": self.desk.db.id,
                     "page": self.page,
                     "labeller": self.name,
                     "offer": offer.model_dump(),
@@ -111,8 +113,10 @@ class User:
         )
 
     def undo(self, target: str) -> UndoReply:
-        undo = Undo(db=self.desk.id, page=self.page, labeller=self.name, id=f"u-{target[:20]}", target=target)
-        return self.desk.undo(undo)
+        undo = Undo(
+            db=self.desk.db.id, page=self.page, labeller=self.name, id=f"u-{target[:20]}", target=target
+        )
+        return self.desk.votes.undo(undo)
 
 
 def lines(root: Path) -> list[Label]:
@@ -124,9 +128,14 @@ def add(root: Path, *labels: Label) -> None:
         LabelLog(root / "labels.json").append(label)
 
 
-def judged(table: dict[str, tuple[float, float]]) -> tuple[Table, Opinion]:
-    judge = Table(table)
-    return judge, Opinion(judge, "reward-x.dat")
+def model_of(desk: Desk) -> ModelView:
+    assert desk.model is not None
+    return desk.model
+
+
+def rated(table: dict[str, tuple[float, float]]) -> tuple[Table, Ratings]:
+    rater = Table(table)
+    return rater, Ratings(rater, "reward-x.dat")
 
 
 # --- pairs chosen ahead -----------------------------------------------------------------------------------------
@@ -160,7 +169,7 @@ def test_a_page_that_holds_pairs_gets_none_at_random(root: Path, slow: Alphabeti
 def test_pages_choose_among_the_strategies_there_are(root: Path, slow: Alphabetical) -> None:
     slow.may.set()
     desk = Desk(root, strategies={"random": RandomPairs(), "first": slow}, repeat_rate=0.0)
-    assert desk.strategies == ["random", "first"]
+    assert desk.assign.strategies == ["random", "first"]
     user = User(desk)
     assert {offer.strategy for offer in user.batch(4).pairs} == {"random"}
     assert {offer.strategy for offer in user.batch(4, strategy="psychic").pairs} == {"random"}
@@ -187,7 +196,7 @@ def test_a_strategy_that_fails_is_named_and_random_pairs_go_on(
 def test_ahead_keeps_a_store_and_hands_out_nothing_that_was_taken_since(slow: Alphabetical) -> None:
     names = [f"00/{i:08d}.dat" for i in range(12)]
     done = {(names[0], names[1])}
-    ahead = Ahead(slow, lambda: (names, done), np.random.default_rng(0))
+    ahead = QueryPrefetcher(slow, lambda: (names, done), np.random.default_rng(0))
     slow.may.set()
     assert ahead.take(1, set(names), done) == [], "not even the first call waits"
     until(lambda: sum(count for count, _ in slow.calls) == READY)
@@ -201,90 +210,90 @@ def test_ahead_keeps_a_store_and_hands_out_nothing_that_was_taken_since(slow: Al
 # --- the model's page -------------------------------------------------------------------------------------------
 
 
-def test_segments_by_total_judged_in_the_background(root: Path) -> None:
-    table = {name: (3.0 * i, 3.0 * i) for i, name in enumerate(NAMES[:5])}  # the sixth cannot be judged
-    judge, opinion = judged(table)
-    desk = Desk(root, opinion=opinion)
-    assert judge.asked == [], "nothing before somebody looks"
-    first = desk.judged("most")
+def test_segments_by_total_rated_in_the_background(root: Path) -> None:
+    table = {name: (3.0 * i, 3.0 * i) for i, name in enumerate(NAMES[:5])}  # the sixth cannot be rated
+    rater, ratings = rated(table)
+    desk = Desk(root, ratings=ratings)
+    assert rater.asked == [], "nothing before somebody looks"
+    first = model_of(desk).segments("most")
     assert first.of == 6
-    until(lambda: desk.judged("most").judged == 6)
-    most = desk.judged("most")
+    until(lambda: model_of(desk).segments("most").judged == 6)
+    most = model_of(desk).segments("most")
     assert [(clip.name, clip.total) for clip in most.clips] == [
         (name, 6.0 * i) for i, name in reversed(list(enumerate(NAMES[:5])))
     ]
-    assert [clip.name for clip in desk.judged("least").clips] == NAMES[:5]
-    assert sorted(judge.asked) == sorted(NAMES), "each once"
-    by_name = desk.judged("name", text="02/")
+    assert [clip.name for clip in model_of(desk).segments("least").clips] == NAMES[:5]
+    assert sorted(rater.asked) == sorted(NAMES), "each once"
+    by_name = model_of(desk).segments("name", text="02/")
     assert [(clip.name, clip.total) for clip in by_name.clips] == [(NAMES[2], 12.0), (NAMES[5], None)]
-    assert {clip.name for clip in desk.judged("random", seed=1).clips} == set(NAMES)
-    assert desk.judged("random", seed=1) == desk.judged("random", seed=1)
+    assert {clip.name for clip in model_of(desk).segments("random", seed=1).clips} == set(NAMES)
+    assert model_of(desk).segments("random", seed=1) == model_of(desk).segments("random", seed=1)
     os.utime(root / NAMES[3], (2e9, 2e9))
-    assert [clip.name for clip in desk.judged("newest", limit=1).clips] == [NAMES[3]]
+    assert [clip.name for clip in model_of(desk).segments("newest", limit=1).clips] == [NAMES[3]]
 
 
-def test_a_judge_that_fails_goes_on_with_the_next(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rater_that_fails_takes_the_next(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it fails of: beside a training a GPU may be without memory for a moment."""
-    judge, opinion = judged(dict.fromkeys(NAMES, (1.0, 1.0)))
-    whole = judge.returns
+    rater, ratings = rated(dict.fromkeys(NAMES, (1.0, 1.0)))
+    whole = rater.returns
 
     def returns(names: Sequence[str]) -> np.ndarray:
         if list(names) == NAMES[2:3]:
             raise RuntimeError("CUDA out of memory")
         return whole(names)
 
-    monkeypatch.setattr(judge, "returns", returns)
-    desk = Desk(root, opinion=opinion)
-    until(lambda: desk.judged("most").judged == 6)
-    assert [clip.name for clip in desk.judged("most").clips if clip.total is None] == []
-    assert NAMES[2] not in {clip.name for clip in desk.judged("most").clips}
+    monkeypatch.setattr(rater, "returns", returns)
+    desk = Desk(root, ratings=ratings)
+    until(lambda: model_of(desk).segments("most").judged == 6)
+    assert [clip.name for clip in model_of(desk).segments("most").clips if clip.total is None] == []
+    assert NAMES[2] not in {clip.name for clip in model_of(desk).segments("most").clips}
     add(root, Label(NAMES[2], NAMES[3], 1, annotator="ada"))
-    assert opinion.probability(lines(root)[0]) is None
+    assert ratings.probability(lines(root)[0]) is None
 
 
-def test_a_segment_is_judged_once_however_often_somebody_looks_meanwhile() -> None:
-    judge = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
-    opinion, began, go = Opinion(judge), threading.Event(), threading.Event()
+def test_a_segment_is_rated_once_however_often_somebody_looks_meanwhile() -> None:
+    rater = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
+    ratings, began, go = Ratings(rater), threading.Event(), threading.Event()
 
     def returns(names: Sequence[str]) -> np.ndarray:
         began.set()
         go.wait(10)
-        return Table.returns(judge, names)
+        return Table.returns(rater, names)
 
-    judge.returns = returns  # type: ignore[method-assign]
-    opinion.look(NAMES)
+    rater.returns = returns  # type: ignore[method-assign]
+    ratings.look(NAMES)
     assert began.wait(10)
-    opinion.look(NAMES)  # while the first is being judged
+    ratings.look(NAMES)  # while the first is being rated
     go.set()
-    until(lambda: len(opinion.look(NAMES)) == len(NAMES))
-    assert sorted(judge.asked) == sorted(NAMES)
+    until(lambda: len(ratings.look(NAMES)) == len(NAMES))
+    assert sorted(rater.asked) == sorted(NAMES)
 
 
-def test_judging_stops_when_nobody_looks(root: Path) -> None:
+def test_rating_stops_when_nobody_looks(root: Path) -> None:
     now = [0.0]
-    judge = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
-    opinion = Opinion(judge, clock=lambda: now[0])
+    rater = Table(dict.fromkeys(NAMES, (0.0, 0.0)))
+    ratings = Ratings(rater, clock=lambda: now[0])
     go = threading.Event()
 
     def returns(names: Sequence[str]) -> np.ndarray:
         go.wait(10)
         now[0] += 6.0
-        return Table.returns(judge, names)
+        return Table.returns(rater, names)
 
-    judge.returns = returns  # type: ignore[method-assign]
-    opinion.look(NAMES)
+    rater.returns = returns  # type: ignore[method-assign]
+    ratings.look(NAMES)
     go.set()
-    until(lambda: len(judge.asked) == 2)
+    until(lambda: len(rater.asked) == 2)
     time.sleep(0.05)
-    assert len(judge.asked) == 2, "the third would begin twelve seconds after the last look"
-    opinion.look(NAMES)
-    until(lambda: len(judge.asked) == 4)
+    assert len(rater.asked) == 2, "the third would begin twelve seconds after the last look"
+    ratings.look(NAMES)
+    until(lambda: len(rater.asked) == 4)
 
 
 def test_labels_by_how_unlikely_they_are(root: Path) -> None:
     a, b, c, d, e, broken = NAMES
     # Member one thinks a > b by log-odds 2, member two by 0; both think c > d by 1 and e like c.
-    _, opinion = judged({a: (2, 0), b: (0, 0), c: (1, 1), d: (0, 0), e: (1, 1)})
+    _, ratings = rated({a: (2, 0), b: (0, 0), c: (1, 1), d: (0, 0), e: (1, 1)})
     add(
         root,
         Label(a, b, 2, annotator="bob"),
@@ -293,15 +302,15 @@ def test_labels_by_how_unlikely_they_are(root: Path) -> None:
         Label(c, e, 1, annotator="bob"),
         Label(d, e, 0, annotator="bob"),  # prefers neither
         Label(a, e, None, annotator="bob"),
-        Label(a, broken, 1, annotator="bob"),  # cannot be judged
+        Label(a, broken, 1, annotator="bob"),  # cannot be rated
         Label(a, "09/00000099.dat", 1, annotator="bob"),  # not in the DB
     )
-    desk = Desk(root, opinion=opinion)
-    until(lambda: desk.doubts("ada").judged == 5)
-    reply = desk.doubts("ada")
+    desk = Desk(root, ratings=ratings)
+    until(lambda: model_of(desk).doubts("ada").judged == 5)
+    reply = model_of(desk).doubts("ada")
     assert reply.of == 5
     assert [(doubt.clip, doubt.other) for doubt in reply.doubts] == [
-        (desk.clip_id(better), desk.clip_id(other)) for better, other in ((d, c), (b, a), (c, e))
+        (desk.db.clip_id(better), desk.db.clip_id(other)) for better, other in ((d, c), (b, a), (c, e))
     ]
     assert [doubt.probability for doubt in reply.doubts] == pytest.approx(
         [0.2689414, (0.1192029 + 0.5) / 2, 0.5]  # σ(−1), the mean of σ(−2) and σ(0), σ(0)
@@ -312,17 +321,17 @@ def test_labels_by_how_unlikely_they_are(root: Path) -> None:
 
 def test_a_recheck_replaces_ones_own_label_and_undo_brings_it_back(root: Path) -> None:
     a, b, c, *_ = NAMES
-    _, opinion = judged({name: (float(i), float(i)) for i, name in enumerate(NAMES)})
+    _, ratings = rated({name: (float(i), float(i)) for i, name in enumerate(NAMES)})
     add(
         root,
         Label(a, b, 1, annotator="ada", strategy="random", id="x" * 12),
         Label(a, c, 1, annotator="bob", strategy="random", id="y" * 12),
     )
-    desk = Desk(root, opinion=opinion, repeat_rate=0.0, goal=10)
+    desk = Desk(root, ratings=ratings, repeat_rate=0.0, goal=10)
     ada = User(desk)
-    until(lambda: desk.doubts("ada").judged == 2)
+    until(lambda: model_of(desk).doubts("ada").judged == 2)
     assert [offer.strategy for offer in ada.batch(2).pairs] == ["random"] * 2, "only where it is asked for"
-    opened, said = desk.pair(desk.clip_id(b), desk.clip_id(a), recheck=True)
+    opened, said = desk.votes.pair(desk.db.clip_id(b), desk.db.clip_id(a), recheck=True)
     assert (opened.strategy, said) == ("recheck", [])
     offers = ada.batch(10, strategy="recheck", keep=[opened]).pairs
     assert [{offer.sample1, offer.sample2} for offer in offers] == [{a, b}, {a, c}]
@@ -334,8 +343,8 @@ def test_a_recheck_replaces_ones_own_label_and_undo_brings_it_back(root: Path) -
     assert (lines(root)[-1].strategy, lines(root)[-1].annotator) == ("recheck", "ada")
     assert ada.vote(offers[1], 2).standing.total == 2, "beside somebody else's it is no label more"
     assert len(current(lines(root))) == 3
-    assert desk.overview().usable == 2
-    assert desk.doubts("ada").doubts == []
+    assert desk.stats.overview().usable == 2
+    assert model_of(desk).doubts("ada").doubts == []
     assert ada.batch(10, strategy="recheck").pairs == []
     assert "recheck" in ada.batch(10, strategy="recheck").notice
     bob = User(desk, "bob")
@@ -348,24 +357,24 @@ def test_a_recheck_replaces_ones_own_label_and_undo_brings_it_back(root: Path) -
 
 def test_a_pair_is_rechecked_by_one_person_at_a_time(root: Path) -> None:
     a, b, *_ = NAMES
-    _, opinion = judged(dict.fromkeys(NAMES, (0.0, 0.0)))
+    _, ratings = rated(dict.fromkeys(NAMES, (0.0, 0.0)))
     add(root, Label(a, b, 1, teacher="score"))
-    desk = Desk(root, opinion=opinion, repeat_rate=0.0)
-    until(lambda: desk.doubts("ada").judged == 1)
+    desk = Desk(root, ratings=ratings, repeat_rate=0.0)
+    until(lambda: model_of(desk).doubts("ada").judged == 1)
     assert len(User(desk, "ada").batch(5, strategy="recheck").pairs) == 1
     assert User(desk, "bob").batch(5, strategy="recheck").pairs == []
 
 
 def test_endpoints_of_the_models_page(root: Path) -> None:
-    _, opinion = judged(dict.fromkeys(NAMES[:5], (1.5, 1.5)))
-    desk = Desk(root, opinion=opinion)
+    _, ratings = rated(dict.fromkeys(NAMES[:5], (1.5, 1.5)))
+    desk = Desk(root, ratings=ratings)
     client = TestClient(build_api(desk, PageSettings()))
     assert client.get("/model").headers["content-type"].startswith("text/html")
     session = client.get("/api/session").json()
     assert session["model"] == "reward-x.dat"
-    curve = client.get(f"/api/model/curve/{desk.clip_id(NAMES[0])}").json()
+    curve = client.get(f"/api/model/curve/{desk.db.clip_id(NAMES[0])}").json()
     assert curve == {"name": NAMES[0], "rewards": [0.5] * 6}
-    assert client.get(f"/api/model/curve/{desk.clip_id(NAMES[5])}").status_code == 422
+    assert client.get(f"/api/model/curve/{desk.db.clip_id(NAMES[5])}").status_code == 422
     assert client.get(f"/api/model/curve/{'0' * 16}").status_code == 404
     assert client.get("/api/model/clips", params={"order": "name"}).json()["of"] == 6
     assert client.get("/api/model/clips", params={"order": "sideways"}).status_code == 422
@@ -376,10 +385,10 @@ def test_endpoints_of_the_models_page(root: Path) -> None:
     }
 
 
-def test_without_a_model_there_is_no_opinion(root: Path) -> None:
+def test_without_a_model_nothing_is_rated(root: Path) -> None:
     desk = Desk(root, repeat_rate=0.0)
     client = TestClient(build_api(desk, PageSettings()))
     assert client.get("/api/session").json()["model"] == ""
-    for path in ("clips?order=most", "doubts?labeller=ada", f"curve/{desk.clip_id(NAMES[0])}"):
+    for path in ("clips?order=most", "doubts?labeller=ada", f"curve/{desk.db.clip_id(NAMES[0])}"):
         assert client.get(f"/api/model/{path}").status_code == 404
     assert {offer.strategy for offer in User(desk).batch(2, strategy="recheck").pairs} == {"random"}

@@ -172,7 +172,7 @@ def test_links_out_of_the_db_are_neither_shown_nor_labelled(inside: tuple[TestCl
     desk = Desk(root)
     for name in ("00/00000099.dat", "09/00000000.dat", "../outside/00/00000000.dat"):
         for kind in ("clip", "thumb"):
-            assert client.get(f"/{kind}/{desk.clip_id(name)}.png").status_code == 404
+            assert client.get(f"/{kind}/{desk.db.clip_id(name)}.png").status_code == 404
         reply = vote(client, offer={"id": "another00001", "sample1": name})
         assert reply.json()["outcome"] == "dropped"
     assert not (root / "labels.json").exists()

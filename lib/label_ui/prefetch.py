@@ -1,4 +1,4 @@
-"""Pairs chosen ahead of time, by strategies that take longer than anybody should wait for the next pair."""
+"""Pairs chosen ahead of time, by strategies too slow for a labeller to wait for."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ READY = 20
 """Pairs that are kept ready, two screens' worth."""
 
 _AT_ONCE = 5
-"""Pairs chosen in one go, at the most. While few are ready it is fewer, for the time that takes grows with them."""
+"""Pairs chosen in one go, at most. While few are ready it is fewer, since the time it takes grows with them."""
 
 
-class Ahead:
-    """Keeps the next pairs of one strategy ready, chosen by a thread of its own. Thread-safe.
+class QueryPrefetcher:
+    """Keeps the next pairs of one strategy ready, chosen in a thread of its own. Thread-safe.
 
-    The thread begins with the first :meth:`want` and rests while enough pairs are ready or none can be found.
+    The thread starts with the first :meth:`wake` and rests while enough pairs are ready or none can be found.
 
     Args:
-      strategy: Proposes the pairs; nobody else may call it meanwhile.
-      look: The segments to choose from, sorted, and the pairs that are taken, as of now. Called from the thread.
+      strategy: Proposes the pairs; only this thread calls it.
+      look: The segments to choose from, sorted, and the pairs that are taken, as of now. Called in the thread.
       rng: The strategy's source of chance.
     """
 
@@ -42,15 +42,15 @@ class Ahead:
         self._rng = rng
         self._ready: deque[Query] = deque()
         self._wanted = False
-        self._begun = False
+        self._started = False
         self._changed = threading.Condition()
 
-    def want(self) -> None:
+    def wake(self) -> None:
         """Has pairs chosen until enough are ready; returns at once."""
         with self._changed:
             self._wanted = True
-            if not self._begun:
-                self._begun = True
+            if not self._started:
+                self._started = True
                 threading.Thread(target=self._run, name="choose pairs", daemon=True).start()
             self._changed.notify_all()
 
@@ -68,7 +68,7 @@ class Ahead:
                 query = self._ready.popleft()
                 if query.pair not in taken and query.sample1 in playable and query.sample2 in playable:
                     found.append(query)
-        self.want()
+        self.wake()
         return found
 
     def _run(self) -> None:
@@ -84,11 +84,11 @@ class Ahead:
                 asked = {name for pair in taken for name in pair}
                 found = self._strategy.propose(names, taken, count, self._rng, asked)
                 self.problem = ""
-            # Whatever it is (a GPU without memory), random pairs go on, and so does this.
+            # Whatever went wrong (a GPU without memory), labelling continues with random pairs, and so does this thread.
             except Exception as error:
                 told = str(error).partition("\n")[0] or type(error).__name__
                 self.problem = f"No pair could be chosen, so they are drawn at random: {told}"
             with self._changed:
                 self._ready.extend(found)
                 if not found:
-                    self._wanted = False  # until somebody asks again: there may be new segments by then
+                    self._wanted = False  # until the next request: there may be new segments by then

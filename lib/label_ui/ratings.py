@@ -1,4 +1,4 @@
-"""What a reward model thinks of a DB's segments and labels, worked out in the background while somebody looks."""
+"""What a reward model pays for a DB's segments, worked out in the background while somebody looks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import SegmentJudge, sigmoid
 
 _LOOK_SECONDS = 10.0
-"""Judging goes on for this long after the last look. It takes a core, which labelling would miss."""
+"""Segments are rated until this long after the last look: it takes a core, which labelling would miss."""
 
 _REST_SECONDS = 0.005
-"""Between two segments, so that a request for a curve gets its turn with the judge."""
+"""Between two segments, so that a request for a curve gets its turn with the model."""
 
 
-class Judge(SegmentJudge, Protocol):
-    """What stands behind an opinion (lib.reward.judge.ModelJudge)."""
+class StepRater(SegmentJudge, Protocol):
+    """Rates clips and each step of one (lib.reward.judge.ModelJudge)."""
 
     def curve(self, name: str) -> np.ndarray:
         """The learned reward of each step, float32 [T], standardised. Raises SegmentError."""
         ...
 
 
-def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
-    """The reward model of a checkpoint, as a judge of the segments of a DB.
+def load_rater(reward: Path, db_path: Path, dev: str) -> StepRater:
+    """The reward model of a checkpoint, as a rater of the segments of a DB.
 
     Args:
       reward: Checkpoint of 03_reward_train.py.
@@ -39,7 +39,7 @@ def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
       dev: Device of the networks, as flags name it.
 
     Raises:
-      UserError: no reward model, device or DB there, or a model of other frames or actions than the DB's.
+      UserError: there is no such reward model, device or DB, or the model was fitted to other frames or actions.
     """
     from lib.devices import resolve_device
     from lib.reward.judge import ModelJudge  # which imports torch: pages without a model need not wait for it
@@ -48,44 +48,44 @@ def load_judge(reward: Path, db_path: Path, dev: str) -> Judge:
     return ModelJudge(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
 
 
-class Opinion:
-    """A judge's verdicts on segments, each asked for once and kept as a few numbers. Thread-safe.
+class Ratings:
+    """A model's ratings of segments, each asked for once and kept as a few numbers. Thread-safe.
 
     Args:
-      judge: The model.
+      rater: The model.
       name: What the model is called on the page.
       clock: Seconds, monotonic.
     """
 
     def __init__(
-        self, judge: Judge, name: str = "reward model", clock: Callable[[], float] = time.monotonic
+        self, rater: StepRater, name: str = "reward model", clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = name
-        self._judge = judge
+        self._rater = rater
         self._clock = clock
         self._totals: dict[str, float] = {}
         self._returns: dict[str, np.ndarray] = {}
         self._waiting: list[str] = []
-        self._judging: str | None = None
+        self._current: str | None = None
         self._until = -np.inf
-        self._begun = False
+        self._started = False
         self._changed = threading.Condition()
 
     def look(self, names: Iterable[str]) -> dict[str, float]:
-        """What is known of these segments now; the others get judged, the first ones first.
+        """What is known of these segments now; the others get rated, the first ones first.
 
         Returns:
-          Total learned reward by name, standardised; NaN for a segment that cannot be judged. Only of segments
-          that have been judged.
+          Total learned reward by name, standardised; NaN for a segment that cannot be rated. Only of segments
+          that have had their turn.
         """
         names = list(names)
         with self._changed:
-            known = {*self._totals, self._judging}
+            known = {*self._totals, self._current}
             self._waiting = [name for name in reversed(names) if name not in known]
             self._until = self._clock() + _LOOK_SECONDS
-            if self._waiting and not self._begun:
-                self._begun = True
-                threading.Thread(target=self._run, name="judge segments", daemon=True).start()
+            if self._waiting and not self._started:
+                self._started = True
+                threading.Thread(target=self._run, name="rate segments", daemon=True).start()
             self._changed.notify_all()
             return {name: self._totals[name] for name in names if name in self._totals}
 
@@ -93,7 +93,7 @@ class Opinion:
         """How likely the model finds a decided label: σ of the difference of returns, averaged over members.
 
         Returns:
-          In 0 … 1; None for segments that are not judged yet or cannot be, and for labels that prefer neither.
+          In 0 … 1; None for segments that are not rated yet or cannot be, and for labels that prefer neither.
         """
         one, two = self._returns.get(label.sample1), self._returns.get(label.sample2)
         if one is None or two is None or label.label not in (1, 2):
@@ -106,21 +106,21 @@ class Opinion:
         """The learned reward of each step, float32 `[T]`, standardised.
 
         Raises:
-          SegmentError: the segment cannot be read or judged.
+          SegmentError: the segment cannot be read or rated.
         """
-        return self._judge.curve(name)
+        return self._rater.curve(name)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting and self._clock() < self._until)
-                self._judging = name = self._waiting.pop()
+                self._current = name = self._waiting.pop()
             returns, total = np.array([np.nan]), float("nan")
-            # A segment that is broken, or whatever else (a GPU without memory): the others are judged all the same.
+            # Whether a segment is broken or a GPU out of memory: the others are rated all the same.
             with contextlib.suppress(Exception):
-                returns, total = self._judge.returns([name])[:, 0], float(self.curve(name).sum())
+                returns, total = self._rater.returns([name])[:, 0], float(self.curve(name).sum())
             with self._changed:
                 self._returns[name] = returns
                 self._totals[name] = total
-                self._judging = None
+                self._current = None
             time.sleep(_REST_SECONDS)

@@ -1,0 +1,212 @@
+"""Which pairs a page gets: those it holds, repeat checks, rechecks, and new ones of the chosen strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lib.label_ui.db import LabelledDB
+from lib.label_ui.ledger import Labeller
+from lib.label_ui.messages import BatchReply, BatchRequest, Offer
+from lib.label_ui.model_view import ModelView
+from lib.label_ui.prefetch import QueryPrefetcher
+from lib.label_ui.stats import Statistics
+from lib.preferences.labels import RECHECK, Label, Pair, pair_of
+from lib.preferences.queries import Either, Leases, Query, RandomPairs, Strategy
+
+CHECK_DISTANCE = 10
+"""A pair comes again as a repeat check after this many other answers at the earliest."""
+
+IN_HAND = 3
+"""Pairs that a page always has, drawn at random if the strategy has not chosen as many by then."""
+
+
+class Assigner:
+    """Hands out pairs, each to one page at a time.
+
+    Args:
+      db: The DB.
+      leases: The pairs that pages hold.
+      stats: Tells labellers where they stand.
+      model: The reward model's view, whose doubts can be asked again; None without a model.
+      strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
+        choose ahead in threads of their own, and random pairs make up for what is not ready.
+      strategy: Name of the strategy that chooses pairs unless a page asks for another.
+      repeat_rate: Share of queries that are repeat checks, 0 to 1.
+      rng: Draws pairs and sides.
+
+    Attributes:
+      strategies: Their names.
+    """
+
+    def __init__(
+        self,
+        db: LabelledDB,
+        leases: Leases,
+        stats: Statistics,
+        model: ModelView | None,
+        *,
+        strategies: Mapping[str, Strategy],
+        strategy: str,
+        repeat_rate: float,
+        rng: np.random.Generator,
+    ) -> None:
+        slow = {name: one for name, one in strategies.items() if name != "random"}
+        self.strategy = strategy
+        self.strategies = ["random", *slow]
+        self._db = db
+        self._leases = leases
+        self._stats = stats
+        self._model = model
+        self._repeat_rate = repeat_rate
+        self._rng = rng
+        self._prefetchers = {
+            name: QueryPrefetcher(one, self._free, rng)
+            for (name, one), rng in zip(slow.items(), rng.spawn(len(slow)), strict=True)
+        }
+        if strategy in self._prefetchers:
+            self._prefetchers[strategy].wake()  # so that the first pair need not be a random one
+
+    def batch(self, ask: BatchRequest) -> BatchReply:
+        """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
+
+        Raises:
+          UserError: the DB's folder is gone, or labels.json is no file.
+        """
+        who: Labeller = (ask.labeller, None)
+        db = self._db
+        with db.lock:
+            db.sync()
+            offers = [offer for offer in ask.keep if self._keep(offer, ask.page, who)]
+            ids = {offer.id for offer in offers}
+            for lease in self._leases.held_by(ask.page):
+                if lease.id not in ids:
+                    self._leases.release(lease.id)
+            playable = db.playable()
+            live = self._leases.live()
+            for query in self._queries(ask, who, playable, live, len(offers)):
+                left = int(self._rng.integers(1, 3))
+                if query.repeat:
+                    left = 3 - _left(db.ledger.standing[query.pair][who], query.sample1)
+                granted = self._leases.grant(query, left, ask.page)
+                if granted is not None:
+                    offers.append(db.offer(granted.id, query, left))
+            stuck = [one.problem for one in self._prefetchers.values() if one.problem]
+            return BatchReply(
+                pairs=offers,
+                standing=self._stats.standing(who),
+                notice="" if offers else self._why_none(playable, live, ask.strategy),
+                problems=[*db.broken.values(), *stuck][:20],
+            )
+
+    def leave(self, page: str) -> None:
+        """Frees the pairs of a page that was closed. If it comes back, as after a reload, it may renew them."""
+        with self._db.lock:
+            self._leases.lapse(page)
+
+    def _keep(self, offer: Offer, page: str, who: Labeller) -> bool:
+        """Renews a pair that a page holds, unless it has been answered, dropped or given away."""
+        db = self._db
+        pair = pair_of(offer.sample1, offer.sample2)
+        if offer.id in db.ledger.ids or not db.can_show(pair):
+            return False
+        said = db.ledger.standing.get(pair, {})
+        if offer.strategy == RECHECK:
+            mine = said.get(who)
+            if mine is not None and mine.strategy == RECHECK:
+                return False
+        elif (who not in said) if offer.repeat else said:
+            return False
+        query = Query(offer.sample1, offer.sample2, offer.strategy, offer.reason, offer.repeat)
+        offer.clip1, offer.clip2 = db.clip_id(offer.sample1), db.clip_id(offer.sample2)
+        return self._leases.grant(query, offer.left, page, id=offer.id) is not None
+
+    def _queries(
+        self, ask: BatchRequest, who: Labeller, playable: list[str], live: set[Pair], kept: int
+    ) -> list[Query]:
+        """What to ask a page that has kept some pairs, up to the number it wants."""
+        count = max(0, ask.want - kept)
+        if ask.strategy == RECHECK and self._model is not None:
+            return self._model.rechecks(who, live, count)
+        checks = self._repeat_checks(who, self._rng.binomial(count, self._repeat_rate))
+        count -= len(checks)
+        fresh = self._choose(ask.strategy, playable, live, count, IN_HAND - kept - len(checks))
+        if len(fresh) < count:  # pairs run out: then repeat checks are a share of those that are left
+            checks = checks[: self._rng.binomial(len(fresh), self._repeat_rate)]
+        for check in checks:  # at random places, so that nobody expects them
+            fresh.insert(int(self._rng.integers(0, len(fresh) + 1)), check)
+        return fresh
+
+    def _choose(
+        self, strategy: str | None, playable: list[str], live: set[Pair], count: int, at_least: int
+    ) -> list[Query]:
+        """New queries, at once: what the strategy has ready, and random ones up to `at_least` if that is too few."""
+        standing = self._db.ledger.standing
+        prefetcher = self._prefetchers.get(strategy if strategy in self.strategies else self.strategy)
+        if prefetcher is None:
+            return RandomPairs().propose(playable, Either(standing, live), count, self._rng)
+        found = prefetcher.take(count, set(playable), Either(standing, live))
+        more = min(count, at_least) - len(found)
+        if more > 0:
+            taken = Either(standing, live.union(query.pair for query in found))
+            found += RandomPairs().propose(playable, taken, more, self._rng)
+        return found
+
+    def _free(self) -> tuple[list[str], set[Pair]]:
+        """What strategies may choose from now: segments, and the pairs that are taken. Called from their threads."""
+        with self._db.lock:
+            return self._db.playable(), self._leases.live().union(self._db.ledger.standing)
+
+    def _repeat_checks(self, who: Labeller, count: int) -> list[Query]:
+        """Earlier pairs of a labeller to ask once more, each once at most."""
+        if not count:
+            return []
+        ledger = self._db.ledger
+        history = ledger.history[who]
+        checked = self._leases.repeats().union(entry.label.pair for entry in history if entry.label.repeat)
+        candidates: list[Label] = [
+            entry.label
+            for entry in history[:-CHECK_DISTANCE]
+            if entry.label.pair not in checked
+            and ledger.standing.get(entry.label.pair, {}).get(who) is entry.label
+            and self._db.can_show(entry.label.pair)
+        ]
+        chosen = (candidates[i] for i in self._rng.permutation(len(candidates))[:count])
+        return [
+            Query(label.sample1, label.sample2, "repeat", "asked once more", repeat=True) for label in chosen
+        ]
+
+    def _why_none(self, playable: list[str], live: set[Pair], strategy: str | None) -> str:
+        """Why a page gets no pair, for whoever looks at it."""
+        segments, broken = len(playable), self._db.broken
+        if strategy == RECHECK:
+            return "There is no label left to recheck, or the reward model has yet to judge them."
+        if broken and segments < 2:
+            return f"None of the segments can be shown as a pair. {next(iter(broken.values()))}"
+        if segments == 0:
+            return (
+                "This database holds no segments yet. Record some with 01_a2c.py --db-path; "
+                "they appear here by themselves."
+            )
+        if segments == 1:
+            return "There is one segment so far, and a pair takes two. More appear here by themselves."
+        pairs = segments * (segments - 1) // 2
+        left = pairs - self._db.ledger.answered(playable)
+        if left and live:
+            which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"
+            return (
+                f"{which} in front of other labellers, or in another tab of yours. "
+                "A pair comes free two minutes after its page was last heard of."
+            )
+        made = "the one pair" if pairs == 1 else f"every one of the {pairs} pairs"
+        return (
+            f"All done: {made} that {segments} segments make has been answered. "
+            "Newly recorded segments appear here by themselves."
+        )
+
+
+def _left(label: Label, sample1: str) -> int:
+    """Which sample stood on the left, counted the way round that has `sample1` first."""
+    left = label.left or 1
+    return left if label.sample1 == sample1 else 3 - left
