@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:
+    from lib.checkpoints import load_checkpoint
     from lib.reporting import format_duration, format_mean
-    from lib.runs import load_checkpoint
 
     print(
         f"\n{'':22}{'score':>16}{TEACHER:>18}{'steps a game':>18}   ({config.games} full games, mean ± 95 %)"

@@ -205,10 +205,10 @@ def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threa
 
 def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
     """Holds what was learnt against the best that can be done on the moving dot; the exit status."""
+    from lib.checkpoints import load_checkpoint
     from lib.envs.moving_dot import mean_best_score
     from lib.preferences.schedule import LabelCount
     from lib.reporting import format_duration, format_mean, mean_interval
-    from lib.runs import load_checkpoint
 
     scores = load_checkpoint(latest, "policy")["evaluation"].get("scores")
     if not scores:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.report import Row, Target, markdown, provenance, write
 from lib import cli
+from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.reporting import format_duration, format_mean, mean_interval
-from lib.runs import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 

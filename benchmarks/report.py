@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.compare import Comparison
 from lib.files import write_atomic
-from lib.runs import git_commit, now, versions
+from lib.provenance import git_commit, now, versions
 
 _CONTENDERS = ("stable_baselines3", "ptan")
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
 from lib.interrupt import Interrupt, ending_with_parent
 from lib.reporting import format_duration
-from lib.runs import STATE, load_checkpoint, write_config
+from lib.runs import STATE, write_config
 
 ROOT = Path(__file__).parents[1]
 

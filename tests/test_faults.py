@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import files, reporting, runs
+from lib import checkpoints, files, reporting, runs
 from lib.agent import play as play_module
 from lib.agent import trainer
 from lib.agent.network import PolicyNet
@@ -219,7 +219,9 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "FILE").write_text("no folder")
     grey_db(root / "db", segments=20, labels=30)
     state = PolicyNet(5).state_dict()
-    runs.save_checkpoint(root / "policy.dat", "policy", {"state_dict": state}, {"env": "MovingDot-v0"}, {})
+    checkpoints.save_checkpoint(
+        root / "policy.dat", "policy", {"state_dict": state}, {"env": "MovingDot-v0"}, {}
+    )
     members = [Member(RewardNet((48, 48, 3), 4), 0.0, 1.0)]
     save_reward_model(root / "reward.dat", RewardModel(members, torch.device("cpu")), {}, {}, {})
     return root
@@ -357,5 +359,5 @@ def test_training_that_nobody_reads_any_more_keeps_what_it_has(tmp_path: Path) -
         said = process.stderr.read()
     assert (process.returncode, said) == (0, b"")  # as after Ctrl-C
     (state,) = (tmp_path / "runs").glob("*/state.dat")
-    saved = runs.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
-    assert runs.load_checkpoint(state, "trainer")["steps"] == saved["steps"]
+    saved = checkpoints.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
+    assert checkpoints.load_checkpoint(state, "trainer")["steps"] == saved["steps"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lib import runs
+from lib import checkpoints, provenance, runs
 from lib.agent.info import family_tree
 from lib.cli import UserError
 from lib.preferences import labels
@@ -27,9 +27,9 @@ SCRIPT = Path(__file__).parents[1] / "04_play.py"
 @pytest.fixture(autouse=True)
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints that all say the same of when and with what they were made."""
-    monkeypatch.setattr(runs, "versions", lambda: {"python": "3.11.7", "torch": "2.0"})
-    monkeypatch.setattr(runs, "git_commit", lambda: "c0ffee")
-    monkeypatch.setattr(runs, "now", lambda: "2026-01-02T03:04:05+00:00")
+    monkeypatch.setattr(provenance, "versions", lambda: {"python": "3.11.7", "torch": "2.0"})
+    monkeypatch.setattr(provenance, "git_commit", lambda: "c0ffee")
+    monkeypatch.setattr(provenance, "now", lambda: "2026-01-02T03:04:05+00:00")
 
 
 MADE = ["made 2026-01-02T03:04:05+00:00 by commit c0ffee", "with python 3.11.7, torch 2.0"]
@@ -38,7 +38,7 @@ MADE = ["made 2026-01-02T03:04:05+00:00 by commit c0ffee", "with python 3.11.7, 
 def checkpoint(
     path: Path, kind: str = "policy", parents: Any = None, config: Any = None, **payload: Any
 ) -> Path:
-    runs.save_checkpoint(path, kind, payload, config or {}, parents or {})
+    checkpoints.save_checkpoint(path, kind, payload, config or {}, parents or {})
     return path
 
 
@@ -59,8 +59,8 @@ def grown(root: Path) -> Path:
     record = {
         "file": "r/reward-r.dat",
         "parents": reward,
-        "created": runs.now(),
-        "git_commit": runs.git_commit(),
+        "created": provenance.now(),
+        "git_commit": provenance.git_commit(),
     }
     checkpoint(
         root / "r" / "reward-r.dat",
@@ -142,8 +142,11 @@ def test_the_tree_is_whole_though_every_ancestor_is_gone(tmp_path: Path) -> None
     for version in range(4):
         path = checkpoint(root / f"v{version}.dat", parents=parents, config={"seed": version}, steps=version)
         parents = {
-            "policy": {"file": str(path), **runs.lineage(runs.load_checkpoint(path, "policy"))},
-            "reward": {"file": str(made_reward), **runs.lineage(runs.load_checkpoint(made_reward, "reward"))},
+            "policy": {"file": str(path), **provenance.lineage(checkpoints.load_checkpoint(path, "policy"))},
+            "reward": {
+                "file": str(made_reward),
+                **provenance.lineage(checkpoints.load_checkpoint(made_reward, "reward")),
+            },
         }
     alone = path.rename(tmp_path / "v3.dat")
     for file in root.iterdir():

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib import cli, runs
+from lib import checkpoints, cli, provenance, runs
 from lib.agent import trainer
 from lib.agent.info import family_tree
 from lib.envs.world import Step
@@ -53,7 +53,7 @@ def serve() -> None:
     import lib.reward.report  # noqa: F401
 
     torch.set_num_threads(1)
-    runs.git_commit(), runs.versions()  # known to all children then
+    provenance.git_commit(), provenance.versions()  # known to all children then
     doors = {name: runpy.run_path(str(ROOT / name))["main"] for name in DOORS}
     print("ready", flush=True)
     for line in sys.stdin:
@@ -234,7 +234,7 @@ def test_training_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None
             if path.is_symlink():
                 assert path.is_file()  # it points to one of the others
             else:
-                assert runs.load_checkpoint(path, "policy")["steps"] > 0
+                assert checkpoints.load_checkpoint(path, "policy")["steps"] > 0
         db = SegmentDB(tmp_path / "db")
         db.refresh()
         assert {str(Path("db") / name) for name in db.names} >= told
@@ -249,7 +249,7 @@ def test_training_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None
     state = whole_state(tmp_path, "01_a2c.py")
     assert state is not None
     assert state["steps"] >= reached[-1]
-    assert runs.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")["steps"] == state["steps"]
+    assert checkpoints.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")["steps"] == state["steps"]
 
 
 def test_a_teacher_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_fit_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None:
     assert reached[-1][0] > 1
     assert not list(tmp_path.glob("rewards/*.dat"))
     stages.run(tmp_path, "03_reward_train.py", begin_or_resume(tmp_path, first), 3, 0.0, signal.SIGTERM)
-    assert runs.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
+    assert checkpoints.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
     state = whole_state(tmp_path, "03_reward_train.py")
     assert state is not None
     assert (state["member"]["epoch"], state["member"]["passed"]["at"]) >= reached[-1]
@@ -318,7 +318,7 @@ def test_training_that_is_asked_to_end_saves_within_five_seconds(
     state = whole_state(tmp_path, "01_a2c.py")
     assert state is not None
     assert state["examined"] == 0, "the evaluation was cut short"
-    saved = runs.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
+    saved = checkpoints.load_checkpoint(tmp_path / "save" / "latest.dat", "policy")
     assert saved["steps"] == state["steps"] > 0
 
 
@@ -333,7 +333,7 @@ def test_a_fit_that_is_asked_to_end_saves_within_five_seconds(stages: Stages, tm
     assert stages.to_save is not None
     assert stages.to_save < 5
     assert whole_state(tmp_path, "03_reward_train.py") is not None
-    assert runs.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
+    assert checkpoints.load_checkpoint(tmp_path / "rewards" / "reward-x.dat", "reward")["members"]
 
 
 class Killed(BaseException):

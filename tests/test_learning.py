@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lib.checkpoints import load_checkpoint
 from lib.reporting import mean_interval
-from lib.runs import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 

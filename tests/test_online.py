@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import online
+from lib.checkpoints import save_checkpoint
 from lib.preferences.labels import LabelLog
-from lib.runs import save_checkpoint
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -17,6 +17,7 @@ from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.world import World, bounded_actions
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
+from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.config import FitConfig
 from lib.reward.fit import Fit
@@ -24,7 +25,7 @@ from lib.reward.model import RewardModel, load_reward_model
 from lib.reward.report import page, write_page
 from lib.reward.report.clips import clip
 from lib.reward.report.plot import Plot, percent, spanned
-from lib.runs import check_name, make_run_dir, now, write_config
+from lib.runs import check_name, make_run_dir, write_config
 
 WINDOWS = 20
 """Windows of 50 steps that each environment plays: a minute of the game."""

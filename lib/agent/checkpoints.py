@@ -8,10 +8,10 @@ import numpy as np
 
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
+from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError, one_line
 from lib.envs.world import World
 from lib.files import remove_stale
-from lib.runs import check_weights, load_checkpoint, save_checkpoint
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lib.checkpoints import KINDS, load_checkpoint
 from lib.cli import UserError, one_line
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, load_segment
 from lib.reporting import format_mean
-from lib.runs import KINDS, load_checkpoint
 
 _MAX_TEXT = 200  # characters of anything that a file says
 _MAX_NODES = 200

@@ -30,21 +30,11 @@ from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
+from lib.provenance import git_commit, lineage, versions
 from lib.reporting import Charts, Progress, format_count, format_duration, mean_interval
 from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import (
-    STATE,
-    Every,
-    git_commit,
-    lineage,
-    load_state,
-    locked,
-    make_run_dir,
-    save_state,
-    versions,
-    write_config,
-)
+from lib.runs import STATE, Every, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "01_a2c.py"
 _LOG_SECONDS = 2.0

@@ -24,7 +24,7 @@ from lib.label_ui.ratings import Ratings, load_rater
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
 from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
-from lib.runs import git_commit
+from lib.provenance import git_commit
 
 _REQUEST_SECONDS = 20.0
 """Within which a request has to be here, body included; a page sends some 500 bytes."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from lib.cli import UserError
 from lib.files import sync_folder
-from lib.runs import git_commit
+from lib.provenance import git_commit
 
 TEACHER_NAMES = (
     *("oracle", "mistake", "noisy", "skip", "myopic", "equal"),

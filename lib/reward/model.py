@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError
 from lib.envs.observation import SIZE, STACK, Observer, grey_resize_cpu, stacked_clip
 from lib.envs.world import MAX_OBSERVATION, World
+from lib.provenance import lineage
 from lib.reward.masks import Mask
-from lib.runs import check_weights, lineage, load_checkpoint, save_checkpoint
 
 INPUTS = ("frame", "observation")
 """What a reward network may see: the colour frame and the action, or the policy's observation; pictures alone, vectors

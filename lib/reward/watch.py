@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib.checkpoints import load_checkpoint
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.files import remove_stale
@@ -33,7 +34,7 @@ from lib.reward.data import (
 )
 from lib.reward.fit import Fitted, check_writable, fit_model
 from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
-from lib.runs import check_name, load_checkpoint, locked, make_run_dir, write_config
+from lib.runs import check_name, locked, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
 

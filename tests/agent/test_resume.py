@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import interrupt, runs
+from lib import checkpoints, interrupt, provenance, runs
 from lib.agent import trainer
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
@@ -92,14 +92,14 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_finetune_says_all_that_it_came_from_though_that_is_gone(root: Path) -> None:
     for gone in ("latest.dat", "reward.dat"):
         (root / gone).unlink()
-    saved = runs.load_checkpoint(root / "save" / "latest.dat", "policy")
+    saved = checkpoints.load_checkpoint(root / "save" / "latest.dat", "policy")
     policy, reward = saved["parents"]["policy"], saved["parents"]["reward"]
     assert policy["config"] == {"seed": 7}
     assert policy["parents"] == {"policy": {"file": "v0.dat", "config": {"seed": 5}}}
     assert reward["config"] == {"seed": 9}
     for parent in (policy, reward):
-        assert parent["versions"] == runs.versions()
-        assert parent["git_commit"] == runs.git_commit()
+        assert parent["versions"] == provenance.versions()
+        assert parent["git_commit"] == provenance.git_commit()
     tree = family_tree(root / "save" / "latest.dat")
     assert "seed 7" in tree
     assert "seed 5" in tree
@@ -173,7 +173,7 @@ def test_a_run_goes_on_with_other_games_the_same_reference_and_no_segment_overwr
     assert sidecar.origin["run"].endswith(run_in(root).name)
     assert sidecar.origin["seed"] == "0"
     assert sidecar.origin["model"].endswith("latest.dat")
-    assert sidecar.origin.get("git_commit", "") == runs.git_commit()
+    assert sidecar.origin.get("git_commit", "") == provenance.git_commit()
     assert all(path.read_bytes() == content for path, content in segments.items())
     assert "going on after 40 steps; the games begin anew" in capsys.readouterr().out
 

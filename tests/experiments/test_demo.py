@@ -6,8 +6,8 @@ import pytest
 
 import demo
 from experiments import stages
+from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
-from lib.runs import save_checkpoint
 from tests.experiments.paper import Paper
 
 

@@ -19,7 +19,7 @@ import pytest
 from lib.cli import UserError
 from lib.preferences import labels as labels_module
 from lib.preferences.labels import UNDO, Label, LabelLog, answers, current
-from lib.runs import git_commit
+from lib.provenance import git_commit
 from tests.disk import disk_full_after
 
 A, B, C = "00/00000001.dat", "00/00000002.dat", "01/00000003.dat"

@@ -11,6 +11,7 @@ from lib.cli import UserError
 from lib.envs.world import STEPS_PER_SECOND
 from lib.files import write_atomic
 from lib.preferences.labels import LabelLog
+from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.data import SegmentStore, labeller_of
 from lib.reward.fit import Epoch, Fit
@@ -35,7 +36,6 @@ from lib.reward.report.figures import (
 )
 from lib.reward.report.plot import spanned
 from lib.reward.report.verdict import Evidence, Verdict, judge_fit
-from lib.runs import now
 
 _CLIPS = 4
 """Shown of either end."""
