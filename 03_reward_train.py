@@ -10,10 +10,10 @@ from lib.runs import parse_resumable
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = parse_resumable(FitConfig, MAY_DIFFER, argv, description=__doc__)
-    from lib.agent.audit import audit, check_audit  # after the flags: --help need not wait for PyTorch
     from lib.reporting import Charts
     from lib.reward.fit import fit
     from lib.reward.report import report_path, write_report
+    from lib.tools.audit import audit, check_audit  # after the flags: --help need not wait for PyTorch
 
     check_audit(config)
     if config.watch:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step.
 
-With --info: print the family tree of a checkpoint, segment, labels.json, DB or run.
+With --info: print the lineage of a checkpoint, segment, labels.json, DB or run.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from lib.agent.play_config import PlayConfig
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(PlayConfig, argv, description=__doc__)
     if config.info is not None:
-        from lib.agent.info import family_tree
+        from lib.tools.lineage import lineage_text
 
-        print(family_tree(config.info))
+        print(lineage_text(config.info))
         return
     from lib.agent.play import play  # after the flags: --help need not wait for PyTorch
 

@@ -24,7 +24,7 @@ $(STAMP): $(REQUIREMENTS)
 	@touch $@
 
 doctor: ## check versions, ROMs, CUDA, Chromium, the port and the disk, and say what to do
-	@if test -x $(PY); then $(PY) -m lib.doctor; else $(PYTHON) -m lib.doctor; fi
+	@if test -x $(PY); then $(PY) -m lib.tools.doctor; else $(PYTHON) -m lib.tools.doctor; fi
 
 test: install ## format, lint, types and tests
 	$(PY) -m ruff format --check .

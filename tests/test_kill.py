@@ -24,7 +24,6 @@ import pytest
 
 from lib import checkpoints, cli, provenance, runs
 from lib.agent import trainer
-from lib.agent.info import family_tree
 from lib.envs.world import Step
 from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchRequest
@@ -34,6 +33,7 @@ from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
 from lib.reward import fit
 from lib.reward.data import load_preferences
+from lib.tools.lineage import lineage_text
 from tests.reward.clips import add_labels, clip, grey_db, save
 
 ROOT = Path(__file__).parents[1]
@@ -48,9 +48,6 @@ def serve() -> None:
     import torch
     import torch._dynamo  # which every optimizer asks for
     import torch.utils.tensorboard
-
-    import lib.agent.audit
-    import lib.reward.report  # noqa: F401
 
     torch.set_num_threads(1)
     provenance.git_commit(), provenance.versions()  # known to all children then
@@ -376,9 +373,9 @@ def test_a_segment_cut_off_where_there_are_no_hard_links_bothers_nobody(
     data = load_preferences([db], 100)
     assert len(data.pairs) == 6
     assert data.problems == [f"{db}: labels of {empty} left out: db/{empty}: empty"]
-    assert "1 of those read are damaged" in family_tree(db)
+    assert "1 of those read are damaged" in lineage_text(db)
     with pytest.raises(cli.UserError, match="empty"):
-        family_tree(db / empty)
+        lineage_text(db / empty)
 
     desk = Desk(db, repeat_rate=0)
     page = BatchRequest(page="page00000000", labeller="ada", want=50)

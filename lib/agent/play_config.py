@@ -1,4 +1,4 @@
-"""The flags of 04_play.py. Nothing heavy is imported here, so that --help answers at once."""
+"""The flags of 04_play.py. Imports nothing heavy, so that --help is instant."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,22 +8,24 @@ from lib.cli import UserError, flag
 
 @dataclass(frozen=True)
 class PlayConfig:
-    """Some games of one policy, or the family tree of an artefact."""
+    """Some games of one policy, or the lineage of an artefact."""
 
-    model: Path | None = flag("-m", default=None, help="policy checkpoint (required, except with --info)")
+    model: Path | None = flag(
+        "-m", default=None, metavar="FILE", help="policy checkpoint (required without --info)"
+    )
+    games: int = flag("-n", default=5, min=1, help="full games to play")
+    record: Path | None = flag("-r", default=None, metavar="DIR", help="record an mp4 of each game here")
+    reward: Path | None = flag(
+        default=None, metavar="FILE", help="reward model whose reward of each step to show"
+    )
+    env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the policy's own)")
     info: Path | None = flag(
         default=None,
         metavar="FILE",
-        help="print where a checkpoint, segment, labels.json, DB or run came from, and play nothing",
+        help="play nothing; print where a checkpoint, segment, labels.json, DB or run came from",
     )
-    env: str | None = flag(
-        "-e", default=None, help="environment; by default the one the policy was trained in"
-    )
-    record: Path | None = flag("-r", default=None, metavar="DIR", help="folder for an mp4 of each game")
-    games: int = flag("-n", default=5, min=1, help="full games to play")
-    reward: Path | None = flag(default=None, help="reward model to show: what it thinks of every step")
-    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
 
     def __post_init__(self) -> None:
         if self.info is None and self.model is None:

@@ -16,7 +16,6 @@ from lib.agent import trainer
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
-from lib.agent.info import family_tree
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector
 from lib.agent.trainer import train
@@ -25,6 +24,7 @@ from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.preferences.segments import SegmentDB
 from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.tools.lineage import lineage_text
 from tests.agent.worlds import random_rollout
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_a_finetune_says_all_that_it_came_from_though_that_is_gone(root: Path) -
     for parent in (policy, reward):
         assert parent["versions"] == provenance.versions()
         assert parent["git_commit"] == provenance.git_commit()
-    tree = family_tree(root / "save" / "latest.dat")
+    tree = lineage_text(root / "save" / "latest.dat")
     assert "seed 7" in tree
     assert "seed 5" in tree
 

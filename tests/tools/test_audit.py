@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent import audit as audit_module
-from lib.agent.audit import Judged, check_audit, compare, judge_dbs, play_and_judge
 from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.reward.config import FitConfig
 from lib.reward.model import RewardModel, save_reward_model
+from lib.tools import audit as audit_module
+from lib.tools.audit import Judged, check_audit, compare, judge_dbs, play_and_judge
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 from tests.reward.clips import clip, grey_db, save
 from tests.reward.fits import unfitted

@@ -1,4 +1,4 @@
-"""04_play.py --info: the family tree of whatever the stages leave behind."""
+"""04_play.py --info: the lineage of everything that the stages write."""
 
 import json
 import os
@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from lib import checkpoints, provenance, runs
-from lib.agent.info import family_tree
 from lib.cli import UserError
 from lib.preferences import labels
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import save_segment
+from lib.tools.lineage import lineage_text
 from tests.reward.clips import clip, grey_db
 
-SCRIPT = Path(__file__).parents[1] / "04_play.py"
+SCRIPT = Path(__file__).parents[2] / "04_play.py"
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_a_policy_tells_of_its_policy_its_reward_model_its_dbs_and_who_labelled_
 ) -> None:
     grown(tmp_path)
     monkeypatch.chdir(tmp_path)
-    tree = family_tree(Path("v2/latest.dat"))
+    tree = lineage_text(Path("v2/latest.dat"))
     made = [f"│ {line}" for line in MADE]
     assert tree.splitlines()[:13] == [
         "policy v2/latest.dat → c.dat",
@@ -151,7 +151,7 @@ def test_the_tree_is_whole_though_every_ancestor_is_gone(tmp_path: Path) -> None
     alone = path.rename(tmp_path / "v3.dat")
     for file in root.iterdir():
         file.unlink()
-    tree = family_tree(alone)
+    tree = lineage_text(alone)
     for version in (2, 1, 0):
         assert f"finetuned from: {root}/v{version}.dat" in tree
         assert f"seed {version}" in tree
@@ -166,7 +166,7 @@ def test_the_tree_is_whole_though_every_ancestor_is_gone(tmp_path: Path) -> None
 def test_parents_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = grown(tmp_path)
     monkeypatch.chdir("/")
-    tree = family_tree(path)
+    tree = lineage_text(path)
     assert f"finetuned from: policy {tmp_path}/v0/a.dat" in tree
     assert f"fitted on: DB {tmp_path}/db" in tree
 
@@ -175,7 +175,7 @@ def test_the_record_speaks_where_the_file_is_gone_or_another(tmp_path: Path) -> 
     path = grown(tmp_path)
     (tmp_path / "r" / "reward-r.dat").unlink()
     checkpoint(tmp_path / "v1" / "b.dat", config={"name": "imposter"}, steps=999)
-    tree = family_tree(path)
+    tree = lineage_text(path)
     assert "imposter" not in tree
     assert (
         "├─ finetuned from: v1/b.dat\n│    after 200 steps\n│    as recorded; another file has its name now"
@@ -189,16 +189,16 @@ def test_the_record_speaks_where_the_file_is_gone_or_another(tmp_path: Path) -> 
 def test_a_parent_that_cannot_be_read_is_told_of_as_recorded(tmp_path: Path) -> None:
     path = grown(tmp_path)
     (tmp_path / "v1" / "b.dat").write_bytes(b"PK")
-    assert "as recorded; " in family_tree(path)
-    assert "got a damaged file" in family_tree(path)
+    assert "as recorded; " in lineage_text(path)
+    assert "got a damaged file" in lineage_text(path)
 
 
 def test_cycles_end(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a"), ("self", "self")):
         checkpoint(tmp_path / f"{name}.dat", parents={"policy": str(tmp_path / f"{other}.dat")})
     last = f"   └─ finetuned from: {tmp_path}/a.dat: told of above"
-    assert family_tree(tmp_path / "a.dat").splitlines()[-1] == last
-    assert "told of above" in family_tree(tmp_path / "self.dat")
+    assert lineage_text(tmp_path / "a.dat").splitlines()[-1] == last
+    assert "told of above" in lineage_text(tmp_path / "self.dat")
 
 
 def test_records_within_records_end(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_records_within_records_end(tmp_path: Path) -> None:
             "reward": {"file": "x", "parents": record},
         }
     torch.save({"kind": "policy", "format_version": 1, "parents": record}, tmp_path / "a.dat")
-    tree = family_tree(tmp_path / "a.dat")  # 2⁶⁰ ancestors, each written once
+    tree = lineage_text(tmp_path / "a.dat")  # 2⁶⁰ ancestors, each written once
     assert "not followed any further" in tree
     assert len(tree.splitlines()) < 2000
 
@@ -218,10 +218,10 @@ def test_every_kind_of_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(labels, "git_commit", lambda: "f00d")
     grown(tmp_path)
     trainer = checkpoint(tmp_path / "trainer.dat", "trainer", config={"seed": 4}, steps=5)
-    assert family_tree(trainer).startswith(f"trainer {trainer}\n")
-    assert f"policy {tmp_path}/v2/latest.dat" in family_tree(tmp_path / "v2"), "a folder of checkpoints"
+    assert lineage_text(trainer).startswith(f"trainer {trainer}\n")
+    assert f"policy {tmp_path}/v2/latest.dat" in lineage_text(tmp_path / "v2"), "a folder of checkpoints"
     for folder, artefact in ((tmp_path / "db", "DB"), (tmp_path / "db" / "labels.json", "labels")):
-        tree = family_tree(folder)
+        tree = lineage_text(folder)
         assert tree.startswith(f"{artefact} {folder}\n")
         assert "6 segments" in tree
         assert "asked as: not said" in tree
@@ -231,14 +231,14 @@ def test_every_kind_of_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run = runs.make_run_dir(tmp_path / "runs", "a2c", "v9")
     runs.write_config(run, {"name": "v9", "seed": 9, "model": str(tmp_path / "v0" / "a.dat"), "save": "v9"})
     for path in (run, run / "config.json"):
-        tree = family_tree(path)
+        tree = lineage_text(path)
         assert tree.startswith(f"run {run}\n")
         assert "name v9, seed 9" in tree
         assert "checkpoints in v9" in tree
         assert f"└─ started from: policy {tmp_path}/v0/a.dat" in tree
 
     torch.save(torch.nn.Linear(2, 1).state_dict(), tmp_path / "bare.dat")
-    assert "does not say where it came from" in family_tree(tmp_path / "bare.dat")
+    assert "does not say where it came from" in lineage_text(tmp_path / "bare.dat")
 
 
 def test_a_segment_tells_of_its_game_and_its_recorder(tmp_path: Path) -> None:
@@ -253,26 +253,26 @@ def test_a_segment_tells_of_its_game_and_its_recorder(tmp_path: Path) -> None:
         )
         save_segment(path.with_name(f"{number}.dat"), type(one)(one.frames, one.actions, sidecar))
     save_segment(path.with_name("3.dat"), type(one)(one.frames, one.actions, None))
-    first = family_tree(path.with_name("0.dat"))
+    first = lineage_text(path.with_name("0.dat"))
     assert "5 steps of 48×48 pixels" in first
     assert "of Grey-v0 with 4 actions, score 15" in first
     assert "begun at step 7" in first
     assert first.endswith("└─ recorded by: the run v0")
-    assert f"└─ recorded by: policy {policy}" in family_tree(path.with_name("1.dat"))
-    assert "recorded by" not in family_tree(path.with_name("2.dat"))
-    assert "does not say where it came from" in family_tree(path.with_name("3.dat"))
+    assert f"└─ recorded by: policy {policy}" in lineage_text(path.with_name("1.dat"))
+    assert "recorded by" not in lineage_text(path.with_name("2.dat"))
+    assert "does not say where it came from" in lineage_text(path.with_name("3.dat"))
     run = runs.make_run_dir(tmp_path / "runs", "a2c", "v7")
     origin = {"run": str(run), "seed": "6", "git_commit": "c0ffee", "model": str(policy)}
     traced = replace(one, sidecar=replace(one.sidecar, policy="v7", origin=origin))
     save_segment(path.with_name("4.dat"), traced)
-    tree = family_tree(path.with_name("4.dat"))
+    tree = lineage_text(path.with_name("4.dat"))
     assert f"run {run}, seed 6, git_commit c0ffee, model {policy}" in tree
     assert "├" not in tree
     assert f"└─ recorded by: {run}" in tree
     assert f"   └─ finetuned from: policy {policy}" in tree
     runs.write_config(run, {"name": "v7", "seed": 6})
-    assert f"└─ recorded by: run {run}" in family_tree(path.with_name("4.dat"))
-    whole = family_tree(tmp_path / "db")
+    assert f"└─ recorded by: run {run}" in lineage_text(path.with_name("4.dat"))
+    whole = lineage_text(tmp_path / "db")
     assert f"recorded by: run {run}" in whole
     assert "of Grey-v0 with 4 actions" in whole
     assert "no game named" in whole
@@ -284,7 +284,7 @@ def test_a_db_of_two_games_or_action_sets_says_so(tmp_path: Path) -> None:
     for number, (env, actions) in enumerate((("A", 4), ("B", 4), ("A", 6))):
         save_segment(tmp_path / "00" / f"{number}.dat", clip(9, env_id=env, num_actions=actions))
     (tmp_path / "00" / "3.dat").write_bytes(b"broken")
-    tree = family_tree(tmp_path)
+    tree = lineage_text(tmp_path)
     for line in (
         "of A with 4 actions",
         "of B with 4 actions",
@@ -327,7 +327,7 @@ def test_whatever_a_checkpoint_says_is_told_on_lines_that_can_be_printed(tmp_pat
     path = tmp_path / "odd.dat"
     for content in changed:
         torch.save(content, path)
-        tree = family_tree(path)
+        tree = lineage_text(path)
         assert tree.startswith(f"policy {path}\n")
         assert all(line.isprintable() and len(line) < 2500 for line in tree.split("\n")), tree
 
@@ -337,7 +337,7 @@ def test_whatever_a_checkpoint_says_is_told_on_lines_that_can_be_printed(tmp_pat
 )
 def test_a_parent_may_have_any_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    tree = family_tree(checkpoint(tmp_path / "a.dat", parents={"policy": name, "dbs": [name]}))
+    tree = lineage_text(checkpoint(tmp_path / "a.dat", parents={"policy": name, "dbs": [name]}))
     assert "as recorded" in tree or "recorded" not in tree
 
 
@@ -373,12 +373,12 @@ def test_strangers_are_refused_in_one_line_and_nothing_of_them_runs(tmp_path: Pa
     strangers = [path for path in tmp_path.iterdir() if path.name != "mark"]
     for path in [*strangers, tmp_path / "none", tmp_path / ("x" * 300), Path("/dev/null"), Path("a\0b")]:
         with pytest.raises(UserError) as refused:
-            family_tree(path)
+            lineage_text(path)
         assert "expected" in str(refused.value), refused.value
         assert "\n" not in str(refused.value)
     assert not mark.exists()
     with pytest.raises(UserError, match=r"hostile.*asks to run posix\.system.*nothing of it was run"):
-        family_tree(tmp_path / "hostile.dat")
+        lineage_text(tmp_path / "hostile.dat")
 
 
 def test_truncated_and_mutated_checkpoints_never_crash(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_truncated_and_mutated_checkpoints_never_crash(tmp_path: Path) -> None:
             del changed[number * 37 % len(data) :]
         path.write_bytes(bytes(changed))
         try:
-            assert family_tree(path)
+            assert lineage_text(path)
         except UserError as error:
             assert str(error).startswith((f"{path}: expected", "expected"))  # noqa: PT017  # some bits mean nothing
 
@@ -401,7 +401,7 @@ def test_the_door_prints_it_and_needs_no_policy(tmp_path: Path, capsys: pytest.C
     path = checkpoint(tmp_path / "a.dat", config={"seed": 5}, steps=3)
     main = runpy.run_path(str(SCRIPT))["main"]
     main(["--info", str(path)])
-    assert capsys.readouterr().out == family_tree(path) + "\n"
+    assert capsys.readouterr().out == lineage_text(path) + "\n"
     for args, says in (
         ([], "expected -m/--model, which did not come"),
         (["--info", str(path), "-m", str(path)], "leave out -m"),
@@ -427,5 +427,5 @@ def test_a_configuration_in_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(
         json.dumps({"config": {"name": "é"}}, ensure_ascii=False).encode("latin-1")
     )
-    with pytest.raises(UserError, match="got no JSON"):
-        family_tree(tmp_path)
+    with pytest.raises(UserError, match="that file is damaged"):
+        lineage_text(tmp_path)

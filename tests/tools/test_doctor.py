@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from lib import doctor
-from lib.doctor import Finding
+from lib.tools import doctor
+from lib.tools.doctor import Finding
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def to_do(findings: Iterator[Finding]) -> list[str]:
@@ -144,7 +144,7 @@ def test_a_gpu_that_torch_does_not_see_is_a_note(monkeypatch: pytest.MonkeyPatch
 
 def test_it_speaks_where_nothing_is_installed() -> None:
     """-S hides every installed package, -I the environment's as well."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lib import doctor; sys.exit(doctor.main())"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lib.tools import doctor; sys.exit(doctor.main())"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60
     )
@@ -158,7 +158,7 @@ def test_it_speaks_where_nothing_is_installed() -> None:
 
 def test_the_module_runs_every_check() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lib.doctor"], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-m", "lib.tools.doctor"], capture_output=True, text=True, timeout=60, cwd=ROOT
     )
     lines = done.stdout.splitlines()
     assert done.returncode == any(line.startswith("TO DO") for line in lines)

@@ -1,4 +1,4 @@
-"""Checks this machine for what the stages need and says what to do: ``python -m lib.doctor`` or ``make doctor``.
+"""Checks this machine for what the stages need and says what to do: ``python -m lib.tools.doctor`` or ``make doctor``.
 
 Only the standard library is imported at once, in a form that older Pythons read too, so that it still speaks where an
 installation is missing or half done.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LEAST_PYTHON = (3, 11)
 LEAST_FREE = 2.0
 """GB: a DB of 10,000 segments takes 0.3, a run's curves and checkpoints some 0.1."""

@@ -1,0 +1,1 @@
+"""Tools that nothing else imports: doctor, lineage, audit."""
