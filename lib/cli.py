@@ -225,7 +225,11 @@ class _Help(argparse.HelpFormatter):
             return f"--[no-]{action.option_strings[0].removeprefix('--')}"
         if not names or action.nargs == 0:
             return names or super()._format_action_invocation(action)
-        return f"{names} {self._format_args(action, str(action.metavar))}"
+        return f"{names} {action.metavar}{' ...' * (action.nargs == '+')}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -466,11 +470,9 @@ def _number(text: str) -> float | None:
 
 def _in_usage(action: argparse.Action) -> str:
     """A required argument in the first line of --help."""
-    if not action.option_strings:
-        return (
-            f"{action.metavar} [{action.metavar} ...]" if action.nargs in ("*", "+") else str(action.metavar)
-        )
-    return f"{action.option_strings[0]} {action.metavar}"
+    if action.option_strings:
+        return f"{action.option_strings[0]} {action.metavar}"
+    return f"{action.metavar}{' ...' * (action.nargs == '*')}"
 
 
 def _display(action: argparse.Action) -> str:

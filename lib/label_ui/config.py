@@ -1,4 +1,4 @@
-"""What the command line of the labelling page says."""
+"""The flags of 02_label_ui.py."""
 
 from __future__ import annotations
 
@@ -12,66 +12,72 @@ from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 
 @dataclass(frozen=True)
 class LabelConfig:
-    db_path: Path = flag("-d", help="database of segments; answers go to its labels.json")
-    host: str = flag(default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
-    port: int = flag(default=8080, min=0, max=65535, help="port to listen on; 0 takes a free one")
-    name: str | None = flag(default=None, help="who is labelling; the page asks when it is not given")
-    goal: int | None = flag(
-        default=None, min=1, help="labels to reach in the database; the page shows the way"
+    """One labelling page, or one simulated teacher."""
+
+    db_path: Path = flag(
+        "-d", group="most used", metavar="DB", help="folder of recorded clips; labels go to its labels.json"
     )
+    name: str | None = flag(default=None, metavar="NAME", help="labeller (default: the page asks)")
+    goal: int | None = flag(default=None, min=1, help="labels to reach in the DB; the page shows progress")
     strategy: str = flag(default="random", choices=STRATEGIES, help="how pairs are chosen")
     reward: Path | None = flag(
         default=None,
-        help="reward model of 03_reward_train.py, for strategies that ask one and for the page that shows what it thinks",
+        metavar="FILE",
+        help="reward model, for strategies that need one and the page's model view",
     )
-    random_share: float = flag(
-        default=0.2,
-        min=0.0,
-        max=1.0,
-        help="share of random pairs among those of another --strategy; only these judge a reward model",
-    )
-    dev: str = flag(default="cpu", help="device of --reward: cpu, cuda, cuda:1")
-    repeat_rate: float = flag(
-        default=0.05, min=0.0, max=0.5, help="share of earlier pairs asked once more, sides swapped; 0: off"
-    )
-    start_paused: bool = flag(default=False, help="show clips paused at their first step")
-    speed: float = flag(
-        default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1 is the game's pace"
-    )
-    ssl_cert: Path | None = flag(
-        default=None, help="certificate (PEM), for listening beyond this machine with TLS"
-    )
-    ssl_key: Path | None = flag(default=None, help="key of --ssl-cert (PEM)")
-    seed: int | None = flag(
-        default=None, min=0, help="of the choice of pairs; a simulated teacher takes 0 without"
+    port: int = flag(default=8080, min=0, max=65535, help="port of the page; 0: any free one")
+    host: str = flag(
+        default="127.0.0.1", metavar="ADDRESS", help="address of the page; 0.0.0.0 lets others in"
     )
     teacher: str | None = flag(
-        default=None, choices=TEACHER_NAMES, help="let a simulated teacher label instead; no page is served"
+        default=None, choices=TEACHER_NAMES, help="a simulated teacher labels instead; no page is served"
     )
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
     )
     watch: bool = flag(
         default=False,
-        help="begin before there is a database; with --teacher answer on and on, as labels fall due by its progress.json",
+        help="start before the DB exists; with --teacher, answer as the training's labels fall due",
     )
+
+    random_share: float = flag(
+        group="pairs",
+        default=0.2,
+        min=0.0,
+        max=1.0,
+        help="share of random pairs beside those of --strategy; only these judge a reward model",
+    )
+    repeat_rate: float = flag(
+        default=0.05, min=0.0, max=0.5, help="share of pairs asked again with sides swapped; 0: never"
+    )
+    seed: int | None = flag(
+        default=None, min=0, help="seed of the choice of pairs; a simulated teacher's is 0"
+    )
+
     error_rate: float | None = flag(
+        group="simulated teacher",
         default=None,
         min=0.0,
         max=1.0,
-        help="probability that the teacher prefers the wrong one (default: 0; mistake: 0.1)",
+        help="chance of preferring the wrong clip (default: 0; mistake: 0.1)",
     )
     beta: float | None = flag(
-        default=None, min=0.0, help="teacher noisy: how rational it is, per point of score (default: 1)"
+        default=None, min=0.0, help="noisy: rationality per point of score (default: 1)"
     )
     myopia: float | None = flag(
-        default=None, min=0.0, max=1.0, help="teacher myopic: discount towards a clip's end (default: 0.9)"
+        default=None, min=0.0, max=1.0, help="myopic: discount towards a clip's end (default: 0.9)"
     )
     threshold: float | None = flag(
-        default=None,
-        min=0.0,
-        help="teachers skip and equal: threshold as a share of the database's average score (default: 0.1)",
+        default=None, min=0.0, help="skip, equal: threshold as a share of the DB's mean score (default: 0.1)"
     )
+
+    start_paused: bool = flag(group="page", default=False, help="show clips paused at their first step")
+    speed: float = flag(default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1: the game's pace")
+    ssl_cert: Path | None = flag(
+        default=None, metavar="FILE", help="TLS certificate (PEM), to serve other machines"
+    )
+    ssl_key: Path | None = flag(default=None, metavar="FILE", help="key of --ssl-cert (PEM)")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of --reward: cpu, cuda, cuda:1")
 
     def __post_init__(self) -> None:
         if not self.watch and not self.db_path.is_dir():

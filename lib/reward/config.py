@@ -1,132 +1,134 @@
-"""The flags of 03_reward_train.py. Nothing heavy is imported here, so that --help answers at once."""
+"""The flags of 03_reward_train.py. Imports nothing heavy, so that --help is instant."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cli import UserError, flag
+from lib.cli import UserError, as_flag, flag
 from lib.reward.masks import PRESETS, read_mask
 
 MAY_DIFFER = ("checkpoint_minutes", "dev", "memory_mb")
-"""What may be given beside --resume."""
+"""Flags that may be given beside --resume."""
 
 
 @dataclass(frozen=True)
 class FitConfig:
     """One fit of a reward model."""
 
-    dbs: list[Path] = flag(positional=True, metavar="DB", help="segment DBs with a labels.json each")
-    name: str = flag("-n", help="name of the model: OUT/reward-NAME.dat")
-    out: Path = flag("-o", help="folder for the reward model")
-    dev: str = flag(default="cpu", help="device of the network: cpu, cuda, cuda:1")
-    loss: str = flag(
-        default="bradley-terry",
-        choices=("bradley-terry", "original"),
-        help="what is minimised; original: two separate cross-entropies, as in the original experiment",
+    dbs: list[Path] = flag(
+        group="most used",
+        positional=True,
+        metavar="DB",
+        help="folders of recorded clips, each with a labels.json",
     )
-    input: str | None = flag(
-        default=None,
-        choices=("frame", "observation"),
-        help="what the model sees: the colour frame and the action, or what the policy saw: four grey 84×84 frames alone, "
-        "or a vector and the action; by default frame, and observation where the DBs hold vectors",
+    name: str = flag("-n", metavar="NAME", help="name of the model, which is written to OUT/reward-NAME.dat")
+    out: Path = flag("-o", metavar="OUT", help="folder for the model and its report")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of the network: cpu, cuda, cuda:1")
+    ensemble: int = flag(
+        default=1, min=1, help="members to fit, each on its own draw of the labels; the reward is their mean"
     )
     error_rate: float = flag(
         default=0.1,
         min=0,
         max=0.99,
-        help="ε of the Bradley-Terry loss: share of the answers taken to be random, half of which are wrong; so twice the "
-        "--error-rate of a simulated teacher",
-    )
-    ensemble: int = flag(
-        default=1,
-        min=1,
-        help="members to fit, each from its own weights and its own draw of the labels; their rewards are averaged",
-    )
-    lr: float = flag(default=1e-3, min=0, help="Adam's learning rate; the original had 1e-4")
-    batch_size: int = flag(default=16, min=1, help="pairs per update; the original had 64")
-    dropout: float = flag(
-        default=0.0, min=0, max=0.95, help="dropout in the hidden layers; the original had 0.5"
-    )
-    l2: float = flag(
-        default=1e-4,
-        min=0,
-        help="first weight of ℓ2 regularisation; adapted after each epoch to hold held-out ÷ training loss in 1.1 … 1.5",
-    )
-    shift: int = flag(
-        default=0, min=0, metavar="PIXELS", help="move frames at random by up to so many pixels when fitting"
-    )
-    noise: float = flag(
-        default=0.0,
-        min=0,
-        help="standard deviation of noise when fitting, on pixels in 0 … 1 or on standardised vectors",
-    )
-    epochs: int = flag(default=100, min=1, help="epochs at the most")
-    patience: int = flag(default=4, min=1, help="stop after this many epochs without a better held-out loss")
-    held_out: float = flag(
-        default=0.2, min=0.01, max=0.9, help="share of the labels kept for judging the fit"
+        help="share of answers assumed random, half of them wrong: twice a simulated teacher's --error-rate",
     )
     frame_stride: int = flag(
-        default=10,
-        min=1,
-        help="fit on every n-th step of a clip, each time from another first one; 1 takes ten times as long",
+        default=10, min=1, help="fit on every N-th step of a clip, from a random first one"
+    )
+    watch: bool = flag(
+        default=False, help="run until stopped: refit whenever there are --refit-every new labels"
+    )
+    audit: Path | None = flag(
+        default=None,
+        metavar="POLICY",
+        help="play this policy and report where the members of --ensemble disagree",
+    )
+    resume: Path | None = flag(
+        default=None,
+        metavar="RUN",
+        help=f"continue the fit of this folder on its labels; only {', '.join(map(as_flag, MAY_DIFFER))} may change",
+    )
+
+    input: str | None = flag(
+        group="task and data",
+        default=None,
+        choices=("frame", "observation"),
+        help="what the model sees: the colour frame and the action, or what the policy sees: four grey 84×84 frames "
+        "alone, or a vector and the action (default: frame; observation where the DBs hold vectors)",
     )
     mask: list[str] = flag(
         default=[],
         nargs=1,
         metavar="X,Y,W,H",
-        help=f"hide this rectangle of every frame from the reward model, or one of {', '.join(PRESETS)}; repeatable",
-    )
-    num_actions: int | None = flag(
-        default=None,
-        min=1,
-        help="size of the action set, for segments of the original format that do not say it",
+        help=f"hide this rectangle of every frame from the model, or one of {', '.join(PRESETS)}; repeatable",
     )
     only: list[str] = flag(
-        default=[],
-        nargs=1,
-        metavar="LABELLER",
-        help="take this person's or teacher's labels only; repeatable",
+        default=[], nargs=1, metavar="LABELLER", help="use only this person's or teacher's labels; repeatable"
     )
     weight: list[str] = flag(
         default=[],
         nargs=1,
         metavar="LABELLER=W",
-        help="let this labeller's labels count W times, or not at all (0); repeatable",
+        help="count this labeller's labels W times, 0: never; repeatable",
     )
-    watch: bool = flag(
-        default=False,
-        help="go on for ever: refit, from the weights of the model before, whenever there are labels enough",
+    held_out: float = flag(
+        default=0.2, min=0.01, max=0.9, help="share of the labels held out to judge the fit"
     )
-    refit_every: int = flag(default=50, min=1, help="new labels that --watch refits at")
-    refit_epochs: int = flag(
-        default=10, min=1, help="epochs of a refit at the most; of the first fit: --epochs"
+    num_actions: int | None = flag(
+        default=None, min=1, help="number of actions, for clips of the original format"
     )
-    audit: Path | None = flag(
-        default=None,
-        metavar="POLICY",
-        help="play this policy and show where the reward model is out of its data (needs --ensemble)",
+    seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")
+
+    lr: float = flag(
+        group="algorithm", default=1e-3, min=0, help="Adam's learning rate; the original: 0.0001"
     )
+    batch_size: int = flag(default=16, min=1, help="pairs per update; the original: 64")
+    epochs: int = flag(default=100, min=1, help="most epochs")
+    patience: int = flag(default=4, min=1, help="stop after N epochs without a lower held-out loss")
+    l2: float = flag(
+        default=1e-4, min=0, help="initial ℓ2 penalty; adapts to keep held-out ÷ training loss in 1.1 … 1.5"
+    )
+    dropout: float = flag(
+        default=0.0, min=0, max=0.95, help="dropout in the hidden layers; the original: 0.5"
+    )
+    shift: int = flag(
+        default=0, min=0, metavar="PIXELS", help="augment: shift frames at random by up to PIXELS"
+    )
+    noise: float = flag(
+        default=0.0, min=0, metavar="SD", help="augment: noise on pixels in 0 … 1, or on standardised vectors"
+    )
+    loss: str = flag(
+        default="bradley-terry",
+        choices=("bradley-terry", "original"),
+        help="loss; original: two separate cross-entropies, as in the original experiment",
+    )
+
+    refit_every: int = flag(
+        group="labels while it trains", default=50, min=1, help="new labels per refit of --watch"
+    )
+    refit_epochs: int = flag(default=10, min=1, help="most epochs of a refit; the first fit has --epochs")
+
     audit_env: str | None = flag(
-        default=None, help="environment that --audit plays; by default that of the segments"
+        group="evaluation",
+        default=None,
+        metavar="ID",
+        help="environment of --audit (default: that of the clips)",
     )
     audit_games: int = flag(default=4, min=1, help="environments that --audit plays")
     judge: Path | None = flag(
-        default=None, metavar="REWARD", help="audit this reward model instead of fitting one"
+        default=None, metavar="REWARD", help="audit this reward model, without fitting one"
     )
-    memory_mb: int = flag(default=4096, min=0, help="memory for decoded segments; the rest is read as needed")
-    seed: int = flag(default=0, min=0, help="seed of the split, the weights and the batches")
-    resume: Path | None = flag(
-        default=None,
-        metavar="RUN",
-        help="go on with the fit of this folder under runs/, on the labels that it began with; beside it only "
-        "--checkpoint-minutes, --dev and --memory-mb may be given",
-    )
+
     checkpoint_minutes: float = flag(
-        default=5.0,
-        min=0,
-        help="minutes between states that --resume goes on from",
+        group="machine", default=5.0, min=0, help="minutes between the states that --resume needs"
     )
-    runs: Path = flag(default=Path("runs"), help="folder of the TensorBoard curves")
-    bf16: bool | None = flag(default=None, help="bf16 arithmetic; by default where the machine has it")
+    memory_mb: int = flag(
+        default=4096, min=0, metavar="MB", help="keep this much of the clips decoded in memory"
+    )
+    bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+    runs: Path = flag(
+        default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
+    )
 
     def __post_init__(self) -> None:
         if not self.dbs:
@@ -138,7 +140,7 @@ class FitConfig:
         self.weights()
         if self.watch and (self.audit or self.resume):
             raise UserError(
-                "--watch goes on with the model that is there by itself: leave --resume and --audit out"
+                "--watch continues from the model that is there by itself: leave --resume and --audit out"
             )
         if self.judge is not None and self.audit is None:
             raise UserError(
@@ -149,7 +151,7 @@ class FitConfig:
         """`--weight` as numbers by labeller.
 
         Raises:
-          UserError: one is not LABELLER=W with W at least 0.
+          UserError: One is not LABELLER=W with W at least 0.
         """
         weights = {}
         for text in self.weight:
