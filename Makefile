@@ -32,7 +32,7 @@ test: install ## format, lint, types and tests
 	$(PY) -m mypy
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
-demo: install ## the whole wheel once on real Seaquest, on the CPU
+demo: install ## the whole pipeline once on real Seaquest, on the CPU
 	$(PY) demo.py
 
 online: install ## labels while it trains: all at once on the moving dot, within 3 minutes (ONLINE="--people" and other flags)

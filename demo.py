@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
-"""The whole wheel once, on real Seaquest and a CPU: train, record, label, fit, finetune, play.
+"""The whole pipeline once, on real Seaquest and a CPU: train, record, label, fit, finetune, play.
 
-Each stage is run as a user would type it, and what it makes lies in a folder. The same command goes on where the last one was
-stopped; delete the folder to start over.
+The command of each stage is printed. The same command continues where the last one was stopped; delete the folder to start
+over.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.pipeline import Pipeline, settle
 from lib import cli
+from lib.agent.config import TrainConfig
+from lib.agent.play_config import PlayConfig
 from lib.cli import flag
+from lib.reward.config import FitConfig
 
 TEACHER = "midwater"
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """How to turn the wheel."""
+    """How much of everything."""
 
     out: Path = flag(default=Path("demo-out"), help="folder for everything the demo makes")
     seed: int = flag(default=0, min=0, help="seed of every stage")
@@ -29,64 +33,62 @@ class DemoConfig:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(DemoConfig, argv, description=__doc__)
-    from experiments.rounds import answered  # after the flags: --help need not wait for it
-    from experiments.stages import Resumable, Stages, settle
-
-    out, runs, db = config.out, config.out / "runs", config.out / "db"
-    v0, v1, reward = out / "v0" / "latest.dat", out / "v1" / "latest.dat", out / "rewards" / "reward-demo.dat"
+    out, runs, db, seed = config.out, config.out / "runs", config.out / "db", config.seed
     settle(config, out, free=("out",))
-    stages = Stages(out)
-    seed = ("--seed", config.seed)
-    games = ("--eval-games", config.games)
-
-    stages.run(
+    pipeline = Pipeline(out)
+    v0 = pipeline.train(
         "v0",
         "1. An agent learns on the game's score, and clips of its play are recorded",
-        (
-            *("01_a2c.py", "-n", "demo-v0", "--steps", config.v0_steps, "--eval-every", config.v0_steps),
-            *(*games, *seed, "--save", v0.parent, "--runs", runs / "v0"),
-            *("--db-path", db, "--record-prob", 0.003),
+        TrainConfig(
+            name="demo-v0",
+            steps=config.v0_steps,
+            eval_every=config.v0_steps,
+            eval_games=config.games,
+            seed=seed,
+            save=out / "v0",
+            runs=runs / "v0",
+            db_path=db,
+            record_prob=0.003,
         ),
-        makes=[v0.parent, runs / "v0", db],
-        again=Resumable(("01_a2c.py",), runs / "v0"),
     )
-    missing = config.labels - answered(db)
-    if missing > 0 or stages.done("labels"):
-        stages.run(
-            "labels",
-            f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
-            (
-                *("02_label_ui.py", "-d", db, "--teacher", TEACHER, "--error-rate", 0.1, *seed),
-                *("--count", missing),
-            ),
-        )
-    stages.run(
+    pipeline.label(
+        "labels",
+        f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
+        db,
+        TEACHER,
+        config.labels,
+        error_rate=0.1,
+        seed=seed,
+    )
+    reward = pipeline.fit(
         "fit",
         "3. A reward model is fitted to the comparisons",
-        ("03_reward_train.py", "-n", "demo", "-o", reward.parent, db, *seed, "--runs", runs / "fit"),
-        makes=[reward, runs / "fit"],
-        again=Resumable(("03_reward_train.py",), runs / "fit"),
+        FitConfig(dbs=[db], name="demo", out=out / "rewards", seed=seed, runs=runs / "fit"),
     )
-    stages.run(
+    v1 = pipeline.train(
         "v1",
         "4. The agent is finetuned on the learned reward; the score is never shown to it",
-        (
-            *("01_a2c.py", "-n", "demo-v1", "-m", v0, "-r", reward, "--finetune", "--lr", 3e-4),
-            *("--steps", config.v1_steps, "--eval-every", config.v1_steps),
-            *(*games, *seed, "--save", v1.parent, "--runs", runs / "v1"),
+        TrainConfig(
+            name="demo-v1",
+            model=v0,
+            reward=reward,
+            finetune=True,
+            lr=3e-4,
+            steps=config.v1_steps,
+            eval_every=config.v1_steps,
+            eval_games=config.games,
+            seed=seed,
+            save=out / "v1",
+            runs=runs / "v1",
         ),
-        makes=[v1.parent, runs / "v1"],
-        again=Resumable(("01_a2c.py",), runs / "v1"),
     )
     for name, model in (("v0", v0), ("v1", v1)):
-        videos = out / "videos" / name
-        stages.run(
+        pipeline.play(
             f"videos of {name}",
             f"5. Watch {name} play, with the learned reward drawn under the picture",
-            ("04_play.py", "-m", model, "-n", 1, "-r", videos, "--reward", reward, *seed),
-            makes=[videos],
+            PlayConfig(model=model, games=1, record=out / "videos" / name, reward=reward, seed=seed),
         )
-    _report(config, {"v0 (score)": v0, "v1 (learned reward)": v1}, stages.seconds)
+    _report(config, {"v0 (score)": v0, "v1 (learned reward)": v1}, pipeline.seconds)
 
 
 def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None:
@@ -105,7 +107,7 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         print(f"{name:22}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
     out = config.out
     print(
-        f"\n{TEACHER}: 1 is half-way between the surface and the sea bed, 0 is either of them; that is what was taught.\n"
+        f"\n{TEACHER}: 1 is half-way between the surface and the sea bed, 0 is at either of them; that is what was taught.\n"
         f"videos {out}/videos   curves: tensorboard --logdir {out}/runs   clips and labels {out}/db\n"
         f"{format_duration(seconds)} in all. Now with your own labels:\n"
         f"  make label DB={out}/db\n"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Labels while it trains: the agent, the labels and the reward model at once, each a command of its own, on one DB.
+"""Labels while it trains: agent, labelling and reward model at once, each a command of its own, on one DB.
 
-Without flags: the moving dot, taught by a simulated teacher, with a check of what it has learnt. The same command goes on where the
-last one was stopped (the agent with the flags it began with, but for --steps, --labels and --dev); delete the folder to start over. Ctrl-C ends all three.
+Without flags: the moving dot, taught by a simulated teacher, with a check of what it has learned. The same command continues
+where the last one was stopped (the agent with its first flags, except --steps, --labels and --dev); delete the folder to
+start over. Ctrl-C ends all three.
 """
 
 import os
@@ -15,15 +16,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from lib import cli
+from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
+from lib.label_ui.config import LabelConfig
 from lib.preferences.schedule import SCHEDULES
+from lib.reward.config import FitConfig
 
-_GRACE = 60.0  # seconds in which a stage may save what it has
+STOPPED = 130
+"""Exit status after Ctrl-C."""
+
+_GRACE = 60.0
+"""Seconds that a process has to save what it has."""
 _DOT = "MovingDot-v0"
-_GOOD = 0.9  # of the way from chance to the best that can be done
+_GOOD = 0.9  # of the way from chance to the best possible score
 _CHANCE = 50.0
 
 
@@ -54,51 +62,78 @@ class OnlineConfig:
     segments: int = flag(default=1000, min=4, help="segments recorded in the course of the training, about")
     eval_every: int = flag(default=15_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=32, min=2, help="full games of each")
-    check: bool = flag(default=True, help="hold the end on the moving dot against the best there is")
+    check: bool = flag(default=True, help="compare the final score on the moving dot with the best possible")
     dev: str = flag(default="cpu", help="device of the networks")
     seed: int = flag(default=0, min=0, help="seed of everything")
-    train_flags: str = flag(
-        default="--algo ppo --gamma 0.9 --num-envs 32 --wait-for-labels 20 --lr-decay-steps 66k --critic-warmup 5",
-        metavar="FLAGS",
-        help="further flags of 01_a2c.py",
+    train: dict[str, Any] = flag(
+        default={
+            "algo": "ppo",
+            "gamma": 0.9,
+            "num_envs": 32,
+            "wait_for_labels": 20,
+            "lr_decay_steps": 66_000,
+            "critic_warmup": 5,
+        },
+        of=TrainConfig,
+        formerly="train_flags",
+        help="more flags of 01_a2c.py",
     )
-    label_flags: str = flag(default="", metavar="FLAGS", help="further flags of 02_label_ui.py")
-    fit_flags: str = flag(
-        default="--frame-stride 5", metavar="FLAGS", help="further flags of 03_reward_train.py"
+    label: dict[str, Any] = flag(
+        default={}, of=LabelConfig, formerly="label_flags", help="more flags of 02_label_ui.py"
+    )
+    fit: dict[str, Any] = flag(
+        default={"frame_stride": 5},
+        of=FitConfig,
+        formerly="fit_flags",
+        help="more flags of 03_reward_train.py",
     )
 
 
 def commands(config: OnlineConfig) -> dict[str, list[str]]:
-    """What is run at once, by the name that stands before each line it prints."""
-    out, reward = config.out, config.out / "rewards" / "reward-online.dat"
-    runs = out / "runs" / "agent"
-    train: list[object] = [
-        *("01_a2c.py", "-n", "online", "-e", config.env),
-        *("-r", reward, "--watch-reward", "--db-path", out / "db"),
-        *("--steps", config.steps, "--record-prob", f"{min(1.0, config.segments / config.steps):.3g}"),
-        *("--labels", config.labels, "--opening-labels", config.opening_labels),
-        *("--label-schedule", config.label_schedule, "--save", out / "policy"),
-        *("--eval-every", config.eval_every, "--eval-games", config.eval_games),
-        *("--dev", config.dev, "--seed", config.seed, "--runs", runs, *shlex.split(config.train_flags)),
-    ]
-    begun = max((state.parent for state in runs.glob("*/state.dat")), default=None)
+    """The command lines to run at once, by the name that stands before each line they print."""
+    db, reward, runs = config.out / "db", config.out / "rewards" / "reward-online.dat", config.out / "runs"
+    train: dict[str, Any] = {
+        "name": "online",
+        "env": config.env,
+        "reward": reward,
+        "watch_reward": True,
+        "db_path": db,
+        "steps": config.steps,
+        "record_prob": float(f"{min(1.0, config.segments / config.steps):.3g}"),
+        "labels": config.labels,
+        "opening_labels": config.opening_labels,
+        "label_schedule": config.label_schedule,
+        "save": config.out / "policy",
+        "eval_every": config.eval_every,
+        "eval_games": config.eval_games,
+        "dev": config.dev,
+        "seed": config.seed,
+        "runs": runs / "agent",
+    }
+    agent = cli.words(TrainConfig(**train | config.train))
+    begun = max((state.parent for state in (runs / "agent").glob("*/state.dat")), default=None)
     if begun is not None:
-        train = ["01_a2c.py", "--resume", begun, "--steps", config.steps, "--labels", config.labels]
-        train += ["--dev", config.dev]
-    label: list[object] = ["02_label_ui.py", "-d", out / "db", "--watch", "--strategy", config.strategy]
+        agent = ["--resume", str(begun), "--steps", str(config.steps), "--labels", str(config.labels)]
+        agent += ["--dev", config.dev]
+    label: dict[str, Any] = {"db_path": db, "watch": True, "strategy": config.strategy}
     if config.people:
-        label += ["--goal", config.labels]
+        label |= {"goal": config.labels}
     else:
-        label += ["--teacher", config.teacher, "--error-rate", config.error_rate, "--seed", config.seed]
-    fit: list[object] = [
-        *("03_reward_train.py", out / "db", "-n", "online", "-o", reward.parent, "--watch"),
-        *("--refit-every", config.refit_every, "--dev", config.dev, "--seed", config.seed),
-        *("--runs", out / "runs" / "reward", *shlex.split(config.fit_flags)),
-    ]
-    label += shlex.split(config.label_flags)
+        label |= {"teacher": config.teacher, "error_rate": config.error_rate, "seed": config.seed}
+    fit: dict[str, Any] = {
+        "dbs": [db],
+        "name": "online",
+        "out": reward.parent,
+        "watch": True,
+        "refit_every": config.refit_every,
+        "dev": config.dev,
+        "seed": config.seed,
+        "runs": runs / "reward",
+    }
     return {
-        name: [str(word) for word in words]
-        for name, words in (("agent", train), ("labels", label), ("reward", fit))
+        "agent": ["01_a2c.py", *agent],
+        "labels": ["02_label_ui.py", *cli.words(LabelConfig(**label | config.label))],
+        "reward": ["03_reward_train.py", *cli.words(FitConfig(**fit | config.fit))],
     }
 
 
@@ -106,10 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(OnlineConfig, argv, description=__doc__)
     began = time.monotonic()
     latest = config.out / "policy" / "latest.dat"
-    if not _over(config):
-        status = together(commands(config))
-        if status is not None:
-            return status
+    status = learn(config)
+    if status is not None:
+        return status
     if config.env == _DOT and config.check:
         return _check_dot(config, latest, time.monotonic() - began)
     print(
@@ -118,8 +152,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def learn(config: OnlineConfig) -> int | None:
+    """Runs agent, labelling and reward model at once until the training is over.
+
+    Returns:
+      See `together`.
+    """
+    return None if _over(config) else together(commands(config))
+
+
 def _over(config: OnlineConfig) -> bool:
-    """Whether the training has come to its end before."""
+    """Whether the training finished before."""
     from lib.preferences.schedule import ProgressReader
 
     progress = ProgressReader(config.out / "db").read()
@@ -127,17 +170,17 @@ def _over(config: OnlineConfig) -> bool:
 
 
 def together(stages: dict[str, list[str]]) -> int | None:
-    """Runs commands at once until the first of them, the agent, has ended; the others are asked to stop then.
+    """Runs commands at once until the first of them, the agent, ends; then stops the others.
 
     Args:
-      stages: command lines by name, scripts of this folder and their arguments.
+      stages: command lines by name: scripts of this folder and their arguments.
 
     Returns:
-      None when the agent came to its end; otherwise an exit status: 130 after Ctrl-C, else that of whoever failed.
+      None when the agent finished; otherwise an exit status: STOPPED after Ctrl-C, else that of a command that failed.
     """
     from lib.interrupt import Interrupt, ending_with_parent  # after the flags: --help need not wait for it
 
-    # Each would take all cores for itself, and busy threads wait for each other.
+    # Otherwise each takes all cores, and busy threads wait for each other.
     threads = str(max(1, (os.cpu_count() or 1) // 2))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONUNBUFFERED": "1"}
     processes: dict[str, subprocess.Popen[str]] = {}
@@ -147,7 +190,7 @@ def together(stages: dict[str, list[str]]) -> int | None:
         try:
             for name, words in stages.items():
                 print(f"{name:>7} $ ./{shlex.join(words)}", flush=True)
-                # In groups of their own, so that Ctrl-C comes to each once, from here: a second one would cost its work.
+                # In groups of their own, so that each gets Ctrl-C once, from here: a second one would cost its work.
                 processes[name] = process = subprocess.Popen(
                     [sys.executable, str(Path(__file__).parent / words[0]), *words[1:]],
                     env=environment,
@@ -173,8 +216,8 @@ def together(stages: dict[str, list[str]]) -> int | None:
     if failed:
         return next(iter(failed.values())) if min(failed.values()) > 0 else 1
     if asked or ended[first] is None:
-        print("stopped; the same command goes on from here")
-        return 130
+        print("stopped; the same command continues from here")
+        return STOPPED
     return None
 
 
@@ -184,7 +227,7 @@ def _relay(name: str, lines: IO[str]) -> None:
 
 
 def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threading.Thread]) -> None:
-    """Asks whoever still runs to stop, as by Ctrl-C, and sees to it that they do."""
+    """Stops those that still run as Ctrl-C does, and kills those that take too long."""
     for process in processes.values():
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -195,7 +238,7 @@ def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threa
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        except KeyboardInterrupt:  # asked once more: not to wait for anything
+        except KeyboardInterrupt:  # Ctrl-C again: wait for nothing
             deadline = 0.0
             process.kill()
             process.wait()
@@ -204,7 +247,7 @@ def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threa
 
 
 def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
-    """Holds what was learnt against the best that can be done on the moving dot; the exit status."""
+    """Compares the score with the best that is possible on the moving dot; the exit status."""
     from lib.checkpoints import load_checkpoint
     from lib.envs.moving_dot import mean_best_score
     from lib.preferences.schedule import LabelCount

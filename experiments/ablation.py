@@ -1,13 +1,11 @@
-"""What each part of the recipe is worth: finetunes of one v0 on one set of labels, a part more each time, several seeds.
+"""What each part of the recipe is worth: finetunes of one v0 on one set of labels, one more part each time, several seeds.
 
     .venv/bin/python -m experiments.ablation [--preset gpu] [--seeds 3] [--v0 MODEL --db DB] [--max-minutes 9]
 
-Every fit and finetune is a command of its own and is not run again once it has ended. Ends in ablation.md and
-ablation.svg; results.jsonl has a line for each finished run.
+Ends in ablation.md and ablation.svg; results.jsonl has a line for each finished run.
 """
 
 import json
-import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.rounds import answered
-from experiments.stages import (
+from experiments.pipeline import (
     TIME_IS_UP,
-    Resumable,
-    Stages,
+    Pipeline,
+    TimeUp,
     by_preset,
     fill_in,
     max_minutes,
     read_lines,
     settle,
 )
+from experiments.rounds import record_prob
 from lib import cli
+from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
+from lib.reward.config import FitConfig
 
 if TYPE_CHECKING:
     from experiments.curves import Curve
@@ -42,7 +42,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 200_000,
         "eval_every": 25_000,
         "lr": 3e-4,  # the original's 7e-5 does next to nothing in so few steps
-        "leash": "--kl 1",
     },
     "gpu": {
         "dev": "cuda",
@@ -50,17 +49,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 2_000_000,
         "eval_every": 200_000,
         "lr": 7e-5,
-        "leash": "--kl 1",
     },
 }
-"""What the flags that depend on --preset are where they are not given."""
+"""Defaults of the flags that depend on --preset."""
 
-FITS = {
-    "original": "--loss original --lr 1e-4 --batch-size 64 --dropout 0.5",
-    "single": "",
-    "ensemble": "--ensemble 3",
+FITS: dict[str, dict[str, Any]] = {
+    "original": {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5},
+    "single": {},
+    "ensemble": {"ensemble": 3},
 }
-"""Flags of 03_reward_train.py by the name of the fit."""
+"""Fields of `FitConfig` by the name of the fit."""
 
 WINDOW = 3
 """Evaluations in a row whose mean is called the score at that place: one alone says as much about luck."""
@@ -70,28 +68,30 @@ class Arm(NamedTuple):
     """One recipe."""
 
     title: str
-    fit: str  # of FITS
-    leash: bool = True
+    fit: str
+    """Key of FITS."""
+    kl: bool = True
+    """Whether the finetune pays for its KL to v0."""
     ppo: bool = False
     original_reward: bool = False
 
 
 ARMS = {
     "original": Arm(
-        "original: sign of a sliding z-score, two-column BCE", "original", leash=False, original_reward=True
+        "original: sign of a sliding z-score, two-column BCE", "original", kl=False, original_reward=True
     ),
-    "standardised": Arm("+ preference loss, standardised reward", "single", leash=False),
-    "leash": Arm("+ leash to v0", "single"),
+    "standardised": Arm("+ preference loss, standardised reward", "single", kl=False),
+    "kl": Arm("+ KL penalty to v0", "single"),
     "ensemble": Arm("+ ensemble of 3", "ensemble"),
     "ppo": Arm("PPO in place of A2C", "ensemble", ppo=True),
-    "unleashed": Arm("PPO, the leash taken off", "ensemble", leash=False, ppo=True),
+    "no-kl": Arm("PPO without the KL penalty", "ensemble", kl=False, ppo=True),
 }
-"""What is compared; each but the last is the one before and a part more."""
+"""What is compared; each but the last adds a part to the one before."""
 
 
 @dataclass(frozen=True)
 class AblationConfig:
-    """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
+    """What to compare, at which budget. What is None by default depends on --preset."""
 
     preset: str = flag(default="cpu", choices=tuple(PRESETS), help="size of it all")
     out: Path = flag(default=Path("runs/ablation"), help="folder for everything the experiment makes")
@@ -126,9 +126,18 @@ class AblationConfig:
     games: int = flag(default=20, min=2, help="full games of an evaluation")
     lr: float = flag(default=None, min=0, help=by_preset(PRESETS, "learning rate of A2C", "lr"))
     ppo_lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
-    leash: str = flag(default=None, metavar="FLAGS", help=by_preset(PRESETS, "flags of the leash", "leash"))
-    v0_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for v0")
-    train_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for every finetune")
+    kl_penalty: dict[str, Any] = flag(
+        default={"kl": 1.0},
+        of=TrainConfig,
+        formerly="leash",
+        help="flags of 01_a2c.py for the KL penalty, where a recipe has one",
+    )
+    train_v0: dict[str, Any] = flag(
+        default={}, of=TrainConfig, formerly="v0_flags", help="more flags of 01_a2c.py for v0"
+    )
+    finetune: dict[str, Any] = flag(
+        default={}, of=TrainConfig, formerly="train_flags", help="more flags of 01_a2c.py for every finetune"
+    )
     max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
@@ -142,8 +151,8 @@ class AblationConfig:
 class Ablation:
     """The stages of one ablation."""
 
-    def __init__(self, config: AblationConfig, stages: Stages) -> None:
-        self._config, self._stages, self._out = config, stages, config.out
+    def __init__(self, config: AblationConfig, pipeline: Pipeline) -> None:
+        self._config, self._pipeline, self._out = config, pipeline, config.out
         self._v0 = config.v0 or self._out / "v0" / "latest.dat"
         self._db = self._out / "db"
 
@@ -151,7 +160,7 @@ class Ablation:
         """All stages that are not done, seed by seed, so that the first seed of all recipes is there soonest.
 
         Raises:
-          TimeUp, UserError, KeyboardInterrupt: see `Stages.run`.
+          TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
         """
         config = self._config
         if config.db is None:
@@ -161,16 +170,15 @@ class Ablation:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(config.db, copy, ignore=shutil.ignore_patterns("labels.json"))
             copy.rename(self._db)
-        count = config.labels - answered(self._db)
-        if count > 0 or self._stages.done("labels"):
-            self._stages.run(
-                "labels",
-                f"{config.teacher} compares {config.labels} pairs",
-                (
-                    *("02_label_ui.py", "-d", self._db, "--teacher", config.teacher, "--count", count),
-                    *("--error-rate", config.error_rate, "--seed", 0),
-                ),
-            )
+        self._pipeline.label(
+            "labels",
+            f"{config.teacher} compares {config.labels} pairs",
+            self._db,
+            config.teacher,
+            config.labels,
+            config.error_rate,
+            seed=0,
+        )
         for seed in range(config.seeds):
             for name in config.arms:
                 reward = self._fit(ARMS[name].fit, seed)
@@ -194,78 +202,84 @@ class Ablation:
         rows = []
         for arm in ARMS:
             for seed in range(self._config.seeds):
-                if self._stages.done(f"{arm}-{seed}"):
+                if self._pipeline.done(f"{arm}-{seed}"):
                     row = known.get((arm, seed)) or summary(read_curves(self.curves(arm, seed)))
                     rows.append({"arm": arm, "seed": seed, **row})
         write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows
 
     def _train_v0(self) -> None:
-        config, save, runs = self._config, self._v0.parent, self._out / "runs" / "v0"
-        record = f"{min(1.0, config.segments / config.v0_steps):.3g}"
-        self._stages.run(
-            "v0",
-            "v0 learns on the score",
-            (
-                *("01_a2c.py", "-n", "v0", "-e", config.env, "--dev", config.dev),
-                *("--steps", config.v0_steps, "--eval-every", config.v0_steps, "--eval-games", config.games),
-                *("--save", save, "--db-path", self._db, "--record-prob", record, "--runs", runs),
-                *shlex.split(config.v0_flags),
-            ),
-            makes=[save, self._db, runs],
-            again=Resumable(("01_a2c.py", "--dev", config.dev), runs),
-        )
+        config = self._config
+        given: dict[str, Any] = {
+            "name": "v0",
+            "env": config.env,
+            "dev": config.dev,
+            "steps": config.v0_steps,
+            "eval_every": config.v0_steps,
+            "eval_games": config.games,
+            "save": self._v0.parent,
+            "db_path": self._db,
+            "record_prob": record_prob(config.segments, config.v0_steps),
+            "runs": self._out / "runs" / "v0",
+        }
+        self._pipeline.train("v0", "v0 learns on the score", TrainConfig(**given | config.train_v0))
 
     def _fit(self, name: str, seed: int) -> Path:
         config = self._config
-        path = self._out / "rewards" / f"reward-{name}-{seed}.dat"
-        runs = self._out / "runs" / f"reward-{name}-{seed}"
-        self._stages.run(
-            f"reward-{name}-{seed}",
-            f"seed {seed}: reward model, {name}",
-            (
-                *("03_reward_train.py", self._db, "-n", f"{name}-{seed}", "-o", path.parent),
-                *("--dev", config.dev, "--seed", seed, "--frame-stride", config.frame_stride),
-                *("--runs", runs, *shlex.split(FITS[name])),
-            ),
-            makes=[path, runs],
-            again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
+        given: dict[str, Any] = {
+            "dbs": [self._db],
+            "name": f"{name}-{seed}",
+            "out": self._out / "rewards",
+            "dev": config.dev,
+            "seed": seed,
+            "frame_stride": config.frame_stride,
+            "runs": self._out / "runs" / f"reward-{name}-{seed}",
+        }
+        return self._pipeline.fit(
+            f"reward-{name}-{seed}", f"seed {seed}: reward model, {name}", FitConfig(**given | FITS[name])
         )
-        return path
 
     def _finetune(self, name: str, seed: int, reward: Path) -> None:
         config, arm = self._config, ARMS[name]
-        save, runs = self._out / "policies" / f"{name}-{seed}", self.curves(name, seed)
-        door = ("-m", "experiments.original_reward") if arm.original_reward else ("01_a2c.py",)
-        algorithm = (
-            ("--algo", "ppo", "--lr", config.ppo_lr) if arm.ppo else ("--algo", "a2c", "--lr", config.lr)
-        )
-        self._stages.run(
-            f"{name}-{seed}",
-            f"seed {seed}: {arm.title}",
-            (
-                *(*door, "-n", f"{name}-{seed}", "-e", config.env, "--dev", config.dev, "--seed", seed),
-                *("-m", self._v0, "-r", reward, "--finetune", *algorithm),
-                *(shlex.split(config.leash) if arm.leash else ()),
-                *("--steps", config.steps, "--eval-every", config.eval_every, "--eval-games", config.games),
-                *("--teacher", config.teacher, "--save", save, "--runs", runs),
-                *shlex.split(config.train_flags),
-            ),
-            makes=[save, runs],
-            again=Resumable((*door, "--dev", config.dev), runs),
-        )
+        given: dict[str, Any] = {
+            "name": f"{name}-{seed}",
+            "env": config.env,
+            "dev": config.dev,
+            "seed": seed,
+            "model": self._v0,
+            "reward": reward,
+            "finetune": True,
+            "algo": "ppo" if arm.ppo else "a2c",
+            "lr": config.ppo_lr if arm.ppo else config.lr,
+            "steps": config.steps,
+            "eval_every": config.eval_every,
+            "eval_games": config.games,
+            "teacher": config.teacher,
+            "save": self._out / "policies" / f"{name}-{seed}",
+            "runs": self.curves(name, seed),
+        }
+        training = TrainConfig(**given | (config.kl_penalty if arm.kl else {}) | config.finetune)
+        stage, title = f"{name}-{seed}", f"seed {seed}: {arm.title}"
+        if arm.original_reward:
+            from experiments.original_reward import train_on_original_reward  # which imports PyTorch
+
+            self._pipeline.train(
+                stage, title, training, "-m experiments.original_reward", train_on_original_reward
+            )
+        else:
+            self._pipeline.train(stage, title, training)
 
 
 def summary(curves: "dict[str, Curve]") -> dict[str, float | None]:
-    """What a finetune came to.
+    """Results of a finetune.
 
     Args:
       curves: of its evaluations, the first before any training.
 
     Returns:
       `start`: score of the first evaluation. `best`, `end`: the highest and the last mean of three evaluations in a
-      row, the first included, so that who only loses has lost. `kept`: end / best, None where best is not above 0.
-      `highest`, `last`: the best and the last evaluation alone. And the last of every other figure measured.
+      row, the first included, so a run that only declines scores below 1. `kept`: end / best, None where best is not
+      above 0. `highest`, `last`: the best and the last single evaluation. And the last value of every other measure.
     """
     score = curves["score"].values
     size = min(WINDOW, len(score))
@@ -368,16 +382,20 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(AblationConfig, argv, description=(__doc__ or "").splitlines()[0])
-    # More seeds and more recipes of the same experiment may be asked for later.
+    # The same experiment may later have more seeds and more recipes.
     settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
-    stages = Stages(config.out, config.max_minutes)
-    ablation = Ablation(config, stages)
-    ended = stages.finish(ablation.run)
+    pipeline = Pipeline(config.out, config.max_minutes)
+    ablation = Ablation(config, pipeline)
+    status = 0
+    try:
+        ablation.run()
+    except TimeUp:
+        status = TIME_IS_UP
     rows = ablation.collect()
     if rows:
         from experiments.curves import read_curves
 
-        page = table(config, rows, stages.seconds)
+        page = table(config, rows, pipeline.seconds)
         (config.out / "ablation.md").write_text(page)
         chart(
             config.out / "ablation.svg",
@@ -387,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             },
         )
         print(f"\n{page}\n{config.out}/ablation.md, ablation.svg, results.jsonl")
-    return 0 if ended else TIME_IS_UP
+    return status
 
 
 if __name__ == "__main__":

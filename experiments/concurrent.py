@@ -3,23 +3,34 @@
     .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 
 Three ways to spend the same labels: all of them before the training (frozen), in rounds of labelling, fitting and training
-(rounds), and while the training goes on (concurrent: online.py). Every stage is a command of its own and is not run again once
-it has ended. Ends in concurrent.md; results.jsonl has a line for each finished run.
+(rounds), and during the training (concurrent: online.py). Ends in concurrent.md; results.jsonl has a line for each finished
+run.
 """
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.rounds import answered
-from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in, max_minutes, settle
+from experiments.pipeline import (
+    TIME_IS_UP,
+    Pipeline,
+    TimeUp,
+    answered,
+    by_preset,
+    fill_in,
+    max_minutes,
+    settle,
+)
+from experiments.rounds import record_prob
 from lib import cli
+from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
+from lib.reward.config import FitConfig
+from online import OnlineConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "dot": {
@@ -31,8 +42,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "opening_labels": 100,
         "refit_every": 50,
         "eval_every": 15_000,
-        "train_flags": "--num-envs 32 --algo ppo --gamma 0.9",
-        "fit_flags": "--frame-stride 5",
+        "train": {"num_envs": 32, "algo": "ppo", "gamma": 0.9},
+        "fit": {"frame_stride": 5},
     },
     # A finetune of --model, a quarter of an hour on two cores for each seed.
     "seaquest": {
@@ -44,11 +55,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "opening_labels": 80,
         "refit_every": 20,
         "eval_every": 50_000,
-        "train_flags": "--algo ppo --lr 1e-4 --freeze-convs --kl 1 --critic-warmup 10",
-        "fit_flags": "--frame-stride 10",
+        "train": {"algo": "ppo", "lr": 1e-4, "freeze_convs": True, "kl": 1.0, "critic_warmup": 10},
+        "fit": {"frame_stride": 10},
     },
 }
-"""What the flags that depend on --preset are where they are not given."""
+"""Defaults of the flags that depend on --preset."""
 
 ARMS = {
     "frozen": "all labels first",
@@ -59,7 +70,7 @@ ARMS = {
 
 @dataclass(frozen=True)
 class ConcurrentConfig:
-    """What to compare, at which budget. Flags that are None by default are filled in by --preset."""
+    """What to compare, at which budget. What is None by default depends on --preset."""
 
     preset: str = flag(default="dot", choices=tuple(PRESETS), help="which game, and the size of it all")
     out: Path = flag(default=Path("runs/concurrent"), help="folder for everything the experiment makes")
@@ -93,15 +104,17 @@ class ConcurrentConfig:
     )
     games: int = flag(default=20, min=2, help="full games behind each figure")
     dev: str = flag(default="cpu", help="device of the networks")
-    train_flags: str = flag(
+    train: dict[str, Any] = flag(
         default=None,
-        metavar="FLAGS",
-        help=by_preset(PRESETS, "further flags of every 01_a2c.py", "train_flags"),
+        of=TrainConfig,
+        formerly="train_flags",
+        help=by_preset(PRESETS, "more flags of 01_a2c.py, for every training", "train"),
     )
-    fit_flags: str = flag(
+    fit: dict[str, Any] = flag(
         default=None,
-        metavar="FLAGS",
-        help=by_preset(PRESETS, "further flags of every 03_reward_train.py", "fit_flags"),
+        of=FitConfig,
+        formerly="fit_flags",
+        help=by_preset(PRESETS, "more flags of 03_reward_train.py, for every fit", "fit"),
     )
     max_minutes: float | None = max_minutes()
 
@@ -121,14 +134,14 @@ def shares(total: int, parts: int) -> list[int]:
 class Comparison:
     """The stages of all arms and seeds."""
 
-    def __init__(self, config: ConcurrentConfig, stages: Stages) -> None:
-        self._config, self._stages = config, stages
+    def __init__(self, config: ConcurrentConfig, pipeline: Pipeline) -> None:
+        self._config, self._pipeline = config, pipeline
 
     def run(self) -> None:
         """All stages that are not done, seed by seed.
 
         Raises:
-          TimeUp, UserError, KeyboardInterrupt: see `Stages.run`.
+          TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
         """
         for seed in range(self._config.seeds):
             for arm in self._config.arms:
@@ -152,11 +165,11 @@ class Comparison:
         rows = []
         for arm in ARMS:
             for seed in range(self._config.seeds):
-                if self._stages.done(f"{arm}-{seed} measured"):
+                if self._pipeline.done(f"{arm}-{seed} measured"):
                     folder = self.folder(arm, seed)
                     games = json.loads((folder / "measures.json").read_text())["games"]
                     labels = sum(answered(path.parent) for path in folder.rglob("labels.json"))
-                    seconds = self._stages.seconds_of(f"{arm}-{seed} ")
+                    seconds = self._pipeline.seconds_of(f"{arm}-{seed} ")
                     rows.append(
                         {
                             "arm": arm,
@@ -171,110 +184,114 @@ class Comparison:
         )
         return rows
 
-    def _train(self, arm: str, seed: int, part: str, title: str, steps: int, *flags: object) -> Path:
-        """Trains, and returns the policy that comes of it; its clips are in `db-PART` beside it."""
+    def _train(
+        self, arm: str, seed: int, part: int, title: str, model: Path | None, steps: int, **given: Any
+    ) -> Path:
+        """Trains from `model`, and returns the policy; its clips are in `db-PART` beside it."""
         config, folder = self._config, self.folder(arm, seed)
-        save, runs, db = folder / f"policy-{part}", folder / "runs" / part, folder / f"db-{part}"
-        self._stages.run(
+        training: dict[str, Any] = {
+            "name": str(part),
+            "env": config.env,
+            "dev": config.dev,
+            "seed": seed,
+            "model": model,
+            "steps": steps,
+            "eval_every": min(steps, config.eval_every),
+            "eval_games": config.games,
+            "save": folder / f"policy-{part}",
+            "runs": folder / "runs" / str(part),
+            "db_path": folder / f"db-{part}",
+        }
+        return self._pipeline.train(
             f"{arm}-{seed} {part}",
             f"{arm}, seed {seed}: {title}",
-            (
-                *("01_a2c.py", "-n", part, "-e", config.env, "--dev", config.dev, "--seed", seed),
-                *("--steps", steps),
-                *("--eval-every", min(steps, config.eval_every), "--eval-games", config.games),
-                *("--save", save, "--runs", runs, "--db-path", db, *shlex.split(config.train_flags), *flags),
-            ),
-            makes=[save, runs, db],
-            again=Resumable(("01_a2c.py", "--dev", config.dev), runs),
+            TrainConfig(**training | config.train | given),
         )
-        return save / "latest.dat"
 
     def _staged(self, arm: str, seed: int, rounds: int) -> Path:
         """Rounds of labels on the newest clips, a fit to all labels, and training on it from the policy before."""
         config, folder = self._config, self.folder(arm, seed)
         first = config.labels if rounds == 1 else config.opening_labels
         wanted = [first, *(shares(config.labels - first, rounds - 1) if rounds > 1 else ())]
-        steps, record = shares(config.steps, rounds), f"{min(1.0, config.segments / config.steps):.3g}"
-        started = () if config.model is None else ("-m", config.model)
+        steps, policy = shares(config.steps, rounds), config.model
         # Two clips for each label of the opening, as in concurrent mode; an environment rests as long as it records.
         clips = 2 * first * 100
-        self._train(
-            arm,
-            seed,
-            "0",
-            "clips of the first policy",
-            clips,
-            *started,
-            "--lr",
-            0,
-            "--record-prob",
-            0.02,
-            "--eval-every",
-            clips,
-        )
-        policy = config.model
+        opening = {"lr": 0.0, "record_prob": 0.02, "eval_every": clips}
+        self._train(arm, seed, 0, "clips of the first policy", policy, clips, **opening)
         for round in range(1, rounds + 1):
-            newest, reward = folder / f"db-{round - 1}", folder / f"reward-{round}.dat"
-            count, name = wanted[round - 1] - answered(newest), f"{arm}-{seed} labels {round}"
-            if count > 0 or self._stages.done(name):
-                self._stages.run(
-                    name,
-                    f"{arm}, seed {seed}: {wanted[round - 1]} labels",
-                    (
-                        *("02_label_ui.py", "-d", newest, "--teacher", config.teacher, "--count", count),
-                        *("--error-rate", config.error_rate, "--seed", seed),
-                    ),
-                )
-            runs = folder / "runs" / f"fit-{round}"
-            self._stages.run(
+            labels = wanted[round - 1]
+            self._pipeline.label(
+                f"{arm}-{seed} labels {round}",
+                f"{arm}, seed {seed}: {labels} labels",
+                folder / f"db-{round - 1}",
+                config.teacher,
+                labels,
+                config.error_rate,
+                seed,
+            )
+            fit: dict[str, Any] = {
+                "dbs": [folder / f"db-{before}" for before in range(round)],
+                "name": str(round),
+                "out": folder,
+                "dev": config.dev,
+                "seed": seed,
+                "runs": folder / "runs" / f"fit-{round}",
+            }
+            reward = self._pipeline.fit(
                 f"{arm}-{seed} fit {round}",
                 f"{arm}, seed {seed}: a reward model of {sum(wanted[:round])} labels",
-                (
-                    *("03_reward_train.py", *(folder / f"db-{before}" for before in range(round))),
-                    *("-n", str(round), "-o", folder, "--dev", config.dev, "--seed", seed, "--runs", runs),
-                    *shlex.split(config.fit_flags),
-                ),
-                makes=[reward, runs],
-                again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
+                FitConfig(**fit | config.fit),
             )
-            begins = () if policy is None else ("-m", policy)
             policy = self._train(
-                *(arm, seed, str(round), f"training {round} of {rounds}", steps[round - 1], *begins),
-                *("-r", reward, "--record-prob", record),
+                *(arm, seed, round, f"training {round} of {rounds}", policy, steps[round - 1]),
+                reward=reward,
+                record_prob=record_prob(config.segments, config.steps),
             )
         assert policy is not None
         return policy
 
     def _concurrent(self, seed: int) -> Path:
         config, folder = self._config, self.folder("concurrent", seed)
-        started = "" if config.model is None else f" -m {shlex.quote(str(config.model))}"
-        self._stages.run(
+        started = {} if config.model is None else {"model": config.model}
+        self._pipeline.online(
             f"concurrent-{seed} all",
             f"concurrent, seed {seed}: {config.labels} labels while it trains",
-            (
-                *("online.py", "--out", folder, "-e", config.env),
-                *("--dev", config.dev, "--seed", seed, "--no-check"),
-                *("--teacher", config.teacher, "--error-rate", config.error_rate, "--steps", config.steps),
-                *("--labels", config.labels, "--opening-labels", config.opening_labels),
-                *("--refit-every", config.refit_every, "--segments", config.segments),
-                *("--eval-every", config.eval_every, "--eval-games", config.games),
-                f"--train-flags={config.train_flags} --wait-for-labels {config.refit_every}{started}",
-                f"--fit-flags={config.fit_flags}",
+            OnlineConfig(
+                out=folder,
+                env=config.env,
+                dev=config.dev,
+                seed=seed,
+                check=False,
+                teacher=config.teacher,
+                error_rate=config.error_rate,
+                steps=config.steps,
+                labels=config.labels,
+                opening_labels=config.opening_labels,
+                refit_every=config.refit_every,
+                segments=config.segments,
+                eval_every=config.eval_every,
+                eval_games=config.games,
+                train=config.train | {"wait_for_labels": config.refit_every} | started,
+                fit=config.fit,
             ),
         )
         return folder / "policy" / "latest.dat"
 
     def _measure(self, arm: str, seed: int, policy: Path) -> None:
-        config, path = self._config, self.folder(arm, seed) / "measures.json"
-        self._stages.run(
+        from experiments.measures import MeasureConfig  # which imports PyTorch
+
+        config = self._config
+        self._pipeline.measure(
             f"{arm}-{seed} measured",
             f"{arm}, seed {seed}: {config.games} full games",
-            (
-                *("-m", "experiments.measures", "-m", policy),
-                *("-o", path, "--games", config.games, "--lives", 1),
-                *("--dev", config.dev, "--seed", seed),
+            MeasureConfig(
+                model=policy,
+                out=self.folder(arm, seed) / "measures.json",
+                games=config.games,
+                lives=1,
+                dev=config.dev,
+                seed=seed,
             ),
-            makes=[path],
         )
 
 
@@ -325,17 +342,21 @@ def _mean_score(row: dict[str, Any]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(ConcurrentConfig, argv, description=(__doc__ or "").splitlines()[0])
-    # More seeds and more arms of the same experiment may be asked for later.
+    # The same experiment may later have more seeds and more arms.
     settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
-    stages = Stages(config.out, config.max_minutes)
-    comparison = Comparison(config, stages)
-    ended = stages.finish(comparison.run)
+    pipeline = Pipeline(config.out, config.max_minutes)
+    comparison = Comparison(config, pipeline)
+    status = 0
+    try:
+        comparison.run()
+    except TimeUp:
+        status = TIME_IS_UP
     rows = comparison.collect()
     if rows:
         page = table(config, rows)
         (config.out / "concurrent.md").write_text(page)
         print(f"\n{page}\n{config.out}/concurrent.md, results.jsonl")
-    return 0 if ended else TIME_IS_UP
+    return status
 
 
 if __name__ == "__main__":

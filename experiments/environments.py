@@ -1,8 +1,8 @@
-"""A quirk taught by comparisons in other worlds than Atari's, on several seeds: the wheel once for each seed.
+"""A quirk taught by comparisons in other environments than Atari's: experiments.rounds once for each of several seeds.
 
 CartPole is taught to keep to the left beside standing, which the score goes on paying for. By comparisons alone, the
 moving dot is taught to keep to the middle and MuJoCo's Hopper to flip over backwards.
-Every stage is a command of its own; one that has ended is not run again. Ends in environments.md.
+Ends in environments.md.
 
     .venv/bin/python -m experiments.environments [cartpole|dot|hopper] [--seeds 3] [--out FOLDER] [--max-minutes 9]
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.rounds import Experiment, RoundsConfig
-from experiments.stages import TIME_IS_UP, Stages, max_minutes, settle
+from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
+from experiments.rounds import RoundsConfig, learn_from_comparisons
 from lib import cli
 from lib.cli import flag
 from lib.reporting import format_duration, format_mean
@@ -28,14 +28,14 @@ class Task:
     """What is taught where."""
 
     measure: str
-    """Of an evaluation: what the teaching is to change."""
+    """What the teaching is to change, of the measures of an evaluation."""
     says: str
     """What that is, with its unit."""
     rounds: dict[str, Any]
-    """Flags of experiments.rounds."""
+    """Fields of `RoundsConfig`."""
 
 
-_FIT = "--ensemble 3 --frame-stride 1 --batch-size 16"
+_FIT = {"ensemble": 3, "frame_stride": 1, "batch_size": 16}
 
 TASKS = {
     "cartpole": Task(
@@ -47,9 +47,15 @@ TASKS = {
             "v0_steps": 100_000,
             "steps": 100_000,
             "segments": 400,
-            "v0_flags": "--algo ppo --num-envs 16 --lr 1e-3",
-            "fit_flags": _FIT,
-            "finetune_flags": "--algo ppo --num-envs 16 --lr 1e-3 --critic-warmup 10 --score-weight 2",
+            "train_v0": {"algo": "ppo", "num_envs": 16, "lr": 1e-3},
+            "fit": _FIT,
+            "finetune": {
+                "algo": "ppo",
+                "num_envs": 16,
+                "lr": 1e-3,
+                "critic_warmup": 10,
+                "score_weight": 2.0,
+            },
         },
     ),
     "dot": Task(
@@ -61,9 +67,16 @@ TASKS = {
             "v0_steps": 40_000,  # of chance: nothing but comparisons teaches it
             "steps": 40_000,
             "labels": 400,
-            "v0_flags": "--lr 0 --num-envs 16",
-            "fit_flags": "--ensemble 3 --frame-stride 5",
-            "finetune_flags": "--algo ppo --gamma 0.9 --num-envs 32 --lr 2.5e-4 --lr-decay-steps 44k --no-freeze-convs",
+            "train_v0": {"lr": 0.0, "num_envs": 16},
+            "fit": {"ensemble": 3, "frame_stride": 5},
+            "finetune": {
+                "algo": "ppo",
+                "gamma": 0.9,
+                "num_envs": 32,
+                "lr": 2.5e-4,
+                "lr_decay_steps": 44_000,
+                "freeze_convs": False,
+            },
         },
     ),
     "hopper": Task(
@@ -77,9 +90,16 @@ TASKS = {
             "rounds": 2,
             "labels": 200,
             "segments": 200,  # drawing their frames takes longer than all else
-            "v0_flags": "--algo ppo --num-envs 16 --lr 0",
-            "fit_flags": _FIT,
-            "finetune_flags": "--algo ppo --num-envs 16 --lr 3e-4 --rollout 128 --no-freeze-convs --critic-warmup 5",
+            "train_v0": {"algo": "ppo", "num_envs": 16, "lr": 0.0},
+            "fit": _FIT,
+            "finetune": {
+                "algo": "ppo",
+                "num_envs": 16,
+                "lr": 3e-4,
+                "rollout": 128,
+                "freeze_convs": False,
+                "critic_warmup": 5,
+            },
         },
     ),
 }
@@ -88,7 +108,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class EnvironmentsConfig:
-    """Which world, and how often."""
+    """What to teach, and on how many seeds."""
 
     task: str = flag(
         positional=True,
@@ -151,16 +171,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = rounds_config(config, seed)
         settle(flags, flags.out, free=("out", "dev"))
         spent = (time.monotonic() - began) / 60
-        stages = Stages(
-            flags.out, None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
-        )
-        experiment = Experiment(flags, stages)
-        if not stages.finish(experiment.run):
+        left = None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
+        pipeline = Pipeline(flags.out, left)
+        try:
+            versions = learn_from_comparisons(flags, pipeline)
+        except TimeUp:
             return TIME_IS_UP
-        seconds += stages.seconds
-        measured.append(
-            [json.loads(experiment.measured(version).read_text()) for version in range(flags.rounds + 1)]
-        )
+        seconds += pipeline.seconds
+        measured.append([json.loads(version.measures.read_text()) for version in versions])
     page = table(config, measured, seconds)
     (config.out / config.task / "environments.md").write_text(page)
     print("\n" + page)

@@ -74,12 +74,18 @@ def load_original_reward(
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config = parse_resumable(TrainConfig, MAY_DIFFER, argv, description=(__doc__ or "").splitlines()[0])
+def train_on_original_reward(config: TrainConfig) -> Path | None:
+    """`lib.agent.trainer.train`, paid as the original did."""
     from lib.agent import trainer
 
     with patch.object(trainer, "load_reward_model", load_original_reward):
-        trainer.train(config)
+        return trainer.train(config)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    train_on_original_reward(
+        parse_resumable(TrainConfig, MAY_DIFFER, argv, description=(__doc__ or "").splitlines()[0])
+    )
 
 
 if __name__ == "__main__":

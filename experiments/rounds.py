@@ -1,23 +1,23 @@
 """The original's experiment in one command: v0 learns on the score, v1 to v3 from comparisons, each from the one before.
 
-Every stage is a command of its own, as a user would type it. One that has ended is not run again, so the same command
-goes on where the last one stopped. Ends in rounds.md, rounds.svg and videos.
+`learn_from_comparisons` is the whole algorithm. Ends in rounds.md, rounds.svg and videos.
 
     .venv/bin/python -m experiments.rounds [--preset gpu] [--seed 0] [--out FOLDER] [--max-minutes 9]
 """
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.stages import TIME_IS_UP, Resumable, Stages, by_preset, fill_in, max_minutes, settle
+from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
 from lib import cli
+from lib.agent.config import TrainConfig
+from lib.agent.play_config import PlayConfig
 from lib.cli import flag
-from lib.preferences.labels import LabelLog, current
 from lib.reporting import format_duration, format_mean
+from lib.reward.config import FitConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Within an hour on two cores.
@@ -28,7 +28,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 50_000,
         "eval_games": 10,
         "games": 20,
-        "finetune_flags": "--algo ppo --lr 1e-4 --kl 1 --critic-warmup 10",
+        "finetune": {"algo": "ppo", "lr": 1e-4, "kl": 1.0, "critic_warmup": 10},
     },
     # The original's budget.
     "gpu": {
@@ -38,10 +38,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 250_000,
         "eval_games": 20,
         "games": 30,
-        "finetune_flags": "--algo ppo --lr 1e-4 --kl 1 --critic-warmup 20",
+        "finetune": {"algo": "ppo", "lr": 1e-4, "kl": 1.0, "critic_warmup": 20},
     },
 }
-"""What the flags that depend on --preset are where they are not given."""
+"""Defaults of the flags that depend on --preset."""
 
 ORIGINAL = {0: (460, 580), 1: (900, 1120), 2: (860, 1083), 3: (1820, 1613)}
 """The original's table: points and steps of the best of ten single lives, by version."""
@@ -54,7 +54,7 @@ _GAME = "SeaquestNoFrameskip-v4"
 
 @dataclass(frozen=True)
 class RoundsConfig:
-    """How much of everything. Flags that are None by default are filled in by --preset."""
+    """How much of everything. What is None by default depends on --preset."""
 
     preset: str = flag(
         default="cpu", choices=tuple(PRESETS), help="cpu: within an hour; gpu: the original's budget"
@@ -82,14 +82,20 @@ class RoundsConfig:
     lives: int = flag(
         default=10, min=1, help="single lives of which the best counts, as in the original's table"
     )
-    v0_flags: str = flag(default="", metavar="FLAGS", help="further flags of 01_a2c.py for v0")
-    fit_flags: str = flag(
-        default="--ensemble 3 --frame-stride 10", metavar="FLAGS", help="further flags of 03_reward_train.py"
+    train_v0: dict[str, Any] = flag(
+        default={}, of=TrainConfig, formerly="v0_flags", help="more flags of 01_a2c.py for v0"
     )
-    finetune_flags: str = flag(
+    fit: dict[str, Any] = flag(
+        default={"ensemble": 3, "frame_stride": 10},
+        of=FitConfig,
+        formerly="fit_flags",
+        help="more flags of 03_reward_train.py",
+    )
+    finetune: dict[str, Any] = flag(
         default=None,
-        metavar="FLAGS",
-        help=by_preset(PRESETS, "further flags of 01_a2c.py for the finetunes", "finetune_flags"),
+        of=TrainConfig,
+        formerly="finetune_flags",
+        help=by_preset(PRESETS, "more flags of 01_a2c.py for the finetunes", "finetune"),
     )
     max_minutes: float | None = max_minutes()
 
@@ -115,134 +121,134 @@ def shares(labels: int, round: int) -> list[int]:
     return [*((rest + at) // older for at in range(older)), labels - rest]
 
 
-class Experiment:
-    """The folders of one experiment, and its stages in their order."""
+@dataclass(frozen=True)
+class Version:
+    """A policy and what is kept of it."""
 
-    def __init__(self, config: RoundsConfig, stages: Stages) -> None:
-        self._config, self._stages, self._out = config, stages, config.out
+    out: Path
+    """Folder of the experiment."""
+    number: int
 
-    def policy(self, version: int) -> Path:
-        """The policy of a version: where its training ended, so that no score has a say in it."""
-        return self._out / f"v{version}" / "latest.dat"
+    @property
+    def policy(self) -> Path:
+        """Where its training ended: choosing by score would use the score."""
+        return self.out / f"v{self.number}" / "latest.dat"
 
-    def db(self, version: int) -> Path:
-        """Segments of a version's training."""
-        return self._out / "db" / f"v{version}"
+    @property
+    def segments(self) -> Path:
+        """DB of segments of its training, with their labels."""
+        return self.out / "db" / f"v{self.number}"
 
-    def reward(self, round: int) -> Path:
-        """The reward model that a round's finetune is paid by."""
-        return self._out / "rewards" / f"reward-r{round}.dat"
+    @property
+    def curves(self) -> Path:
+        """TensorBoard curves of its training."""
+        return self.out / "runs" / f"v{self.number}"
 
-    def measured(self, version: int) -> Path:
-        """What was measured of a version."""
-        return self._out / "measures" / f"v{version}.json"
+    @property
+    def measures(self) -> Path:
+        """What `experiments.measures` found."""
+        return self.out / "measures" / f"v{self.number}.json"
 
-    def curves(self, version: int) -> Path:
-        """TensorBoard curves of a version's training."""
-        return self._out / "runs" / f"v{version}"
 
-    def videos(self, version: int) -> Path:
-        """Videos of a version."""
-        return self._out / "videos" / f"v{version}"
+def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Version]:
+    """Deep reinforcement learning from human preferences (Christiano et al. 2017, section 2.2), in rounds.
 
-    def run(self) -> None:
-        """All stages that are not done.
+    Segments σ of a policy π's play are recorded. A teacher compares pairs of them, which makes a database D of triples
+    (σ¹, σ², μ). A reward estimate r̂ is fitted to D. π is trained on r̂, and recorded. And again. The paper does all of it
+    at once (online.py); here each ends before the next begins.
 
-        Raises:
-          TimeUp, UserError, KeyboardInterrupt: see `Stages.run`.
-        """
-        config = self._config
-        every = max(1, config.v0_steps // _V0_EVALUATIONS)
-        self._train(0, config.v0_steps, "--eval-every", every, *shlex.split(config.v0_flags))
-        self._watch(0)
-        for round in range(1, config.rounds + 1):
-            self._label(round)
-            self._fit(round)
-            self._train(
-                round,
-                config.steps,
-                *("-m", self.policy(round - 1), "-r", self.reward(round), "--finetune"),
-                *("--teacher", config.teacher, "--eval-every", config.eval_every),
-                *shlex.split(config.finetune_flags),
-            )
-            self._watch(round)
+    Returns:
+      v0 and the version of each round.
 
-    def _train(self, version: int, steps: int, *flags: object) -> None:
-        config, save = self._config, self.policy(version).parent
-        record = f"{min(1.0, config.segments / steps):.3g}"
-        self._stages.run(
-            f"v{version}",
-            f"v{version} learns on " + ("the score" if version == 0 else f"the reward of round {version}"),
-            (
-                *("01_a2c.py", "-n", f"v{version}", "-e", config.env, "--dev", config.dev),
-                *("--seed", config.seed, "--steps", steps, "--save", save),
-                *("--db-path", self.db(version), "--record-prob", record),
-                *("--eval-games", config.eval_games, "--runs", self.curves(version)),
-                *flags,
-            ),
-            makes=[save, self.db(version), self.curves(version)],
-            again=Resumable(("01_a2c.py", "--dev", config.dev), self.curves(version)),
-        )
+    Raises:
+      TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
+    """
+    from experiments.measures import MeasureConfig  # after the flags: --help need not wait for PyTorch
 
-    def _label(self, round: int) -> None:
-        config = self._config
-        for version, share in enumerate(shares(config.labels, round)):
-            wanted = sum(shares(config.labels, k)[version] for k in range(version + 1, round + 1))
-            # An attempt that was stopped may have given some of them.
-            count = wanted - answered(self.db(version))
-            name = f"labels-{round}-v{version}"
-            if count > 0 or self._stages.done(name):
-                self._stages.run(
-                    name,
-                    f"round {round}: {share} pairs of v{version}'s play are compared",
-                    (
-                        *("02_label_ui.py", "-d", self.db(version), "--teacher", config.teacher),
-                        *("--count", count, "--error-rate", config.error_rate, "--seed", config.seed + round),
+    versions = [Version(config.out, number) for number in range(config.rounds + 1)]
+    v0 = versions[0]
+    for version in versions:
+        round, steps = version.number, config.steps if version.number else config.v0_steps
+        everywhere: dict[str, Any] = {"dev": config.dev, "seed": config.seed}
+        training: dict[str, Any] = {
+            **everywhere,
+            "name": f"v{round}",
+            "env": config.env,
+            "steps": steps,
+            "eval_games": config.eval_games,
+            "save": version.policy.parent,
+            "runs": version.curves,
+            "db_path": version.segments,
+            "record_prob": record_prob(config.segments, steps),
+        }
+        if round == 0:
+            # Train: π learns on the game's score, which is never used again.
+            reward = None
+            training |= {"eval_every": max(1, steps // _V0_EVALUATIONS), **config.train_v0}
+            pipeline.train("v0", "v0 learns on the score", TrainConfig(**training))
+        else:
+            # Ask: pairs (σ¹, σ²) of the newest play and of older play are compared, which adds (σ¹, σ², μ) to D.
+            for older, share in zip(versions, shares(config.labels, round), strict=False):
+                pipeline.label(
+                    f"labels-{round}-v{older.number}",
+                    f"round {round}: {share} pairs of v{older.number}'s play are compared",
+                    older.segments,
+                    config.teacher,
+                    labels=sum(
+                        shares(config.labels, k)[older.number] for k in range(older.number + 1, round + 1)
                     ),
+                    error_rate=config.error_rate,
+                    seed=config.seed + round,
                 )
-
-    def _fit(self, round: int) -> None:
-        config, path = self._config, self.reward(round)
-        runs = self._out / "runs" / f"r{round}"
-        self._stages.run(
-            f"r{round}",
-            f"round {round}: a reward model is fitted to all comparisons",
-            (
-                *("03_reward_train.py", *map(self.db, range(round)), "-n", f"r{round}", "-o", path.parent),
-                *("--dev", config.dev, "--seed", config.seed, "--runs", runs),
-                *shlex.split(config.fit_flags),
+            # Fit: r̂ minimises the cross-entropy of μ and P(σ¹ ≻ σ²) = exp Σ r̂(σ¹) ÷ (exp Σ r̂(σ¹) + exp Σ r̂(σ²)) over D.
+            reward = pipeline.fit(
+                f"r{round}",
+                f"round {round}: a reward model is fitted to all comparisons",
+                FitConfig(
+                    dbs=[older.segments for older in versions[:round]],
+                    name=f"r{round}",
+                    out=config.out / "rewards",
+                    runs=config.out / "runs" / f"r{round}",
+                    **everywhere | config.fit,
+                ),
+            )
+            # Finetune: π maximises Σ r̂ − β KL(π ‖ π of the round before), and its play is recorded.
+            training |= {"model": versions[round - 1].policy, "reward": reward, "finetune": True}
+            training |= {"teacher": config.teacher, "eval_every": config.eval_every, **config.finetune}
+            pipeline.train(
+                f"v{round}", f"v{round} learns on the reward of round {round}", TrainConfig(**training)
+            )
+        # Measure: full games and single lives, with the score that π never saw.
+        pipeline.measure(
+            f"measures-v{round}",
+            f"v{round} is measured: {config.games} full games, {config.lives} single lives",
+            MeasureConfig(
+                model=version.policy,
+                out=version.measures,
+                games=config.games,
+                lives=config.lives,
+                reference=v0.policy,
+                reward=reward,
+                **everywhere,
             ),
-            makes=[path, runs],
-            again=Resumable(("03_reward_train.py", "--dev", config.dev), runs),
         )
-
-    def _watch(self, version: int) -> None:
-        config, path, videos = self._config, self.measured(version), self.videos(version)
-        judge = ("--reward", self.reward(version)) if version else ()
-        self._stages.run(
-            f"measures-v{version}",
-            f"v{version} is measured: {config.games} full games, {config.lives} single lives",
-            (
-                *("-m", "experiments.measures", "-m", self.policy(version), "-o", path),
-                *("--games", config.games, "--lives", config.lives, "--reference", self.policy(0)),
-                *("--dev", config.dev, "--seed", config.seed, *judge),
+        pipeline.play(
+            f"videos-v{round}",
+            f"v{round} plays for the camera",
+            PlayConfig(
+                model=version.policy,
+                games=1,
+                record=config.out / "videos" / f"v{round}",
+                reward=reward,
+                **everywhere,
             ),
-            makes=[path],
         )
-        self._stages.run(
-            f"videos-v{version}",
-            f"v{version} plays for the camera",
-            (
-                *("04_play.py", "-m", self.policy(version), "-n", 1, "-r", videos),
-                *("--dev", config.dev, "--seed", config.seed, *judge),
-            ),
-            makes=[videos],
-        )
+    return versions
 
 
-def answered(db: Path) -> int:
-    """How many pairs of a DB have an answer."""
-    return sum(label.label is not None for label in current(LabelLog(db / "labels.json").read()))
+def record_prob(segments: int, steps: int) -> float:
+    """--record-prob that records about so many segments in so many steps, to three digits."""
+    return float(f"{min(1.0, segments / steps):.3g}")
 
 
 def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: float) -> str:
@@ -296,7 +302,7 @@ def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: flo
     return "\n".join(lines) + "\n"
 
 
-def report(config: RoundsConfig, experiment: Experiment, seconds: float) -> str:
+def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) -> str:
     """Writes rounds.md and rounds.svg.
 
     Returns:
@@ -304,7 +310,7 @@ def report(config: RoundsConfig, experiment: Experiment, seconds: float) -> str:
     """
     from experiments.curves import KINDS, Line, read_curves, write_chart  # TensorBoard takes long to import
 
-    measured = [json.loads(experiment.measured(version).read_text()) for version in range(config.rounds + 1)]
+    measured = [json.loads(version.measures.read_text()) for version in versions]
     titles = {
         "score": "score (± 95 %)",
         "learned": "learned return, each by its own reward model",
@@ -313,14 +319,14 @@ def report(config: RoundsConfig, experiment: Experiment, seconds: float) -> str:
     }
     panels: dict[str, list[Line]] = {title: [] for title in titles.values()}
     began = 0
-    for version in range(config.rounds + 1):
-        found = read_curves(experiment.curves(version))
+    for version in versions:
+        found = read_curves(version.curves)
         for name, title in titles.items():
             if name in found:
                 steps, values = found[name]
                 half = found["interval"].values if name == "score" else None
-                panels[title].append(Line(steps + began, values, half, KINDS[version % len(KINDS)]))
-        began += config.v0_steps if version == 0 else config.steps
+                panels[title].append(Line(steps + began, values, half, KINDS[version.number % len(KINDS)]))
+        began += config.v0_steps if version.number == 0 else config.steps
     kinds = {KINDS[version]: f"v{version}" for version in range(min(len(KINDS), config.rounds + 1))}
     write_chart(config.out / "rounds.svg", panels, kinds)
     page = table(config, measured, seconds)
@@ -331,11 +337,12 @@ def report(config: RoundsConfig, experiment: Experiment, seconds: float) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(RoundsConfig, argv, description=(__doc__ or "").splitlines()[0])
     settle(config, config.out, free=("out", "dev", "max_minutes"))
-    stages = Stages(config.out, config.max_minutes)
-    experiment = Experiment(config, stages)
-    if not stages.finish(experiment.run):
+    pipeline = Pipeline(config.out, config.max_minutes)
+    try:
+        versions = learn_from_comparisons(config, pipeline)
+    except TimeUp:
         return TIME_IS_UP
-    print("\n" + report(config, experiment, stages.seconds))
+    print("\n" + report(config, versions, pipeline.seconds))
     print(f"{config.out}/rounds.md, rounds.svg, videos/; curves: tensorboard --logdir {config.out}/runs")
     return 0
 

@@ -24,10 +24,8 @@ SMALL = [
     *("--steps", "2000", "--labels", "40"),
     *("--opening-labels", "20", "--refit-every", "10", "--segments", "60"),
     *("--eval-every", "2000", "--eval-games", "2", "--no-check"),
-    *(
-        "--train-flags=--num-envs 4 --wait-for-labels 4",
-        "--fit-flags=--epochs 2 --refit-epochs 1 --frame-stride 10",
-    ),
+    *("--train", "num_envs=4", "wait_for_labels=4"),
+    *("--fit", "epochs=2", "refit_epochs=1", "frame_stride=10"),
 ]
 
 
@@ -77,7 +75,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, "".join(said) + rest
-    assert "stopped; the same command goes on from here" in rest
+    assert "stopped; the same command continues from here" in rest
     assert "Traceback" not in rest
     assert alive(tmp_path) == []
     # Killed, it takes its stages along, and these keep what they have.
@@ -164,11 +162,11 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:
-    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--fit-flags=--lr -1") as process:
+    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--strategy", "none") as process:
         said = process.communicate(timeout=60)[0]
     assert process.returncode == 2
-    assert "reward | 03_reward_train.py: error:" in said
-    assert "reward ended with status 2" in said
+    assert "labels | 02_label_ui.py: error:" in said
+    assert "labels ended with status 2" in said
     assert alive(tmp_path) == []
 
 

@@ -1,12 +1,12 @@
-"""Experiments on paper: every command of theirs as its script reads it, and none run."""
+"""Pipelines on paper: every stage as its script would read its command, and none run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import online
 from experiments.measures import MeasureConfig
-from experiments.stages import Resumable, Stages
+from experiments.pipeline import Pipeline
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
@@ -19,13 +19,14 @@ CONFIGS: dict[str, Any] = {
     "02_label_ui.py": LabelConfig,
     "03_reward_train.py": FitConfig,
     "04_play.py": PlayConfig,
-    "experiments.measures": MeasureConfig,
+    "-m experiments.measures": MeasureConfig,
+    "-m experiments.original_reward": TrainConfig,
     "online.py": online.OnlineConfig,
 }
 
 
-class Paper(Stages):
-    """Stages that are read as their scripts would read them, and noted."""
+class Paper(Pipeline):
+    """A pipeline whose stages are noted."""
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
@@ -36,14 +37,14 @@ class Paper(Stages):
         self,
         name: str,
         title: str,
-        command: Sequence[object],
+        script: str,
+        config: Any,
+        work: Callable[[Path | None], bool | None],
         makes: Sequence[Path] = (),
-        again: Resumable | None = None,
+        runs: Path | None = None,
     ) -> None:
-        words = [str(word) for word in command]
-        door, *flags = words[1:] if words[0] == "-m" else words
-        config: Any = cli.parse(CONFIGS[door], flags)
-        if name in self.read:  # done before, and asked for by somebody else
+        assert cli.parse(CONFIGS[script], cli.words(config)) == config
+        if name in self.read:  # done before, and asked for by another part of the experiment
             assert config == self.read[name]
             return
         self.read[name], self.made[name] = config, makes

@@ -9,11 +9,11 @@ import pytest
 from experiments import ablation
 from experiments.ablation import ARMS, Ablation, AblationConfig, summary, table
 from experiments.curves import Curve
-from experiments.stages import TIME_IS_UP, Stages
+from experiments.pipeline import TIME_IS_UP, Pipeline
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.reporting import Charts
-from tests.experiments.paper import CONFIGS, Paper
+from tests.experiments.paper import Paper
 
 
 def curve(*values: float) -> Curve:
@@ -48,31 +48,30 @@ def config(tmp_path: Path) -> AblationConfig:
     )
 
 
-def test_every_stage_of_every_recipe(config: AblationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CONFIGS, "experiments.original_reward", CONFIGS["01_a2c.py"])
-    stages = Paper(config.out)
-    Ablation(config, stages).run()
-    assert [name for name in stages.read if name.endswith("-0")] == [
-        *("reward-original-0", "original-0", "reward-single-0", "standardised-0", "leash-0"),
-        *("reward-ensemble-0", "ensemble-0", "ppo-0", "unleashed-0"),
+def test_every_stage_of_every_recipe(config: AblationConfig) -> None:
+    paper = Paper(config.out)
+    Ablation(config, paper).run()
+    assert [name for name in paper.read if name.endswith("-0")] == [
+        *("reward-original-0", "original-0", "reward-single-0", "standardised-0", "kl-0"),
+        *("reward-ensemble-0", "ensemble-0", "ppo-0", "no-kl-0"),
     ]
     assert (config.out / "db" / "00" / "00000001.dat").read_text() == "a segment"
-    assert stages.read["labels"].count == 20  # the labels that the DB came with count for nothing
-    read = stages.read
+    assert paper.read["labels"].count == 20  # the labels that the DB came with count for nothing
+    read = paper.read
     assert (read["reward-original-0"].loss, read["reward-single-0"].loss) == ("original", "bradley-terry")
     assert [read[f"reward-{name}-1"].ensemble for name in ("original", "single", "ensemble")] == [1, 1, 3]
     runs = {arm: read[f"{arm}-1"] for arm in ARMS}
     assert {run.model for run in runs.values()} == {config.v0}
     assert {(run.steps, run.seed, run.finetune) for run in runs.values()} == {(1000, 1, True)}
     assert {arm: run.kl > 0 for arm, run in runs.items()} == {
-        **{"original": False, "standardised": False, "leash": True, "ensemble": True, "ppo": True},
-        "unleashed": False,
+        **{"original": False, "standardised": False, "kl": True, "ensemble": True, "ppo": True},
+        "no-kl": False,
     }
     assert {arm: (run.algo, run.lr) for arm, run in runs.items() if arm in ("ensemble", "ppo")} == {
         "ensemble": ("a2c", 3e-4),
         "ppo": ("ppo", 1e-4),
     }
-    assert runs["standardised"].reward == runs["leash"].reward
+    assert runs["standardised"].reward == runs["kl"].reward
     assert runs["ensemble"].reward == runs["ppo"].reward
 
 
@@ -94,12 +93,12 @@ def evaluated(out: Path, scores: dict[str, float]) -> None:
 
 
 def test_results_of_finished_runs_are_collected(config: AblationConfig) -> None:
-    finish(config.out, "original-0", "leash-1")
-    finish(config.out, "leash-0", how="time up")
-    evaluated(config.out, {"original-0": 10.0, "leash-0": 20.0, "leash-1": 30.0})
-    experiment = Ablation(config, Stages(config.out))
+    finish(config.out, "original-0", "kl-1")
+    finish(config.out, "kl-0", how="time up")
+    evaluated(config.out, {"original-0": 10.0, "kl-0": 20.0, "kl-1": 30.0})
+    experiment = Ablation(config, Pipeline(config.out))
     rows = experiment.collect()
-    assert [(row["arm"], row["seed"], row["best"]) for row in rows] == [("original", 0, 10), ("leash", 1, 30)]
+    assert [(row["arm"], row["seed"], row["best"]) for row in rows] == [("original", 0, 10), ("kl", 1, 30)]
     assert [json.loads(line) for line in (config.out / "results.jsonl").open()] == rows
     assert experiment.collect() == rows
 
@@ -109,18 +108,18 @@ def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(
 ) -> None:
     """Every stage of the first seed has ended before, and for the second there is no time."""
     out = config.out
-    flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "leash"]
+    flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "kl"]
     assert ablation.main([*flags, "--seeds", "1", "--max-minutes", "0"]) == TIME_IS_UP
     capsys.readouterr()
-    finish(out, "labels", "reward-original-0", "original-0", "reward-single-0", "leash-0")
-    evaluated(out, {"original-0": 10.0, "leash-0": 20.0})
+    finish(out, "labels", "reward-original-0", "original-0", "reward-single-0", "kl-0")
+    evaluated(out, {"original-0": 10.0, "kl-0": 20.0})
     assert ablation.main([*flags, "--seeds", "1"]) == 0
     page = (out / "ablation.md").read_text()
     assert page in capsys.readouterr().out
-    assert f"| {ARMS['leash'].title} | 1 | 20 | 20 | 20 |" in page
+    assert f"| {ARMS['kl'].title} | 1 | 20 | 20 | 20 |" in page
     assert page.startswith("200,000 steps of finetuning on 300 labels")
     assert "25s in all" in page
-    assert ">leash</text>" in (out / "ablation.svg").read_text()
+    assert ">kl</text>" in (out / "ablation.svg").read_text()
     assert ablation.main([*flags, "--seeds", "2", "--max-minutes", "0"]) == TIME_IS_UP
     said = capsys.readouterr().out
     assert "time is up" in said
@@ -132,20 +131,18 @@ def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(
 def test_the_table_and_the_chart(config: AblationConfig) -> None:
     rows = [
         {"arm": "original", "seed": 0, "start": 100.0, "best": 200.0, "end": 50.0, "kept": 0.25, "kl": 1.0},
-        {"arm": "leash", "seed": 0, "start": 100.0, "best": 100.0, "end": 100.0, "kept": 1.0, "kl": 0.1},
-        {"arm": "leash", "seed": 1, "start": 100.0, "best": 100.0, "end": 80.0, "kept": 0.8, "kl": 0.1},
+        {"arm": "kl", "seed": 0, "start": 100.0, "best": 100.0, "end": 100.0, "kept": 1.0, "kl": 0.1},
+        {"arm": "kl", "seed": 1, "start": 100.0, "best": 100.0, "end": 80.0, "kept": 0.8, "kl": 0.1},
     ]
     page = table(config, rows, 60)
     # Student's t for one degree of freedom is 12.7; the standard error of 1 and 0.8 is 0.1.
-    assert (
-        f"| {ARMS['leash'].title} | 2 | 100 ± 0 | 100 ± 0 | 90 ± 127 | 0.90 ± 1.27 | 0.100 ± 0.000 |" in page
-    )
+    assert f"| {ARMS['kl'].title} | 2 | 100 ± 0 | 100 ± 0 | 90 ± 127 | 0.90 ± 1.27 | 0.100 ± 0.000 |" in page
     assert f"| {ARMS['original'].title} | 1 | 100 | 200 | 50 | 0.25 | 1.000 |" in page
-    assert "| leash | 1 | 100 | 100 | 80 | 0.80 | 0.100 |" in page
+    assert "| kl | 1 | 100 | 100 | 80 | 0.80 | 0.100 |" in page
     assert "preferred" not in page  # never measured
     path = config.out / "ablation.svg"
     ablation.chart(
         path,
-        {"original": [{"score": curve(1, 2)}], "leash": [{"score": curve(1, 2, 3)}, {"score": curve(3, 4)}]},
+        {"original": [{"score": curve(1, 2)}], "kl": [{"score": curve(1, 2, 3)}, {"score": curve(3, 4)}]},
     )
     assert path.read_text().count("<polyline") == 2

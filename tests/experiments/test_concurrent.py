@@ -15,33 +15,35 @@ def test_a_number_is_cut_evenly() -> None:
 
 
 def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
-    stages = Paper(tmp_path)
+    paper = Paper(tmp_path)
     sizes: dict[str, Any] = {"steps": 400_000, "labels": 400, "opening_labels": 100, "seeds": 1, "rounds": 3}
     config = ConcurrentConfig(out=tmp_path, preset="seaquest", model=tmp_path / "v 0.dat", **sizes)
-    Comparison(config, stages).run()
+    Comparison(config, paper).run()
     for arm, rounds in (("frozen", 1), ("rounds", 3)):
-        labels = [stages.read[f"{arm}-0 labels {k}"].count for k in range(1, rounds + 1)]
-        trainings = [stages.read[f"{arm}-0 {k}"] for k in range(1, rounds + 1)]
+        labels = [paper.read[f"{arm}-0 labels {k}"].count for k in range(1, rounds + 1)]
+        trainings = [paper.read[f"{arm}-0 {k}"] for k in range(1, rounds + 1)]
         assert sum(labels) == 400
         assert sum(training.steps for training in trainings) == 400_000
         assert (trainings[0].model, trainings[0].algo, trainings[0].lr) == (tmp_path / "v 0.dat", "ppo", 1e-4)
-        assert [len(stages.read[f"{arm}-0 fit {k}"].dbs) for k in range(1, rounds + 1)] == [
+        assert [len(paper.read[f"{arm}-0 fit {k}"].dbs) for k in range(1, rounds + 1)] == [
             *range(1, rounds + 1)
         ]
-        opening = stages.read[f"{arm}-0 0"]
+        opening = paper.read[f"{arm}-0 0"]
         assert (opening.lr, opening.reward, opening.model) == (0, None, tmp_path / "v 0.dat")
-    assert stages.read["rounds-0 labels 1"].count == 100
-    assert stages.read["rounds-0 2"].model == tmp_path / "rounds-0" / "policy-1" / "latest.dat"
-    assert stages.read["rounds-0 2"].reward == tmp_path / "rounds-0" / "reward-2.dat"
-    together = stages.read["concurrent-0 all"]
+    assert paper.read["rounds-0 labels 1"].count == 100
+    assert paper.read["rounds-0 2"].model == tmp_path / "rounds-0" / "policy-1" / "latest.dat"
+    assert paper.read["rounds-0 2"].reward == tmp_path / "rounds-0" / "reward-2.dat"
+    together = paper.read["concurrent-0 all"]
     assert (together.labels, together.opening_labels, together.steps) == (400, 100, 400_000)
-    read: list[Any] = [cli.parse(CONFIGS[door], flags) for door, *flags in online.commands(together).values()]
+    read: list[Any] = [
+        cli.parse(CONFIGS[script], flags) for script, *flags in online.commands(together).values()
+    ]
     train, label, fit = read
     assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 20)
     assert (train.watch_reward, train.reward) == (True, fit.out / "reward-online.dat")
     assert (fit.watch, fit.refit_every, fit.dbs) == (True, 20, [train.db_path])
     assert (label.watch, label.teacher, label.db_path) == (True, "seaquest", train.db_path)
-    assert stages.read["concurrent-0 measured"].model == together.out / "policy" / "latest.dat"
+    assert paper.read["concurrent-0 measured"].model == together.out / "policy" / "latest.dat"
 
 
 def test_the_table() -> None:

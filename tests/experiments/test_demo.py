@@ -1,35 +1,52 @@
-"""What the demo runs, and that it goes on where it was stopped."""
+"""What the demo runs, and that it continues where it was stopped."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import demo
-from experiments import stages
+from experiments.pipeline import Pipeline
+from lib.agent.config import TrainConfig
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from tests.experiments.paper import Paper
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that stages run; whatever is run makes what a report needs, unless it is stopped."""
-    found: list[list[str]] = []
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The scripts whose work stages do; all make what a report needs, unless they are stopped."""
+    found: list[str] = []
 
-    def wait(self: stages.Stages, words: list[str]) -> tuple[str, int]:
-        found.append(words)
-        if "stop here" in found[0]:
-            return "stopped", 0
-        if "--save" in words:
-            folder = Path(words[words.index("--save") + 1])
-            folder.mkdir(parents=True)
-            evaluation = {name: [1.0, 2.0] for name in ("scores", demo.TEACHER, "steps")}
-            save_checkpoint(
-                folder / "latest.dat", "policy", {"state_dict": {}, "evaluation": evaluation}, {}, {}
-            )
-        return "done", 0
+    class Quick(Pipeline):
+        def run(
+            self,
+            name: str,
+            title: str,
+            script: str,
+            config: Any,
+            work: Callable[[Path | None], bool | None],
+            makes: Sequence[Path] = (),
+            runs: Path | None = None,
+        ) -> None:
+            def quick(_: Path | None) -> bool:
+                found.append(script)
+                if "stop here" in found:
+                    return True
+                if isinstance(config, TrainConfig):
+                    assert config.save is not None
+                    config.save.mkdir(parents=True)
+                    if config.db_path is not None:
+                        config.db_path.mkdir()
+                    evaluation = {name: [1.0, 2.0] for name in ("scores", demo.TEACHER, "steps")}
+                    payload = {"state_dict": {}, "evaluation": evaluation}
+                    save_checkpoint(config.save / "latest.dat", "policy", payload, {}, {})
+                return False
 
-    monkeypatch.setattr(stages.Stages, "_wait", wait)
+            super().run(name, title, script, config, quick, makes, runs)
+
+    monkeypatch.setattr(demo, "Pipeline", Quick)
     return found
 
 
@@ -41,7 +58,7 @@ def test_every_command_is_read_by_its_script(tmp_path: Path, monkeypatch: pytest
             super().__init__(out)
             read.append(self)
 
-    monkeypatch.setattr(stages, "Stages", Read)
+    monkeypatch.setattr(demo, "Pipeline", Read)
     monkeypatch.setattr(demo, "_report", lambda *args: None)
     demo.main(["--out", str(tmp_path / "out"), "--seed", "3"])
     (paper,) = read
@@ -55,18 +72,18 @@ def test_every_command_is_read_by_its_script(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_stage_that_was_stopped_is_not_taken_for_done(
-    tmp_path: Path, runs: list[list[str]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A training that is asked to stop leaves a checkpoint as well."""
     flags = ["--out", str(tmp_path / "out"), "--games", "2"]
-    runs.append(["stop here"])
+    runs.append("stop here")
     with pytest.raises(KeyboardInterrupt):
         demo.main(flags)
     (tmp_path / "out" / "v0").mkdir()
     (tmp_path / "out" / "v0" / "latest.dat").write_bytes(b"of few steps")
     runs.clear()
     demo.main(flags)
-    assert [words[0] for words in runs] == [
+    assert runs == [
         *("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "01_a2c.py", "04_play.py", "04_play.py")
     ]
     assert "v1 (learned reward)" in capsys.readouterr().out
@@ -77,7 +94,7 @@ def test_a_stage_that_was_stopped_is_not_taken_for_done(
         demo.main([*flags, "--seed", "1"])
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, runs: list[list[str]]) -> None:
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, runs: list[str]) -> None:
     (tmp_path / "db").mkdir()
     with pytest.raises(UserError, match="expected a new folder or that of this experiment, it holds db"):
         demo.main(["--out", str(tmp_path)])

@@ -1,53 +1,33 @@
-"""The worlds of the experiment: every command as its script reads it, and the table by hand."""
+"""The tasks of the experiment: every command as its script reads it, and the table by hand."""
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments import environments
 from experiments.environments import TASKS, EnvironmentsConfig, rounds_config, table
-from experiments.rounds import Experiment
-from experiments.stages import TIME_IS_UP
-from lib import cli
+from experiments.pipeline import TIME_IS_UP, TimeUp
+from experiments.rounds import learn_from_comparisons
 from lib.agent.config import TrainConfig
 from lib.envs.make import probes
 from lib.preferences.teachers import TEACHERS
 from lib.reward.config import FitConfig
-
-
-class Written:
-    """Takes the place of `Stages`: notes the commands and runs none."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[str]] = []
-
-    def run(self, name: str, title: str, command: Any, makes: Any = (), again: Any = None) -> None:
-        self.commands.append([str(word) for word in command])
-
-    def done(self, name: str) -> bool:
-        return False
+from tests.experiments.paper import Paper
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_command_is_one_that_its_script_reads(task: str, tmp_path: Path) -> None:
     flags = rounds_config(EnvironmentsConfig(task=task, out=tmp_path), 4)
-    (flags.out / "db" / "v0").mkdir(parents=True)
-    stages = Written()
-    experiment = Experiment(flags, stages)  # type: ignore[arg-type]
-    for version in range(flags.rounds):
-        experiment.db(version).mkdir(parents=True, exist_ok=True)
-    experiment.run()
-    trained = [
-        cli.parse(TrainConfig, command[1:]) for command in stages.commands if command[0] == "01_a2c.py"
-    ]
+    paper = Paper(tmp_path)
+    learn_from_comparisons(flags, paper)
+    trained = [config for config in paper.read.values() if isinstance(config, TrainConfig)]
     assert [config.env for config in trained] == [flags.env] * (1 + flags.rounds)
     assert {config.seed for config in trained} == {4}
     assert [config.reward is None for config in trained] == [True] + [False] * flags.rounds
-    fits = [
-        cli.parse(FitConfig, command[1:]) for command in stages.commands if command[0] == "03_reward_train.py"
-    ]
+    fits = [config for config in paper.read.values() if isinstance(config, FitConfig)]
     assert len(fits) == flags.rounds
     assert flags.teacher in TEACHERS
     assert TASKS[task].measure in probes(flags.env)
@@ -83,21 +63,13 @@ def test_minutes_are_those_of_all_seeds_together(tmp_path: Path, monkeypatch: py
         def __init__(self, out: Path, max_minutes: float) -> None:
             given.append(max_minutes)
 
-        def finish(self, run: Any) -> bool:
-            return len(given) == 1
+    def learn(flags: Any, pipeline: Any) -> list[Any]:
+        if len(given) > 1:
+            raise TimeUp
+        return [SimpleNamespace(measures=tmp_path / "measured")]
 
-    class Measures:
-        def __init__(self, flags: Any, stages: Any) -> None:
-            pass
-
-        def run(self) -> None:
-            pass
-
-        def measured(self, version: int) -> Path:
-            return tmp_path / "measured"
-
-    monkeypatch.setattr(environments, "Stages", Ends)
-    monkeypatch.setattr(environments, "Experiment", Measures)
+    monkeypatch.setattr(environments, "Pipeline", Ends)
+    monkeypatch.setattr(environments, "learn_from_comparisons", learn)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     status = environments.main(["dot", "--seeds", "2", "--out", str(tmp_path), "--max-minutes", "6"])
     assert status == TIME_IS_UP

@@ -1,18 +1,20 @@
 """The rounds: who is asked about what, every command as its script reads it, and the table by hand."""
 
 import json
+import os
+import signal
+import threading
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from experiments import rounds
-from experiments.rounds import Experiment, RoundsConfig, shares, table
-from experiments.stages import TIME_IS_UP
+from experiments.pipeline import TIME_IS_UP
+from experiments.rounds import RoundsConfig, learn_from_comparisons, shares, table
 from lib.preferences.labels import Label, LabelLog
 from lib.runs import STATE
 from tests.experiments.paper import Paper
@@ -30,29 +32,29 @@ def test_every_stage_in_its_order(tmp_path: Path) -> None:
     out = tmp_path / "with space"
     out.mkdir()
     config = RoundsConfig(out=out, seed=7, rounds=2, labels=10, dev="cuda:1")
-    stages = Paper(out)
-    Experiment(config, stages).run()
-    assert list(stages.read) == [
+    paper = Paper(out)
+    learn_from_comparisons(config, paper)
+    assert list(paper.read) == [
         *("v0", "measures-v0", "videos-v0"),
         *("labels-1-v0", "r1", "v1", "measures-v1", "videos-v1"),
         *("labels-2-v0", "labels-2-v1", "r2", "v2", "measures-v2", "videos-v2"),
     ]
-    v0, v2, r2 = stages.read["v0"], stages.read["v2"], stages.read["r2"]
+    v0, v2, r2 = paper.read["v0"], paper.read["v2"], paper.read["r2"]
     assert (v0.reward, v0.model, v0.steps, v0.seed, v0.dev) == (None, None, 600_000, 7, "cuda:1")
     assert v0.record_prob == pytest.approx(1000 / 600_000, rel=1e-2)
     assert (v2.model, v2.reward) == (out / "v1" / "latest.dat", r2.out / "reward-r2.dat")
     assert (v2.finetune, v2.algo, v2.teacher, v2.steps) == (True, "ppo", "seaquest", 200_000)
     assert v2.kl > 0
-    assert r2.dbs == [out / "db" / "v0", out / "db" / "v1"] == [v0.db_path, stages.read["v1"].db_path]
+    assert r2.dbs == [out / "db" / "v0", out / "db" / "v1"] == [v0.db_path, paper.read["v1"].db_path]
     assert r2.ensemble == 3
-    labels = stages.read["labels-2-v1"]
+    labels = paper.read["labels-2-v1"]
     assert (labels.teacher, labels.count, labels.error_rate) == ("seaquest", 5, 0.1)
-    assert stages.read["labels-2-v0"].count == 5
-    judged = stages.read["measures-v2"]
+    assert paper.read["labels-2-v0"].count == 5
+    judged = paper.read["measures-v2"]
     assert (judged.model, judged.reward) == (out / "v2" / "latest.dat", v2.reward)
     assert judged.reference == out / "v0" / "latest.dat"
     # What a stage removes before it begins anew is nobody else's.
-    removed = [path for paths in stages.made.values() for path in paths]
+    removed = [path for paths in paper.made.values() for path in paths]
     assert len(set(removed)) == len(removed)
     assert out / "db" / "v1" in removed
 
@@ -64,9 +66,11 @@ def test_labels_are_given_once(tmp_path: Path) -> None:
     log = LabelLog(db / "labels.json")
     for pair, said in enumerate((1, 0, 2, None)):  # None, cannot tell, is no answer
         log.append(Label(f"{pair}/a.dat", f"{pair}/b.dat", said))
-    stages = Paper(tmp_path)
-    Experiment(RoundsConfig(out=tmp_path, labels=10, rounds=1), stages)._label(1)
-    assert stages.read["labels-1-v0"].count == 7
+    paper = Paper(tmp_path)
+    paper.label("labels", "", db, "seaquest", labels=10, error_rate=0.1, seed=0)
+    assert paper.read["labels"].count == 7
+    paper.label("none are missing", "", db, "seaquest", labels=10, error_rate=0.1, seed=0)
+    assert list(paper.read) == ["labels"]
 
 
 def test_the_gpu_preset_is_the_originals_budget() -> None:
@@ -139,21 +143,21 @@ def test_another_game_is_not_held_against_the_original() -> None:
 def test_a_small_experiment_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "rounds"
     flags = ["--out", str(out), "-e", "MovingDot-v0", "--teacher", "score", "--rounds", "1", "--labels", "20"]
-    flags += ["--v0-steps", "1000", "--steps", "600", "--segments", "60", "--v0-flags=--num-envs 8"]
+    flags += ["--v0-steps", "1000", "--steps", "600", "--segments", "60", "--train-v0", "num_envs=8"]
     flags += ["--eval-every", "300", "--eval-games", "2", "--games", "2", "--lives", "2"]
-    flags += ["--fit-flags=--epochs 1", "--finetune-flags=--num-envs 8 --kl 0.1"]
+    flags += ["--fit", "epochs=1", "--finetune", "num_envs=8", "kl=0.1"]
     runs = out / "runs" / "v0"
 
-    def clock() -> float:
-        """Flies once v0 has a state, a quarter of its steps from the start: its ten minutes are over then."""
-        return time.monotonic() + (600 if any(runs.glob(f"*/{STATE}")) else 0)
+    def alarm() -> None:
+        """Rings once v0 has a state, a quarter of its steps from the start: its ten minutes are over then."""
+        while not any(runs.glob(f"*/{STATE}")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGALRM)
 
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr("experiments.stages.time", SimpleNamespace(monotonic=clock))
-        assert rounds.main([*flags, "--max-minutes", "10"]) == TIME_IS_UP
+    threading.Thread(target=alarm, daemon=True).start()
+    assert rounds.main([*flags, "--max-minutes", "10"]) == TIME_IS_UP
     assert "time is up" in capsys.readouterr().out
     assert rounds.main(flags) == 0
     first = capsys.readouterr().out

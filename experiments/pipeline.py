@@ -1,0 +1,397 @@
+"""Pipelines: stages that run once each, in order, and continue where an earlier run stopped.
+
+A stage is a call of what a script calls, in this process. Its command is printed: the same stage, typed by hand.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import json
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import online
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.agent.play_config import PlayConfig
+from lib.checkpoints import load_checkpoint
+from lib.cli import UserError, flag
+from lib.label_ui.config import LabelConfig
+from lib.reward.config import FitConfig
+from lib.runs import STATE, write_config
+
+if TYPE_CHECKING:
+    from experiments.measures import MeasureConfig
+
+TIME_IS_UP = 75
+"""Exit status after --max-minutes: EX_TEMPFAIL of sysexits.h, try again."""
+
+_GRACE = 60.0
+"""Seconds that a stage has to save what it has."""
+
+
+class TimeUp(Exception):
+    """--max-minutes are over; the next run does the rest."""
+
+
+class Pipeline:
+    """Runs each stage unless it has finished before, and stops in time.
+
+    `<out>/stages.jsonl` gets a line for every attempt: its stage, how it ended ("done", "stopped", "time up",
+    "failed"), its seconds and its command. A later run reads there what is done.
+    """
+
+    def __init__(self, out: Path, max_minutes: float | None = None) -> None:
+        """Reads what was done before.
+
+        Args:
+          out: folder of the experiment; it exists.
+          max_minutes: time for this run; None: no limit.
+        """
+        self._log = out / "stages.jsonl"
+        self._deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self._time_up = False
+        self._attempts: list[dict[str, Any]] = read_lines(self._log)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all attempts, in this run and earlier ones."""
+        return self.seconds_of("")
+
+    def seconds_of(self, start: str) -> float:
+        """Time of all attempts at stages whose names start so."""
+        return sum(attempt["seconds"] for attempt in self._attempts if attempt["stage"].startswith(start))
+
+    def done(self, name: str) -> bool:
+        """Whether a stage has finished."""
+        return any(attempt["stage"] == name and attempt["how"] == "done" for attempt in self._attempts)
+
+    def train(
+        self,
+        name: str,
+        title: str,
+        config: TrainConfig,
+        script: str = "01_a2c.py",
+        by: Callable[[TrainConfig], object] | None = None,
+    ) -> Path:
+        """Trains a policy.
+
+        Args:
+          name: of the stage.
+          title: what it does, for the screen.
+          config: with `save`, and folders that no other stage has.
+          script: the command that does the same.
+          by: what to call in place of `lib.agent.trainer.train`.
+
+        Returns:
+          The policy where its training ended.
+        """
+        assert config.save is not None
+
+        def work(resume: Path | None) -> bool:
+            from lib.agent.trainer import train
+
+            (by or train)(dataclasses.replace(config, resume=resume))
+            return not _trained(_resumable(config.runs))
+
+        makes = [path for path in (config.save, config.db_path, config.runs) if path is not None]
+        self.run(name, title, script, config, work, makes, config.runs)
+        return config.save / "latest.dat"
+
+    def label(
+        self, name: str, title: str, db: Path, teacher: str, labels: int, error_rate: float, seed: int
+    ) -> None:
+        """A simulated teacher compares pairs of clips until a DB has so many labels.
+
+        Args:
+          name: of the stage.
+          title: what it does, for the screen.
+          db: segments.
+          teacher: see 02_label_ui.py --teacher.
+          labels: in all, those from before included.
+          error_rate: how often the teacher prefers the wrong segment.
+          seed: of the pairs and the errors.
+        """
+        missing = labels - answered(db)
+        if missing <= 0 and not self.done(name):
+            return
+        config = LabelConfig(
+            db_path=db, teacher=teacher, count=max(1, missing), error_rate=error_rate, seed=seed
+        )
+
+        def work(_: Path | None) -> None:
+            from lib.label_ui.simulated import give_labels
+
+            give_labels(config)
+
+        self.run(name, title, "02_label_ui.py", config, work)
+
+    def fit(self, name: str, title: str, config: FitConfig) -> Path:
+        """Fits a reward model and writes its report.
+
+        Args:
+          name: of the stage.
+          title: what it does, for the screen.
+          config: with a folder for the curves that no other stage has.
+
+        Returns:
+          The reward model.
+        """
+        path = config.out / f"reward-{config.name}.dat"
+
+        def work(resume: Path | None) -> bool:
+            from lib.reporting import Charts
+            from lib.reward.fit import fit
+            from lib.reward.report import report_path, write_report
+
+            fitted = fit(dataclasses.replace(config, resume=resume))
+            with Charts(fitted.run_dir) as charts:
+                print(write_report(fitted, charts))
+            print(f"report in {report_path(fitted.path)}")
+            return fitted.stopped
+
+        self.run(name, title, "03_reward_train.py", config, work, [path, config.runs], config.runs)
+        return path
+
+    def play(self, name: str, title: str, config: PlayConfig) -> None:
+        """Records games of a policy."""
+        assert config.record is not None
+
+        def work(_: Path | None) -> None:
+            from lib.agent.play import play
+
+            play(config)
+
+        self.run(name, title, "04_play.py", config, work, [config.record])
+
+    def measure(self, name: str, title: str, config: "MeasureConfig") -> None:
+        """Measures a policy; see `experiments.measures`."""
+
+        def work(_: Path | None) -> None:
+            from experiments.measures import measure
+
+            measure(config)
+
+        self.run(name, title, "-m experiments.measures", config, work, [config.out])
+
+    def online(self, name: str, title: str, config: online.OnlineConfig) -> None:
+        """Trains while labels come and the reward model is refitted: three processes at once."""
+
+        def work(_: Path | None) -> bool:
+            status = online.learn(config)
+            if status not in (None, online.STOPPED):
+                raise UserError(f"{title}: ended with status {status}")
+            return status is not None
+
+        self.run(name, title, "online.py", config, work)
+
+    def run(
+        self,
+        name: str,
+        title: str,
+        script: str,
+        config: Any,
+        work: Callable[[Path | None], bool | None],
+        makes: Sequence[Path] = (),
+        runs: Path | None = None,
+    ) -> None:
+        """Runs a stage to its end, unless it is done.
+
+        Args:
+          name: of the stage; no other has it.
+          title: what it does, for the screen.
+          script: a script, or `-m` and a module, that does the same with the flags of `config`.
+          config: the stage's configuration.
+          work: does it, given the run to resume or None; returns True where it was stopped before its end.
+          makes: files and folders that only this stage makes. What an unfinished attempt left there is removed
+            first, unless it can be resumed.
+          runs: folder where the stage makes the folder of its run, if it is one that can be resumed.
+
+        Raises:
+          TimeUp: the time is over; the stage was stopped as by Ctrl-C, or not started.
+          UserError: the stage failed.
+          KeyboardInterrupt: the stage was stopped.
+        """
+        if self.done(name):
+            print(f"== {title}: done before", flush=True)
+            return
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            print("\ntime is up; the same command continues from here", flush=True)
+            raise TimeUp
+        command = [*script.split(), *cli.words(config)]
+        run = None if runs is None else self._unfinished(name, runs)
+        if _trained(run):
+            self._note(name, "done", 0.0, ["(finished when it was stopped)"])
+            print(f"== {title}: done before", flush=True)
+            return
+        if run is not None:
+            command = [*script.split(), "--dev", config.dev, "--resume", str(run)]
+        else:
+            for path in makes:
+                _remove(path)
+        print(f"\n== {title}\n$ python {shlex.join(command)}", flush=True)
+        began, how = time.monotonic(), "failed"
+        try:
+            with self._alarm(), _clean():
+                how = "stopped" if work(run) else "done"
+        except KeyboardInterrupt:
+            how = "stopped"
+        finally:
+            if how == "stopped" and self._time_up:
+                how = "time up"
+            took = time.monotonic() - began
+            self._note(name, how, took, command)
+        if how != "done":
+            print(
+                f"\n{'time is up' if self._time_up else 'stopped'}; the same command continues from here",
+                flush=True,
+            )
+            raise TimeUp if self._time_up else KeyboardInterrupt
+        from lib.reporting import format_duration
+
+        print(f"({format_duration(took)})", flush=True)
+
+    @contextlib.contextmanager
+    def _alarm(self) -> Iterator[None]:
+        """Stops what runs inside at the deadline, as Ctrl-C does; a second time where it takes too long to save."""
+        if self._deadline is None:
+            yield
+            return
+
+        def ring(*_: object) -> None:
+            self._time_up = True
+            signal.raise_signal(signal.SIGINT)
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, self._deadline - time.monotonic()), _GRACE)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _note(self, name: str, how: str, seconds: float, command: list[str]) -> None:
+        attempt = {"stage": name, "how": how, "seconds": round(seconds, 1), "command": command}
+        self._attempts.append(attempt)
+        with self._log.open("a") as file:
+            file.write(json.dumps(attempt) + "\n")
+
+    def _unfinished(self, name: str, runs: Path) -> Path | None:
+        """The run of a stage that can be resumed: it has a state, and resuming has not failed before."""
+        if any(
+            attempt["stage"] == name and attempt["how"] == "failed" and "--resume" in attempt["command"]
+            for attempt in self._attempts
+        ):
+            return None
+        return _resumable(runs)
+
+
+@contextlib.contextmanager
+def _clean() -> Iterator[None]:
+    """Leaves the next stage as many threads and as much memory as a process of its own would have."""
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        gc.collect()  # runs hold themselves in cycles
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _resumable(runs: Path) -> Path | None:
+    """The newest run in a folder that has a state to resume from."""
+    return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
+
+
+def _trained(run: Path | None) -> bool:
+    """Whether a training has made and evaluated all its steps: there is nothing to resume."""
+    if run is None:
+        return False
+    config = json.loads((run / "config.json").read_text())["config"]
+    return "steps" in config and load_checkpoint(run / STATE, "trainer").get("examined", 0) >= config["steps"]
+
+
+def answered(db: Path) -> int:
+    """How many pairs of a DB have a label."""
+    from lib.preferences.labels import LabelLog, current
+
+    return sum(label.label is not None for label in current(LabelLog(db / "labels.json").read()))
+
+
+def max_minutes() -> Any:
+    """The flag --max-minutes of an experiment; see `Pipeline`."""
+    return flag(
+        default=None,
+        min=0,
+        help=f"stop after so many minutes, with status {TIME_IS_UP}; the same command continues",
+    )
+
+
+def by_preset(presets: Mapping[str, Mapping[str, Any]], help: str, name: str) -> str:
+    """A flag's help with its default under each preset; the first preset is the default one."""
+    first, *others = presets
+    values = [cli.shown(presets[first][name])]
+    values += [f"with {preset} {cli.shown(presets[preset][name])}" for preset in others]
+    return f"{help} (default: {', '.join(values)})"
+
+
+def fill_in(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> None:
+    """Completes a frozen configuration by its `preset`: fields that are None, and keys that a dict lacks."""
+    for name, value in presets[config.preset].items():
+        given = getattr(config, name)
+        if isinstance(value, dict):
+            object.__setattr__(config, name, value | (given or {}))
+        elif given is None:
+            object.__setattr__(config, name, value)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def settle(config: Any, out: Path, free: Sequence[str]) -> None:
+    """Makes the folder of an experiment, or checks that it is that of this very experiment.
+
+    Args:
+      config: its configuration, a dataclass; kept in `<out>/config.json`.
+      out: the folder.
+      free: fields that may change from run to run.
+
+    Raises:
+      UserError: the folder holds an experiment of another configuration or something else, or cannot be written to.
+    """
+    kept = out / "config.json"
+    fields = {key: value for key, value in dataclasses.asdict(config).items() if key not in free}
+    if kept.exists():
+        before = json.loads(kept.read_text())["config"]
+        now = json.loads(json.dumps(fields, default=str))
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"--{name.replace('_', '-')}: the experiment in {out} has {before.get(name)!r}, got "
+                    f"{now.get(name)!r}; repeat its flags, or name another --out"
+                )
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if found := next(out.iterdir(), None):  # stages remove what they are about to make
+            raise UserError(
+                f"--out {out}: expected a new folder or that of this experiment, it holds {found.name}; name another --out"
+            )
+    except OSError as error:
+        raise UserError(f"--out {out}: expected a folder to write to: {error.strerror}") from error
+    write_config(out, fields)

@@ -1,0 +1,211 @@
+"""Stages run once, stop in time and continue; with work that takes no time."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.pipeline import Pipeline, TimeUp, settle
+from lib.cli import UserError, flag
+from lib.interrupt import Interrupt
+from lib.runs import save_state, write_config
+
+Work = Callable[[Path | None], bool | None]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Configuration of a stage."""
+
+    steps: int = flag(default=5)
+    dev: str = flag(default="cpu")
+
+
+def stage(
+    out: Path,
+    work: Work,
+    name: str = "one",
+    title: str = "Makes it",
+    minutes: float | None = None,
+    **more: Path,
+) -> None:
+    """Runs one stage of a pipeline in a folder; `makes` and `runs` are one path each."""
+    makes = [more["makes"]] if "makes" in more else []
+    Pipeline(out, minutes).run(name, title, "made.py", Steps(steps=7), work, makes, more.get("runs"))
+
+
+def append(made: Path) -> Work:
+    """Adds a plus to a file."""
+
+    def work(_: Path | None) -> None:
+        made.write_text(made.read_text() + "+" if made.exists() else "+")
+
+    return work
+
+
+def fail(_: Path | None) -> None:
+    raise UserError("no")
+
+
+def attempts(out: Path) -> list[tuple[str, str]]:
+    return [(row["stage"], row["how"]) for row in map(json.loads, (out / "stages.jsonl").open())]
+
+
+def test_a_stage_that_is_done_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "made"
+    for _ in range(2):
+        stage(tmp_path, append(made), makes=made)
+    assert made.read_text() == "+"
+    assert attempts(tmp_path) == [("one", "done")]
+    said = capsys.readouterr().out
+    assert "$ python made.py --steps 7\n" in said
+    assert said.endswith("== Makes it: done before\n")
+
+
+def test_all_attempts_are_counted(tmp_path: Path) -> None:
+    log: list[dict[str, object]] = [
+        {"stage": "one", "how": how, "seconds": 2.5, "command": []} for how in ("time up", "failed", "done")
+    ]
+    (tmp_path / "stages.jsonl").write_text("".join(json.dumps(attempt) + "\n" for attempt in log))
+    pipeline = Pipeline(tmp_path)
+    assert pipeline.seconds == 7.5
+    assert pipeline.done("one")
+    assert not pipeline.done("two")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_an_unfinished_attempt_left_is_removed(tmp_path: Path, kind: str) -> None:
+    left = tmp_path / "left"
+    if kind == "file":
+        left.write_text("part")
+    else:
+        (left / "deep").mkdir(parents=True)
+    stage(tmp_path, lambda _: None, makes=left)
+    assert not left.exists()
+
+
+def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(UserError, match="no"):
+            stage(tmp_path, fail)
+    assert attempts(tmp_path) == [("one", "failed")] * 2
+
+
+def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = Pipeline(tmp_path, max_minutes=1 / 60)
+
+    def work(_: Path | None) -> bool:
+        with Interrupt() as interrupt:
+            while not interrupt.asked:
+                time.sleep(0.01)
+        return True
+
+    with pytest.raises(TimeUp):
+        pipeline.run("one", "Waits", "made.py", Steps(), work)
+    assert attempts(tmp_path) == [("one", "time up")]
+    # Nothing more is begun, and the log says nothing of it.
+    with pytest.raises(TimeUp):
+        pipeline.run("two", "Makes it", "made.py", Steps(), append(tmp_path / "two"))
+    assert not (tmp_path / "two").exists()
+    assert len(attempts(tmp_path)) == 1
+    assert capsys.readouterr().out.count("time is up; the same command continues from here") == 2
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_ctrl_c_ends_the_pipeline_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], heeds: bool
+) -> None:
+    """Whether the stage saves what it has, or is torn out of its work."""
+
+    def work(_: Path | None) -> bool:
+        with Interrupt() if heeds else open(os.devnull):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)
+        return heeds
+
+    with pytest.raises(KeyboardInterrupt):
+        stage(tmp_path, work)
+    assert attempts(tmp_path) == [("one", "stopped")]
+    assert "stopped; the same command continues from here" in capsys.readouterr().out
+
+
+def test_a_stage_continues_from_its_state(tmp_path: Path) -> None:
+    runs, save = tmp_path / "runs", tmp_path / "save"
+    save.mkdir()
+    run = runs / "20260101-a2c-v0"
+    run.mkdir(parents=True)
+    write_config(run, {"steps": 100})
+    resumed: list[Path | None] = []
+
+    # Without a state it begins anew.
+    with pytest.raises(UserError):
+        stage(tmp_path, fail, makes=save, runs=runs)
+    assert not save.exists()
+
+    save_state(run, "a2c", {"examined": 60}, {}, {})
+    save.mkdir()
+    stage(tmp_path, lambda run: resumed.append(run), makes=save, runs=runs)
+    assert resumed == [run]
+    assert json.loads((tmp_path / "stages.jsonl").read_text().splitlines()[-1])["command"] == [
+        *("made.py", "--dev", "cpu", "--resume", str(run)),
+    ]
+    assert save.is_dir()
+
+
+def test_a_state_that_cannot_be_resumed_is_left(tmp_path: Path) -> None:
+    runs, made = tmp_path / "runs", tmp_path / "made"
+    (runs / "run").mkdir(parents=True)
+    write_config(runs / "run", {"epochs": 3})  # a fit
+    save_state(runs / "run", "reward", {}, {}, {})
+    with pytest.raises(UserError):
+        stage(tmp_path, fail, runs=runs)
+    stage(tmp_path, append(made), makes=runs, runs=runs)
+    assert made.read_text() == "+"
+    assert not runs.exists()
+
+
+def test_a_training_that_was_over_when_it_was_asked_to_stop_is_done(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    run.mkdir(parents=True)
+    write_config(run, {"steps": 100})
+    save_state(run, "a2c", {"examined": 120}, {}, {})
+    stage(tmp_path, fail, runs=run.parent)
+    assert attempts(tmp_path) == [("one", "done")]
+
+
+def test_threads_of_a_stage_are_its_own(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    stage(tmp_path, lambda _: torch.set_num_threads(threads + 3))
+    assert torch.get_num_threads() == threads
+
+
+@dataclass(frozen=True)
+class Config:
+    out: Path
+    steps: int = 5
+    model: Path | None = None
+
+
+def test_a_folder_is_for_one_experiment(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "experiment"
+    settle(Config(out, model=Path("a.dat")), out, free=("out",))
+    settle(Config(tmp_path, model=Path("a.dat")), out, free=("out",))
+    with pytest.raises(UserError, match=r"--steps: the experiment in .* has 5, got 6; repeat its flags"):
+        settle(Config(out, 6, Path("a.dat")), out, free=("out",))
+    with pytest.raises(UserError, match=r"--model: .* has 'a\.dat', got None"):
+        settle(Config(out), out, free=("out",))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="expected a folder to write to"):
+        settle(Config(tmp_path), tmp_path / "file" / "out", free=("out",))
