@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Atomic writes: a file is whole or absent, whatever happens meanwhile."""
 
 import contextlib
 import os
@@ -16,10 +16,10 @@ class NotRecorded(OSError):
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader, or a machine that loses power, sees the old content or the new, never a part.
+    """Writes a file so that readers see the old content or the new, never a part, even after a loss of power.
 
-    The data goes to a hidden temporary name in the same folder, is fsynced, renamed over path, and the folder is
-    fsynced. A failure leaves path as it was and no temporary file behind.
+    Writes a hidden temporary file in the same folder, fsyncs it, renames it over path, and fsyncs the folder. A failure
+    leaves path as it was and no temporary file behind.
 
     Args:
       path: The file to write; its folder exists.
@@ -45,7 +45,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sees to it that the names in a folder outlive a loss of power."""
+    """Makes the names in a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -54,7 +54,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def signature(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced or written to; None where there is none."""
+    """A value that changes whenever a file is replaced or written to; None without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -63,19 +63,15 @@ def signature(path: Path) -> tuple[int, ...] | None:
 
 
 def remove_stale(folder: Path, name: re.Pattern[str] = _TEMPORARY) -> None:
-    """Removes the temporary files that killed processes left in a folder.
+    """Removes the temporary files that killed processes left in a folder, as far as it can.
 
     Args:
-      folder: Where to look; it need not exist. Its subfolders are left alone.
-      name: Names of such files, in full; those of `write_atomic` when not given. Younger ones than ten minutes
-        stay, as they may be in the making.
+      folder: Where to look, subfolders excluded; it need not exist.
+      name: Full names of such files; those of `write_atomic` by default. Files younger than ten minutes stay, as
+        they may be in use.
     """
-    with contextlib.suppress(OSError):  # tidying up is worth no failure
+    with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            if (
-                name.fullmatch(entry.name)
-                and entry.is_file(follow_symlinks=False)
-                and age > 60 * _STALE_MINUTES
-            ):
+            old = time.time() - entry.stat(follow_symlinks=False).st_mtime > 60 * _STALE_MINUTES
+            if old and name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 os.unlink(entry)

@@ -1,4 +1,4 @@
-"""Being asked to end: Ctrl-C, SIGTERM, a closed terminal, the death of whoever began the process."""
+"""Requests to stop: Ctrl-C, SIGTERM, a closed terminal, the death of the parent process."""
 
 import ctypes
 import functools
@@ -12,17 +12,17 @@ _PR_SET_PDEATHSIG = 1  # as in linux/prctl.h
 
 
 class Stopped(Exception):
-    """Work was asked to end before it was done; what there is of it is nothing to go by."""
+    """Work was interrupted; its partial result is of no use."""
 
 
 class Interrupt:
-    """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work in progress ends between two of its steps.
+    """Turns Ctrl-C, SIGTERM and a closed terminal into a flag, so that work can end between two of its steps.
 
-    Asked a second time, it raises KeyboardInterrupt at once. Under nohup a closed terminal stops nothing. Signals come to
-    the main thread; in another one nothing asks.
+    A second request raises KeyboardInterrupt at once. Under nohup, a closed terminal stops nothing. Only the main thread
+    gets signals; elsewhere `asked` stays False.
 
     Attributes:
-      asked: Whether the end was asked for.
+      asked: Whether a stop was requested.
     """
 
     def __enter__(self) -> Self:
@@ -46,10 +46,9 @@ class Interrupt:
 
 
 def ending_with_parent() -> Callable[[], object] | None:
-    """For `preexec_fn` of a child: it gets SIGTERM when the thread that began it dies, be it by kill -9.
+    """A `preexec_fn` that sends a child SIGTERM when the thread that started it dies, even by kill -9; None but on Linux.
 
-    Returns:
-      None where the system knows no such thing: it is Linux's own.
+    Without it, the stages of a killed `online.py` would wait for each other for ever.
     """
     if sys.platform != "linux":
         return None

@@ -1,11 +1,10 @@
-"""What a run says of itself: curves for TensorBoard, progress on the terminal, figures as people read them.
+"""TensorBoard curves, progress on the terminal, and numbers in readable form.
 
-TensorBoard is imported where it is used, so that ``--help`` answers at once.
+TensorBoard is imported where it is used, so that ``--help`` is instant.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import shutil
@@ -14,7 +13,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -27,8 +26,71 @@ if TYPE_CHECKING:
 _T_SMALL = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058)
 
 
-def _say_nothing_of_curves() -> None:
-    """TensorBoard's own thread prints a traceback where it cannot write; `Charts` says that in a line."""
+class Charts:
+    """TensorBoard curves of a run; without a folder it does nothing.
+
+    When they cannot be written (a full disk, a deleted folder) it says so once and stops: a run outlives its curves.
+
+    Args:
+      run_dir: The run's folder.
+      purge_step: Hide existing points from this step on: a resumed run draws them again.
+    """
+
+    def __init__(self, run_dir: Path | None, purge_step: int | None = None) -> None:
+        self._writer: Any = None
+        if run_dir is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            _silence_writer_thread()
+            # A killed process loses half a minute of curves; the default is two minutes.
+            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Adds a point to each named curve at a training step."""
+        for tag, value in values.items() if self._writer is not None else ():
+            self._write("add_scalar", tag, float(value), step)
+
+    def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
+        """Puts several curves on one chart, under TensorBoard's custom scalars: titles and the tags on each."""
+        lines = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+        self._write("add_custom_scalars", {"together": lines})
+
+    def text(self, tag: str, text: str) -> None:
+        """Adds a text (Markdown)."""
+        self._write("add_text", tag, text, 0)
+
+    def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
+        """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
+        self._write("add_image", tag, image, step, dataformats="HWC")
+
+    def flush(self) -> None:
+        """Writes what is buffered."""
+        self._write("flush")
+
+    def close(self) -> None:
+        """Writes what is buffered; later calls do nothing."""
+        self._write("close")
+        self._writer = None
+
+    def _write(self, method: str, *values: Any, **options: Any) -> None:
+        if self._writer is None:
+            return
+        try:
+            getattr(self._writer, method)(*values, **options)
+        except OSError as error:
+            self._writer = None
+            reason = error.strerror or error
+            print(f"curves can no longer be written ({reason}); going on without them", file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _silence_writer_thread() -> None:
+    """Keeps TensorBoard's own thread from printing a traceback when it cannot write; `Charts` says so in a line."""
     hook = threading.excepthook
     if getattr(hook, "of_charts", False):
         return
@@ -41,89 +103,11 @@ def _say_nothing_of_curves() -> None:
     threading.excepthook = quieter
 
 
-class Charts:
-    """TensorBoard curves of a run; without a folder it swallows everything.
-
-    Where they cannot be written (the disk is full, the folder is gone) it says so once and swallows what follows: no
-    work is lost for the sake of its curves.
-
-    Args:
-      run_dir: The run's folder.
-      purge_step: Points of this step and later ones that are there already count no more: the run goes on from
-        before them and draws them again.
-    """
-
-    def __init__(self, run_dir: Path | None, purge_step: int | None = None) -> None:
-        self._writer: Any = None
-        if run_dir is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            _say_nothing_of_curves()
-            # Half a minute of curves is what a killed process loses; the default is two.
-            self._writer = SummaryWriter(str(run_dir), purge_step=purge_step, flush_secs=30)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[Any]:
-        """The writer; where it fails there is none from then on."""
-        try:
-            yield self._writer
-        except OSError as error:
-            self._writer = None
-            reason = error.strerror or error
-            print(f"curves can no longer be written ({reason}); going on without them", file=sys.stderr)
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Adds a point to each named curve at a training step."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                for tag, value in values.items():
-                    writer.add_scalar(tag, float(value), step)
-
-    def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
-        """Puts several curves on one chart, under TensorBoard's custom scalars: titles and the tags on each."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_custom_scalars(
-                    {"together": {title: ["Multiline", list(tags)] for title, tags in charts.items()}}
-                )
-
-    def text(self, tag: str, text: str) -> None:
-        """Adds a text (Markdown)."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_text(tag, text, 0)
-
-    def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
-        """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.add_image(tag, image, step, dataformats="HWC")
-
-    def flush(self) -> None:
-        """Writes what is buffered."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.flush()
-
-    def close(self) -> None:
-        """Writes what is buffered; calls after it do nothing."""
-        if self._writer is not None:
-            with self._writing() as writer:
-                writer.close()
-            self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 class Progress:
-    """How far a run is: one live line on a terminal, a plain line every few seconds anywhere else.
+    """A run's progress: one live line on a terminal, a plain line every few seconds anywhere else.
 
-    Where nobody reads it any more (`| head`, a lost connection), the process gets SIGTERM, as a closed terminal would end
-    it: what there is of its work is kept.
+    When its reader is gone (`| head`, a lost connection), the process gets SIGTERM and saves its work, as on a closed
+    terminal.
 
     Args:
       stream: Where to print; sys.stdout when None.
@@ -144,15 +128,10 @@ class Progress:
         self._next = -math.inf
         self._text = ""  # the newest status
         self._shown = ""  # the status last printed
-        self._gone = False  # whether whoever read it has
+        self._gone = False  # whether the reader is
 
     def update(self, text: str, force: bool = False) -> None:
-        """Shows a status, unless one was shown a moment ago; the newest one is kept for close().
-
-        Args:
-          text: One line.
-          force: Show it in any case.
-        """
+        """Shows a status line, unless one was shown a moment ago and `force` is not set; close() shows the last."""
         self._text = one_line(text)
         if force or self._clock() >= self._next:
             self._show()
@@ -167,7 +146,7 @@ class Progress:
             self._write(text + "\n")
 
     def close(self) -> None:
-        """Shows the newest status if it has not been, and leaves it standing."""
+        """Shows the last status, and leaves it standing."""
         if self._text and self._text != self._shown:
             self._show()
         if self._live and self._shown:
@@ -215,7 +194,7 @@ def format_count(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time span in two units: "1h02m", "3m05s" or "12s"; "?" for one that is not known (nan, inf)."""
+    """A time span in two units: "1h02m", "3m05s" or "12s"; "?" when unknown (nan, inf)."""
     if not math.isfinite(seconds):
         return "?"
     whole = max(0, round(seconds))
@@ -233,8 +212,7 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
       values: Independent results, such as the scores of full games.
 
     Returns:
-      (mean, half_width): the interval is mean ± half_width. The half-width of a single value is nan; both are
-      nan for none.
+      (mean, half_width): the interval is mean ± half_width; nan where there are too few values.
     """
     numbers = [float(value) for value in values]
     count = len(numbers)
@@ -248,7 +226,7 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
 
 
 def format_mean(values: Iterable[float], digits: int = 1) -> str:
-    """A mean with its 95 % interval, such as "325.0 ± 51.8"; a single value goes without one."""
+    """A mean with its 95 % interval, such as "325.0 ± 51.8"; without one for a single value."""
     mean, half = mean_interval(values)
     return f"{mean:.{digits}f}" if math.isnan(half) else f"{mean:.{digits}f} ± {half:.{digits}f}"
 
@@ -257,7 +235,7 @@ def _t_quantile(freedom: int) -> float:
     """The 0.975 quantile of Student's t.
 
     Source: Abramowitz and Stegun, 26.7.5 (four terms of the Cornish-Fisher expansion); off by less than 2e-4 from
-    six degrees of freedom on, tabled below that.
+    six degrees of freedom; a table below that.
     """
     if freedom <= len(_T_SMALL):
         return _T_SMALL[freedom - 1]
