@@ -29,8 +29,8 @@ from lib import cli
 from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.files import write_atomic
+from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES
 from lib.preferences.segments import SegmentDB, SegmentError
-from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reporting import format_mean
 from lib.reward.config import FitConfig

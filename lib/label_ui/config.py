@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import TEACHER_NAMES
-from lib.preferences.strategies import NEEDS_JUDGE, STRATEGIES
+from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES, TEACHER_NAMES
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
 from lib.label_ui.pages import add_pages
 from lib.label_ui.ratings import Ratings, load_rater
+from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
-from lib.preferences.strategies import STRATEGIES, SegmentJudge, make_strategy
+from lib.preferences.strategies import SegmentJudge, make_strategy
 from lib.provenance import git_commit
 
 _REQUEST_SECONDS = 20.0

@@ -25,6 +25,11 @@ TEACHER_NAMES = (
 )
 """Names of the simulated teachers, lib.preferences.teachers.TEACHERS."""
 
+STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
+"""Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
+NEEDS_JUDGE = frozenset({"disagreement", "entropy", "disagreement+diversity"})
+"""Those that ask a reward model."""
+
 UNDO = "u-"
 """First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or
 says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""

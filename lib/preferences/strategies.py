@@ -27,14 +27,10 @@ from typing import Protocol
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.labels import Pair
+from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES, Pair
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
 
-STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
-"""Names as flags, page and labels use them."""
-NEEDS_JUDGE = frozenset({"disagreement", "entropy", "disagreement+diversity"})
-"""Those that ask a reward model."""
 NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 """Those that ask a reward model of more than one member."""
 

@@ -14,13 +14,11 @@ import pytest
 
 from lib.cli import UserError
 from lib.preferences import strategies
-from lib.preferences.labels import Pair
+from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES, Pair
 from lib.preferences.queries import Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, save_segment
 from lib.preferences.strategies import (
     NEEDS_ENSEMBLE,
-    NEEDS_JUDGE,
-    STRATEGIES,
     WithRandomShare,
     disagreement,
     distances,
