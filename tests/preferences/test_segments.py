@@ -1,5 +1,6 @@
 """Segments: both formats in and out, and files that are damaged, foreign, enormous or hostile."""
 
+import codecs
 import collections
 import contextlib
 import copyreg
@@ -23,7 +24,7 @@ import pytest
 import zstandard
 
 from lib.cli import UserError
-from lib.preferences import segments
+from lib.preferences import closed_pickle, segments
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, load_segment, save_segment
 from tests.disk import disk_full_after
 
@@ -742,7 +743,7 @@ def test_what_claims_to_be_huge_gets_no_memory(tmp_path: Path, name: str) -> Non
 def test_the_number_of_opcodes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "more than 1000000 pickle opcodes" in reason(tmp_path, b"\x80\x02(" + b"]" * 1_000_100 + b"l.")
     needed = original(FRAMES, ACTIONS, 0)
-    monkeypatch.setattr(segments, "_MAX_OPCODES", 100)
+    monkeypatch.setattr(closed_pickle, "_MAX_OPCODES", 100)
     assert "more than 100 pickle opcodes" in reason(tmp_path, needed)
 
 
@@ -758,11 +759,43 @@ def test_text_encoded_again_and_again_does_not_multiply_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "MAX_BYTES", 16 * MiB)
-    text = b"X" + struct.pack("<I", MiB) + b"x" * MiB
-    begin = b"\x80\x02(c_codecs\nencode\nq\0" + text + b"q\x01X\x06\0\0\0latin1q\x02"
-    data = begin + b"h\0h\x01h\x02\x86R" * 1000 + b"l."
+    text, shape = "x" * 3 * 512**2, (512, 512, 3)
+
+    class Encoded:
+        def __reduce__(self) -> Any:
+            return codecs.encode, (text, "latin1")
+
+    class Frame:
+        def __reduce__(self) -> Any:
+            filled = (1, shape, np.dtype("u1"), False, Encoded())
+            return np.empty(0, np.uint8).__reduce__()[0], (np.ndarray, (0,), b"b"), filled
+
+    def data(steps: int) -> bytes:
+        return original([Frame() for _ in range(steps)], [0] * steps, 2)  # type: ignore[arg-type]
+
+    assert load_segment(write(tmp_path, data(4))).frames.shape == (4, *shape)
+    assert len(data(1000)) < MiB
     with memory(40 * MiB):
-        assert "more than 16777216 bytes of arrays" in reason(tmp_path, data)
+        assert "more than 16777216 bytes of frames" in reason(tmp_path, data(1000))
+    with memory(40 * MiB):
+        alone = pickle.dumps([Encoded() for _ in range(1000)], 2)
+        assert "not a list of lib.rlhf.EpisodeStep" in reason(tmp_path, alone)
+
+
+def test_tuples_that_hold_each_other_twice_are_not_written_out(tmp_path: Path, segment: Segment) -> None:
+    """Written out, 40 of them are a terabyte."""
+    shape: object = (1, 1)
+    for _ in range(40):
+        shape = (shape, shape)
+    for change in ({"shape": shape}, {"observations": {"shape": shape, "float32": b""}}):
+        with memory(16 * MiB):
+            assert "must have shape" in reason(tmp_path, packed(plain_of(segment) | change))
+    step = pickle.dumps([shape], 2)
+    with memory(16 * MiB):
+        assert "not a list of lib.rlhf.EpisodeStep" in reason(tmp_path, step)
+    step = original([shape], [shape], 4)  # type: ignore[arg-type]
+    with memory(16 * MiB):
+        assert "step 0 has no frame" in reason(tmp_path, step)
 
 
 def test_too_many_steps_are_refused(tmp_path: Path) -> None:
