@@ -17,9 +17,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     check_audit(config)
     if config.watch:
-        from lib.reward.watch import watch
+        from lib.reward.refit import keep_refitting
 
-        watch(config)
+        keep_refitting(config)
         return
     if config.judge is not None:
         audit(config)

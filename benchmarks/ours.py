@@ -19,7 +19,9 @@ from lib.agent.update import update
 from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.preferences.segments import SegmentDB
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 UPDATES_A_PIECE = 5
 FRAME_SHAPE, NUM_ACTIONS = (210, 160, 3), 18

@@ -28,8 +28,10 @@ from lib.preferences.segments import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reporting import mean_interval
 from lib.reward.config import FitConfig
-from lib.reward.data import PREFERENCE1, Pairs, PreferenceData, SegmentStore, split_by_segment
+from lib.reward.data import PREFERENCE1, Pairs, PreferenceData
 from lib.reward.model import RewardModel
+from lib.reward.split import split_by_segment
+from lib.reward.store import SegmentStore
 
 ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0}
 """Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""

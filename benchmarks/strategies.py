@@ -29,14 +29,15 @@ from lib import cli
 from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.files import write_atomic
-from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES
 from lib.preferences.segments import SegmentDB, SegmentError
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reporting import format_mean
 from lib.reward.config import FitConfig
-from lib.reward.data import asked_at_random, load_preferences, split_by_segment
-from lib.reward.judge import ModelJudge
+from lib.reward.data import asked_at_random, load_preferences
 from lib.reward.model import RewardModel
+from lib.reward.rater import ModelRater
+from lib.reward.split import split_by_segment
 
 _TEST_SHARE = 0.25
 _MOST_TEST_SEGMENTS = 200
@@ -114,8 +115,8 @@ def draw_test(db: SegmentDB, teacher: str, pairs: int, seed: int) -> Test:
 
 def accuracy(model: RewardModel, db: SegmentDB, pairs: Sequence[tuple[str, str]]) -> float:
     """Share of the pairs of which the model pays more along the first, the better one."""
-    judge = ModelJudge(model, db)
-    paid = {name: float(judge.curve(name).sum()) for name in {name for pair in pairs for name in pair}}
+    rater = ModelRater(model, db)
+    paid = {name: float(rater.curve(name).sum()) for name in {name for pair in pairs for name in pair}}
     return float(np.mean([paid[better] > paid[worse] for better, worse in pairs]))
 
 
@@ -156,10 +157,10 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
             shutil.copyfile(db.root / name, folder / name)
     train = SegmentDB(folder)
     train.refresh()
-    judge: ModelJudge | None = None
+    rater: ModelRater | None = None
     accuracies: list[float] = []
     for number in range(config.labels // config.round):
-        blind = number == 0 or (judge is None and strategy in NEEDS_JUDGE)
+        blind = number == 0 or (rater is None and strategy in NEEDS_RATER)
         label_with_teacher(
             folder,
             config.teacher,
@@ -167,7 +168,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
             error_rate=config.error_rate,
             seed=1000 * seed + number,
             strategy="random" if blind else strategy,
-            judge=judge,
+            rater=rater,
             random_share=config.random_share,
         )
         try:
@@ -178,7 +179,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
             print(f"{strategy}, seed {seed}, {(number + 1) * config.round} labels: {error}", flush=True)
             accuracies.append(0.5)
             continue
-        judge = ModelJudge(model, train)
+        rater = ModelRater(model, train)
         accuracies.append(accuracy(model, db, test.pairs))
         print(
             f"{strategy}, seed {seed}, {(number + 1) * config.round} labels: {accuracies[-1]:.1%}", flush=True

@@ -27,7 +27,7 @@ from lib.envs.observation import Viewer
 from lib.envs.world import World
 from lib.files import write_atomic
 from lib.reporting import format_mean
-from lib.reward.model import load_reward_model
+from lib.reward.checkpoints import load_reward_model
 
 _SEED = 20_000  # other games than training's, and than its evaluations'
 
@@ -109,7 +109,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         lives = first_lives(network, world, seed, device, bf16)
     with contextlib.closing(make_world(env_id, config.games)) as world:
         if reward is not None and config.reward is not None:
-            reward.check_world(world, config.reward)
+            reward.check(world.spec, config.reward, world.env_id)
         watch = Watch(world, device, bf16, seed, reward, reference)
         events = counter(env_id, config.games)
         played = evaluate(network, world, seed, device, bf16, probes(env_id), events, watch)

@@ -14,7 +14,8 @@ import torch
 
 from lib import cli
 from lib.agent.config import MAY_DIFFER, TrainConfig
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
 
 WINDOW = 100

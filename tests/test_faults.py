@@ -30,10 +30,12 @@ from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.reward import fit as fit_module
+from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
 from lib.reward.fit import fit
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.disk import disk_full_after
 from tests.doors import refusal
 from tests.label_ui.dbs import make_db

@@ -16,7 +16,8 @@ from lib.agent.rollout import Collector, autocast
 from lib.agent.update import update
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
-from lib.reward.model import Member, RewardModel, RewardNet
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 pytestmark = [
     pytest.mark.gpu,

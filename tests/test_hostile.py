@@ -14,7 +14,9 @@ from lib.agent.play import play
 from lib.agent.play_config import PlayConfig
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.reward.checkpoints import load_reward_model, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 ROOT = Path(__file__).parents[1]
 # The benchmarks time the original's own way of reading, on files that they have just written.

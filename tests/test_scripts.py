@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lib.preferences.segments import SegmentDB
-from lib.reward.model import load_reward_model
+from lib.reward.checkpoints import load_reward_model
 from tests.doors import ROOT, refusal
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
@@ -165,7 +165,7 @@ def test_a_reward_model_is_fitted(wheel: Wheel) -> None:
     assert re.search(r"^epoch 2: loss \d+\.\d+, held out \d\.\d+, accuracy", said, re.M)
     assert re.search(r"^held-out accuracy .* saved rewards/reward-r\.dat$", said, re.M)
     model = load_reward_model(wheel.root / "rewards" / "reward-r.dat")
-    assert (model.frame_shape, model.num_actions) == ((210, 160, 3), 18)
+    assert (model.spec.frame_shape, model.spec.num_actions) == ((210, 160, 3), 18)
     assert only(wheel.root / "runs", "*-reward-r").is_dir()
     db = SegmentDB(wheel.root / "db")
     db.refresh()

@@ -20,7 +20,8 @@ from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.world import STEPS_PER_SECOND, bounded_actions
 from lib.reporting import format_mean
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.model import RewardModel
 
 _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 
@@ -123,7 +124,7 @@ def play(config: PlayConfig) -> None:
     reward = None
     if config.reward is not None:
         reward = load_reward_model(config.reward, device)
-        reward.check_world(world, config.reward)
+        reward.check(world.spec, config.reward, world.env_id)
     if config.record is not None:
         try:
             config.record.mkdir(parents=True, exist_ok=True)

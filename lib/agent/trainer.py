@@ -32,8 +32,9 @@ from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.provenance import git_commit, lineage, versions
 from lib.reporting import Charts, Progress, format_count, format_duration, mean_interval
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.live import LiveReward
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.model import RewardModel
 from lib.runs import STATE, Every, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "01_a2c.py"
@@ -686,7 +687,7 @@ def _load(
             world.num_actions, continuous=world.continuous, observation_size=world.observation_size
         )
     if reward is not None and config.reward is not None:
-        reward.check_world(world, config.reward)
+        reward.check(world.spec, config.reward, world.env_id)
         parents["reward"] = {"file": str(config.reward), **reward.origin}
     live = _live_reward(config, world, device, bf16) if config.watch_reward else None
     if state is not None:
@@ -705,7 +706,7 @@ def _live_reward(config: TrainConfig, world: World, device: torch.device, bf16: 
         device,
         bf16=bf16,
         pessimism=config.pessimism,
-        check=lambda model: model.check_world(world, path),
+        check=lambda model: model.check(world.spec, path, world.env_id),
     )
 
 

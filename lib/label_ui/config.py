@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES, TEACHER_NAMES
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHER_NAMES
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class LabelConfig:
             raise UserError(
                 f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
             )
-        if self.strategy in NEEDS_JUDGE and self.reward is None:
+        if self.strategy in NEEDS_RATER and self.reward is None:
             raise UserError(
                 f"--strategy {self.strategy} asks a reward model, which did not come; give --reward REWARD, "
                 "made by 03_reward_train.py"

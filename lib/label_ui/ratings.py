@@ -13,7 +13,7 @@ import numpy as np
 
 from lib.preferences.labels import Label
 from lib.preferences.segments import SegmentDB
-from lib.preferences.strategies import SegmentJudge, sigmoid
+from lib.preferences.strategies import ClipRater, sigmoid
 
 _LOOK_SECONDS = 10.0
 """Segments are rated until this long after the last look: it takes a core, which labelling would miss."""
@@ -22,8 +22,8 @@ _REST_SECONDS = 0.005
 """Between two segments, so that a request for a curve gets its turn with the model."""
 
 
-class StepRater(SegmentJudge, Protocol):
-    """Rates clips and each step of one (lib.reward.judge.ModelJudge)."""
+class StepRater(ClipRater, Protocol):
+    """Rates clips and each step of one (lib.reward.rater.ModelRater)."""
 
     def curve(self, name: str) -> np.ndarray:
         """The learned reward of each step, float32 [T], standardised. Raises SegmentError."""
@@ -42,10 +42,10 @@ def load_rater(reward: Path, db_path: Path, dev: str) -> StepRater:
       UserError: there is no such reward model, device or DB, or the model was fitted to other frames or actions.
     """
     from lib.devices import resolve_device
-    from lib.reward.judge import ModelJudge  # which imports torch: pages without a model need not wait for it
-    from lib.reward.model import load_reward_model
+    from lib.reward.checkpoints import load_reward_model
+    from lib.reward.rater import ModelRater  # which imports torch: pages without a model need not wait for it
 
-    return ModelJudge(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
+    return ModelRater(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
 
 
 class Ratings:

@@ -24,7 +24,7 @@ from lib.label_ui.ratings import Ratings, load_rater
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
 from lib.preferences.segments import SegmentDB
-from lib.preferences.strategies import SegmentJudge, make_strategy
+from lib.preferences.strategies import ClipRater, make_strategy
 from lib.provenance import git_commit
 
 _REQUEST_SECONDS = 20.0
@@ -167,7 +167,7 @@ def serve(config: LabelConfig) -> int:
     return 0
 
 
-def _strategies(config: LabelConfig, rater: SegmentJudge | None) -> dict[str, Strategy]:
+def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strategy]:
     """All strategies that can do with what there is. Raises UserError if the one that was asked for cannot."""
     db = SegmentDB(config.db_path)
     found = {}

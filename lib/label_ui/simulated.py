@@ -23,7 +23,7 @@ def give_labels(config: LabelConfig) -> None:
         beta=config.beta,
         myopia=config.myopia,
         threshold=config.threshold,
-        judge=load_rater(config.reward, config.db_path, config.dev) if config.reward else None,
+        rater=load_rater(config.reward, config.db_path, config.dev) if config.reward else None,
         random_share=config.random_share,
     )
     if config.watch:

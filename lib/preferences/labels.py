@@ -27,7 +27,7 @@ TEACHER_NAMES = (
 
 STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
-NEEDS_JUDGE = frozenset({"disagreement", "entropy", "disagreement+diversity"})
+NEEDS_RATER = frozenset({"disagreement", "entropy", "disagreement+diversity"})
 """Those that ask a reward model."""
 
 UNDO = "u-"

@@ -22,6 +22,7 @@ import numpy as np
 import zstandard
 
 from lib.cli import UserError
+from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
 from lib.preferences.closed_pickle import Refused, printable, read_pickle, shape_in
 from lib.preferences.original_format import NAMES, frame_and_action
@@ -80,6 +81,20 @@ class Segment:
     def continuous(self) -> bool:
         """Whether an action is A numbers."""
         return self.actions.ndim == 2
+
+    @property
+    def spec(self) -> Spec:
+        """What the environment shows and takes.
+
+        The original format does not say how many actions there are: as many as these steps need, at least.
+        """
+        if self.sidecar is not None:
+            count = self.sidecar.num_actions
+        else:
+            count = self.actions.shape[1] if self.continuous else int(self.actions.max()) + 1
+        height, width, _ = self.frames.shape[1:]
+        size = self.observation_size
+        return Spec(count, self.continuous, PICTURE_SHAPE if size is None else (size,), (height, width, 3))
 
     @property
     def observation_size(self) -> int | None:

@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.labels import NEEDS_JUDGE, STRATEGIES, Pair
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
 
@@ -43,8 +43,8 @@ _HELD = 20_000  # looks of segments kept in memory, about 1 KB each
 _MOMENTS, _SIDE = 5, 12  # a look: so many small pictures of so many grey cells a side
 
 
-class SegmentJudge(Protocol):
-    """What an informed strategy asks; a reward model stands behind it (lib.reward.judge.ModelJudge)."""
+class ClipRater(Protocol):
+    """What an informed strategy asks; a reward model stands behind it (lib.reward.rater.ModelRater)."""
 
     def returns(self, names: Sequence[str]) -> np.ndarray:
         """R̂ of segments, in units in which differences are log-odds: P(first is better) = σ(R̂₁ − R̂₂).
@@ -53,20 +53,20 @@ class SegmentJudge(Protocol):
           names: K segments of the DB; none at all tells how many members there are.
 
         Returns:
-          float64 [M, K], by each of M members; NaN where a segment cannot be judged.
+          float64 [M, K], by each of M members; NaN where a segment cannot be rated.
         """
         ...
 
 
 def make_strategy(
-    name: str, db: SegmentDB, judge: SegmentJudge | None = None, random_share: float = 0.2
+    name: str, db: SegmentDB, rater: ClipRater | None = None, random_share: float = 0.2
 ) -> Strategy:
     """The strategy of that name for one DB.
 
     Args:
       name: in STRATEGIES.
       db: what the segments are read from.
-      judge: the reward model; only those in NEEDS_JUDGE ask it.
+      rater: the reward model; only those in NEEDS_RATER ask it.
       random_share: probability that a proposal is a random pair instead, kept for judging the reward model. All
         of them are with `random`.
 
@@ -77,12 +77,12 @@ def make_strategy(
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
     if name == "random":
         return RandomPairs()
-    if name in NEEDS_JUDGE and judge is None:
+    if name in NEEDS_RATER and rater is None:
         raise UserError(
             f"--strategy {name} needs a reward model, and none came; give --reward REWARD, "
             "fit one with 03_reward_train.py"
         )
-    if name in NEEDS_ENSEMBLE and judge is not None and len(judge.returns(())) < 2:
+    if name in NEEDS_ENSEMBLE and rater is not None and len(rater.returns(())) < 2:
         raise UserError(
             f"--strategy {name} needs an ensemble, whose members can disagree, and got a single reward model; "
             "fit one with 03_reward_train.py --ensemble 3"
@@ -93,13 +93,13 @@ def make_strategy(
     elif name == "diversity":
         informed = DiversePairs(db)
     else:
-        assert judge is not None
+        assert rater is not None
         if name == "disagreement":
-            informed = JudgedPairs(judge, name, disagreement, _say_disagreement)
+            informed = RatedPairs(rater, name, disagreement, _say_disagreement)
         elif name == "entropy":
-            informed = JudgedPairs(judge, name, entropy, _say_entropy)
+            informed = RatedPairs(rater, name, entropy, _say_entropy)
         else:
-            informed = DiversePairs(db, judge)
+            informed = DiversePairs(db, rater)
     return WithRandomShare(informed, random_share)
 
 
@@ -188,10 +188,10 @@ def sigmoid(values: np.ndarray | float) -> np.ndarray:
     return chances
 
 
-def _chances(judge: SegmentJudge, pairs: Sequence[Pair]) -> np.ndarray:
-    """float64 [M, C]: σ(R̂₁ − R̂₂) by each member; NaN where a segment cannot be judged."""
+def _chances(rater: ClipRater, pairs: Sequence[Pair]) -> np.ndarray:
+    """float64 [M, C]: σ(R̂₁ − R̂₂) by each member; NaN where a segment cannot be rated."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    returns, at = judge.returns(names), {name: i for i, name in enumerate(names)}
+    returns, at = rater.returns(names), {name: i for i, name in enumerate(names)}
     first, second = ([at[pair[side]] for pair in pairs] for side in (0, 1))
     return sigmoid(returns[:, first] - returns[:, second])
 
@@ -215,13 +215,13 @@ def _say_entropy(chances: np.ndarray) -> str:
 
 
 @dataclass(frozen=True)
-class JudgedPairs:
+class RatedPairs:
     """Of ten times as many random candidates, the pairs that a reward model's members make most of.
 
-    Pairs with a segment that cannot be judged are passed over; where it can judge none, they are drawn at random.
+    Pairs with a segment that cannot be rated are passed over; where none can be rated, they are drawn at random.
     """
 
-    judge: SegmentJudge
+    rater: ClipRater
     strategy: str
     value: Callable[[np.ndarray], np.ndarray]
     """Of chances float64 [M, C]: float64 [C], the higher the better."""
@@ -238,7 +238,7 @@ class JudgedPairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         pairs = _candidates(names, taken, count, rng)
-        chances = _chances(self.judge, pairs)
+        chances = _chances(self.rater, pairs)
         best = _ranked(self.value(chances))[:count]
         if not len(best):
             return RandomPairs().propose(names, taken, count, rng)
@@ -449,15 +449,15 @@ def k_centre_pairs(
 class DiversePairs:
     """Of the pairs among some random segments, those whose two are most unlike all that was asked about so far.
 
-    With a judge, of ten times as many random pairs only those are looked at that its members disagree on most, three
-    for each pair asked. Segments that cannot be read or judged are passed over; where no candidate is left, pairs are
+    With a rater, of ten times as many random pairs only those are looked at that its members disagree on most, three
+    for each pair asked. Segments that cannot be read or rated are passed over; where no candidate is left, pairs are
     drawn at random.
     """
 
-    def __init__(self, db: SegmentDB, judge: SegmentJudge | None = None) -> None:
+    def __init__(self, db: SegmentDB, rater: ClipRater | None = None) -> None:
         self._looks = _Looks(db)
-        self._judge = judge
-        self._name = "diversity" if judge is None else "disagreement+diversity"
+        self._rater = rater
+        self._name = "diversity" if rater is None else "disagreement+diversity"
 
     def propose(
         self,
@@ -468,7 +468,7 @@ class DiversePairs:
         asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
-        if self._judge is None:
+        if self._rater is None:
             pool = _pool(names, count, rng)
             pairs = [pair for pair in itertools.combinations(pool, 2) if pair not in taken]
             if len(pairs) < count:
@@ -476,7 +476,7 @@ class DiversePairs:
             said = [""] * len(pairs)
         else:
             pairs = _candidates(names, taken, count, rng)
-            chances = _chances(self._judge, pairs)
+            chances = _chances(self._rater, pairs)
             best = _ranked(disagreement(chances))[: _SHORTLIST * count]
             pairs, said = [pairs[i] for i in best], [_say_disagreement(chances[:, i]) + "; " for i in best]
         looks = self._looks.of(dict.fromkeys(name for pair in pairs for name in pair), _POOL)

@@ -45,7 +45,7 @@ from lib.envs.seaquest import (
 from lib.preferences.labels import Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import MAX_STEPS, Segment, SegmentDB, SegmentError
-from lib.preferences.strategies import SegmentJudge, make_strategy, sigmoid
+from lib.preferences.strategies import ClipRater, make_strategy, sigmoid
 from lib.reporting import Progress
 
 _POLL_SECONDS = 0.5
@@ -307,7 +307,7 @@ class SimulatedLabeller:
       error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
       seed: of the queries, errors and noise.
       strategy: a name in lib.preferences.strategies.STRATEGIES.
-      judge: the reward model that the strategy asks, if it needs one.
+      rater: the reward model that the strategy asks, if it needs one.
       random_share: share of random pairs that any other strategy is mixed with.
 
     Raises:
@@ -325,13 +325,13 @@ class SimulatedLabeller:
         beta: float | None = None,
         myopia: float | None = None,
         threshold: float | None = None,
-        judge: SegmentJudge | None = None,
+        rater: ClipRater | None = None,
         random_share: float = 0.2,
     ) -> None:
         self._name, self._teacher = teacher, make_teacher(teacher, error_rate, beta, myopia, threshold)
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
         self._seed, self._rng = seed, np.random.default_rng(seed)
-        self._queries = make_strategy(strategy, self._db, judge, random_share)
+        self._queries = make_strategy(strategy, self._db, rater, random_share)
         self._values: dict[str, float] = {}
         self._problems: dict[str, str] = {}
 

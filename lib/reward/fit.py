@@ -20,18 +20,15 @@ from lib.files import remove_stale
 from lib.interrupt import Interrupt, Stopped
 from lib.memory import keep_freed_memory
 from lib.reporting import Charts, Progress, format_duration
+from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.data import (
-    Pairs,
-    PreferenceData,
-    SegmentStore,
-    check_enough,
-    load_preferences,
-    split_by_segment,
-)
+from lib.reward.data import Pairs, PreferenceData, check_enough, load_preferences
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.masks import Mask, masks_for
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.split import split_by_segment
+from lib.reward.store import SegmentStore
 from lib.runs import Every, check_name, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
@@ -459,7 +456,8 @@ def _began_with(config: FitConfig, data: PreferenceData, state: dict[str, Any]) 
                 index[key] = segments.add(db, name, db.load(name))
         for column, name in zip(ends, (label.sample1, label.sample2), strict=True):
             column.append(index[int(data.db_of[row]), name])
-    segments.num_actions = config.num_actions or segments.num_actions
+    if config.num_actions:
+        segments.set_num_actions(config.num_actions)
     first, second = (np.array(column, np.int64) for column in ends)
     pairs = data.pairs.subset(rows)
     return PreferenceData(
@@ -739,11 +737,10 @@ def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
     Raises:
       UserError: a mask does not fit the frames, or there are no pixels to hide or to move.
     """
-    assert segments.frame_shape is not None
     for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
-        if given and segments.observation_size is not None:
+        if given and segments.spec.observation_size is not None:
             raise UserError(
-                f"{name} is about pixels, but the model sees vectors of {segments.observation_size} numbers; "
+                f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
                 f"add --input frame"
             )
     return masks_for(config.mask, segments.frame_shape, segments.env_id)
@@ -751,19 +748,19 @@ def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
 
 def _new_network(task: _FitTask) -> RewardNet:
     config, segments = task.config, task.data.segments
-    assert segments.frame_shape is not None
+    spec = segments.spec
     network = RewardNet(
         segments.frame_shape,
-        segments.num_actions,
+        spec.num_actions,
         config.dropout,
         task.masks,
         config.shift,
         config.noise,
         segments.input or "frame",
-        segments.continuous,
-        segments.observation_size,
+        spec.continuous,
+        spec.observation_size,
     )
-    if segments.observation_size is not None:
+    if spec.observation_size is not None:
         mean, std = segments.observation_statistics()
         network.mean.copy_(torch.from_numpy(mean))
         network.std.copy_(torch.from_numpy(std))

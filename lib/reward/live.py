@@ -112,7 +112,7 @@ class LiveReward:
 
     def _load(self) -> None:
         from lib.devices import resolve_device
-        from lib.reward.model import load_reward_model
+        from lib.reward.checkpoints import load_reward_model
 
         model = load_reward_model(self.path, resolve_device(self._dev), self._bf16, self._pessimism)
         if self._check is not None:

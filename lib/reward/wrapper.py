@@ -1,5 +1,6 @@
 """Preferences in other people's training code: around Gymnasium environments, records clips, pays the learned reward."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
 
 _log = logging.getLogger(__name__)
 _NO_FRAMES = np.empty((0, 0, 0, 3), np.uint8)
-_Judge = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
+_Rate = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 """Of frames, actions, where a game begins, and vectors; see `lib.reward.model.ObservingRewards.rewards`."""
 
 
@@ -64,8 +65,8 @@ class _Preferences:
         self._adapter = EnvAdapter(env, frame_fn, many=isinstance(self, gymnasium.vector.VectorWrapper))
         super().__init__(env)  # type: ignore[call-arg]  # the other base is a wrapper of Gymnasium's
         self._live: LiveReward | None = None
-        self._judge: _Judge | None = None
-        self._judges_frames = True
+        self._rate: _Rate | None = None
+        self._rates_frames = True
         if isinstance(reward, str | Path):
             reward = LiveReward(reward)
         if isinstance(reward, LiveReward):
@@ -80,8 +81,8 @@ class _Preferences:
                 self._model = reward
             else:
                 judge = reward.rewards
-                self._judge = lambda frames, actions, _first, _vectors: judge(frames, actions)
-        if self._judge is not None or (self._model is not None and self._model.observation_size is None):
+                self._rate = lambda frames, actions, _first, _vectors: judge(frames, actions)
+        if self._rate is not None or (self._model is not None and self._model.spec.observation_size is None):
             self._adapter.check_picture()
         self._path = Path("reward") if self._live is None else self._live.path
         self._predicted = reward is not None
@@ -105,7 +106,7 @@ class _Preferences:
     @property
     def using_reward_from_predictor(self) -> bool:
         """Whether it is a reward model that pays the steps now."""
-        return self._predicted and self._judge is not None
+        return self._predicted and self._rate is not None
 
     def switch_to_true_reward(self) -> None:
         """From the next step on, pay the environment's own reward."""
@@ -117,7 +118,7 @@ class _Preferences:
         Raises:
           UserError: the wrapper was made without a reward model.
         """
-        if self._live is None and self._model is None and self._judge is None:
+        if self._live is None and self._model is None and self._rate is None:
             raise UserError(f"{self._adapter.env_id}: expected reward=, a reward model to pay by, got none")
         if not self._predicted:
             self._first[:] = True
@@ -166,15 +167,15 @@ class _Preferences:
             return None
         # The environments have not moved since, so these are the frames that the actions were chosen on.
         actions, frames, vectors = self._adapter.actions(actions), _NO_FRAMES, None
-        if recording or self._judges_frames:
+        if recording or self._rates_frames:
             frames = self._adapter.frames(self._observations)
-        if recording or not self._judges_frames:
+        if recording or not self._rates_frames:
             vectors = self._adapter.vectors(self._observations)
         if self._tape is not None:
             self._tape.recorder.before(frames, actions, vectors)
-        if not (self._predicted and self._judge is not None):
+        if not (self._predicted and self._rate is not None):
             return None
-        return self._judge(frames, actions, self._first, vectors)
+        return self._rate(frames, actions, self._first, vectors)
 
     def _after(
         self,
@@ -209,22 +210,17 @@ class _Preferences:
         if self._live is not None:
             self._live.poll()
             self._model = self._live.model
-        model = self._model
+        model, adapter = self._model, self._adapter
         if model is None or model is self._adopted or model is self._refused:
             return
-        adapter = self._adapter
-        of_vectors = model.observation_size is not None and adapter.spec.observation_size is not None
         try:
-            # A model of vectors asks for no picture, which there may be none of.
-            shape = model.frame_shape if of_vectors else adapter.frames(self._observations).shape[1:]
-            model.check(
-                *((shape[0], shape[1], shape[2]), adapter.spec.num_actions, self._path, adapter.env_id),
-                continuous=adapter.spec.continuous,
-                # A model of grey pictures makes them of the frames, whatever a policy sees.
-                observation_size=adapter.spec.observation_size
-                if model.observation_size is not None
-                else None,
-            )
+            spec = adapter.spec
+            if (
+                model.spec.observation_size is None
+            ):  # it makes its pictures of the frames, whatever a policy sees
+                height, width, _ = adapter.frames(self._observations).shape[1:]
+                spec = dataclasses.replace(spec, observation_shape=None, frame_shape=(height, width, 3))
+            model.check(spec, self._path, adapter.env_id)
         except UserError as error:
             if self._adopted is None:
                 raise
@@ -234,8 +230,8 @@ class _Preferences:
         from lib.reward.model import ObservingRewards
 
         self._adopted = model
-        self._judges_frames = model.observation_size is None
-        self._judge = ObservingRewards(model, adapter.num_envs).rewards  # which has seen no step of any game
+        self._rates_frames = model.spec.observation_size is None
+        self._rate = ObservingRewards(model, adapter.num_envs).rewards  # which has seen no step of any game
 
     def _close(self) -> None:
         if self._tape is not None:

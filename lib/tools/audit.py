@@ -19,9 +19,10 @@ from lib.envs.world import World, bounded_actions
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
 from lib.provenance import now
 from lib.reporting import Charts
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import Fit
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.model import RewardModel
 from lib.reward.report import page, write_page
 from lib.reward.report.clips import clip
 from lib.reward.report.plot import Plot, percent, spanned
@@ -166,14 +167,11 @@ def judge_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Judged, str]:
             segment = db.load(name)
         except SegmentError:
             continue
-        # The original's segments do not say how many actions there were.
-        num_actions = segment.sidecar.num_actions if segment.sidecar else model.num_actions
-        kind = (segment.frames.shape[1:], num_actions, segment.continuous, segment.observation_size)
-        if model.fits(*kind) and (segment.continuous or segment.actions.max() < num_actions):
+        if model.spec.difference(model.spec_of(segment)) is None:
             each.append(model.each_along(segment.frames, segment.actions, segment.observations))
             env_id = env_id or (segment.sidecar.env_id if segment.sidecar else "")
     if not each:
-        height, width, _ = model.frame_shape
+        height, width, _ = model.members[0].network.frame_shape
         raise UserError(
             f"{', '.join(map(str, dbs))}: expected segments of {height}×{width} pixels to compare with, found none"
         )
@@ -264,7 +262,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     world = make_world(env_id, config.audit_games)
     try:
         check_policy(network, world, config.audit)
-        model.check_world(world, checkpoint)
+        model.check(world.spec, checkpoint, world.env_id)
         play = play_and_judge(network.to(device).eval(), world, model, config.seed, device, bf16, WINDOWS)
     finally:
         world.close()

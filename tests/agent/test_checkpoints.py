@@ -11,7 +11,9 @@ from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
 from lib.envs.spec import Spec
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.agent.worlds import ScriptedWorld
 
 

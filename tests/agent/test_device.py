@@ -17,7 +17,8 @@ from lib.agent.leash import Leash
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector, Rollout
 from lib.agent.update import update
-from lib.reward.model import Member, RewardModel, RewardNet
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.agent.worlds import Row, ScriptedWorld
 
 META = torch.device("meta")

@@ -11,7 +11,7 @@ from lib.agent.network import PolicyNet, policy_from_state
 from lib.agent.rollout import Rollout
 from lib.agent.update import update
 from lib.cli import UserError
-from lib.reward.model import RewardNet
+from lib.reward.network import RewardNet
 from tests.agent.worlds import random_rollout
 
 ORIGINAL = {

@@ -24,8 +24,10 @@ from lib.preferences.labels import Label, LabelLog
 from lib.preferences.schedule import ProgressReader
 from lib.preferences.segments import SegmentDB
 from lib.reporting import Charts
+from lib.reward.checkpoints import save_reward_model
 from lib.reward.live import LiveReward
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 CPU = torch.device("cpu")
 
@@ -66,7 +68,9 @@ def world() -> Iterator[World]:
 
 def live_reward(root: Path, world: World, pessimism: float = 0.0) -> LiveReward:
     path = root / "reward.dat"
-    return LiveReward(path, pessimism=pessimism, check=lambda model: model.check_world(world, path))
+    return LiveReward(
+        path, pessimism=pessimism, check=lambda model: model.check(world.spec, path, world.env_id)
+    )
 
 
 def paid(live: LiveReward) -> float:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 ROOT = Path(__file__).parents[2]
 

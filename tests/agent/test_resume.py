@@ -23,7 +23,9 @@ from lib.agent.update import update
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.preferences.segments import SegmentDB
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from lib.tools.lineage import lineage_text
 from tests.agent.worlds import random_rollout
 

@@ -23,7 +23,9 @@ from lib.envs.moving_dot import MovingDotEnv
 from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
 from lib.reporting import Charts
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 
 def test_a_disk_that_fills_up_while_recording_costs_no_training(

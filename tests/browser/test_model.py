@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from benchmarks.site import Site
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.browser.conftest import Tab
 
 Serve = Callable[..., Site]

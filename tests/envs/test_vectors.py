@@ -16,7 +16,7 @@ from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.envs.spec import Spec
 from lib.envs.world import MAX_ACTIONS
-from lib.reward.model import conv_features
+from lib.reward.network import conv_features
 from tests.envs.reach import HIGH, LOW, Reach
 
 CPU = torch.device("cpu")

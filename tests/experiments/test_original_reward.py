@@ -9,7 +9,9 @@ from experiments import original_reward
 from experiments.original_reward import WINDOW, OriginalReward, SlidingSign, load_original_reward
 from lib.agent import trainer
 from lib.agent.config import TrainConfig
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.reward.checkpoints import load_reward_model, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from lib.label_ui import serve
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import grey_db
 

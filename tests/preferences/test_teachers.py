@@ -143,10 +143,10 @@ class FirstTwo:
 
 def test_a_strategy_chooses_what_is_asked(tmp_path: Path) -> None:
     names = database(tmp_path, [float(i) for i in range(12)])
-    label_with_teacher(tmp_path, "score", 3, strategy="disagreement", judge=FirstTwo(), random_share=0)
+    label_with_teacher(tmp_path, "score", 3, strategy="disagreement", rater=FirstTwo(), random_share=0)
     assert {label.strategy for label in labels(tmp_path)} == {"disagreement"}
     assert all(len({*label.pair} & {*names[:2]}) == 1 for label in labels(tmp_path))
-    label_with_teacher(tmp_path, "score", 10, strategy="disagreement", judge=FirstTwo(), random_share=1)
+    label_with_teacher(tmp_path, "score", 10, strategy="disagreement", rater=FirstTwo(), random_share=1)
     assert [label.strategy for label in labels(tmp_path)[3:]] == ["random"] * 10
 
 

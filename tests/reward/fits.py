@@ -10,7 +10,8 @@ from torch import nn
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
 from lib.reward.fit import Epoch, Fit, evaluate_ensemble, output_statistics, pair_loss
-from lib.reward.model import Member, RewardModel, RewardNet
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 
 CPU = torch.device("cpu")
 
@@ -19,11 +20,10 @@ def unfitted(db: Path, out: Path, members: int = 2, name: str = "grey", **flags:
     """What a fit returns, of networks with random weights; every fifth pair is held out."""
     config = FitConfig(dbs=[db], name=name, out=out, runs=out / "runs", bf16=False, ensemble=members, **flags)
     data = load_preferences(config.dbs, 100)
-    assert data.segments.frame_shape is not None
     fitted = []
     for seed in range(members):
         torch.manual_seed(seed)
-        network = RewardNet(data.segments.frame_shape, data.segments.num_actions, dropout=0.0)
+        network = RewardNet(data.segments.frame_shape, data.segments.spec.num_actions, dropout=0.0)
         last = network.out[-1]
         assert isinstance(last, nn.Linear)
         nn.init.normal_(last.weight, std=0.1)

@@ -10,14 +10,8 @@ import pytest
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segments import Segment
-from lib.reward.data import (
-    Pairs,
-    PreferenceData,
-    asked_at_random,
-    labeller_of,
-    load_preferences,
-    split_by_segment,
-)
+from lib.reward.data import Pairs, PreferenceData, asked_at_random, labeller_of, load_preferences
+from lib.reward.split import split_by_segment
 from tests.reward.clips import add_labels, clip, save
 
 
@@ -56,11 +50,8 @@ def test_labels_become_preferences(tmp_path: Path) -> None:
     assert data.pairs.preference1.dtype == np.float32
     assert data.pairs.first.dtype == data.pairs.second.dtype == np.int64
     assert len(data.segments) == 3  # each once
-    assert (data.segments.frame_shape, data.segments.num_actions, data.segments.env_id) == (
-        (48, 48, 3),
-        4,
-        "Grey-v0",
-    )
+    spec = data.segments.spec
+    assert (spec.frame_shape, spec.num_actions, data.segments.env_id) == ((48, 48, 3), 4, "Grey-v0")
     assert data.problems == []
 
 
@@ -144,8 +135,8 @@ def test_torn_lines_are_passed_on(tmp_path: Path) -> None:
     ("kwargs", "says"),
     [
         ({"env_id": "Other-v0"}, "a segment of Other-v0 among those of Grey-v0"),
-        ({"size": 50}, "frames of 48×48 pixels .* got 50×50"),
-        ({"num_actions": 6}, "expected a segment of 4 actions .* got one of 6"),
+        ({"size": 50}, "frames of 48×48 pixels .* got frames of 50×50"),
+        ({"num_actions": 6}, "expected 4 actions .* got 6 actions"),
     ],
 )
 def test_segments_of_another_game_are_refused(tmp_path: Path, kwargs: dict, says: str) -> None:
@@ -202,8 +193,8 @@ def test_the_action_count_may_be_given_for_segments_that_do_not_say_it(
 
     load = SegmentDB.load
     monkeypatch.setattr(SegmentDB, "load", lambda db, name: original(load(db, name)))
-    assert load_preferences([tmp_path], 100).segments.num_actions == highest + 1
-    assert load_preferences([tmp_path], 100, num_actions=18).segments.num_actions == 18
+    assert load_preferences([tmp_path], 100).segments.spec.num_actions == highest + 1
+    assert load_preferences([tmp_path], 100, num_actions=18).segments.spec.num_actions == 18
     with pytest.raises(
         UserError, match=f"--num-actions {highest}: the segments hold actions up to {highest}"
     ):

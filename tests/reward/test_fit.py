@@ -13,8 +13,9 @@ import torch
 from lib.cli import UserError, parse
 from lib.preferences.segments import Segment
 from lib.reward import fit as fit_module
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.data import Pairs, SegmentStore, load_preferences, split_by_segment
+from lib.reward.data import Pairs, load_preferences
 from lib.reward.fit import (
     adapted_l2,
     evaluate_ensemble,
@@ -25,7 +26,10 @@ from lib.reward.fit import (
     train_epoch,
 )
 from lib.reward.loss import preference_loss
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.split import split_by_segment
+from lib.reward.store import SegmentStore
 from tests.reward.clips import add_labels, clip, grey_db, save
 
 CPU = torch.device("cpu")

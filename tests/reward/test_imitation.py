@@ -16,10 +16,11 @@ import torch
 from lib.preferences.segments import Segment
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
-from lib.reward.data import SegmentStore
 from lib.reward.fit import adapted_l2, fit, output_statistics, segment_returns
 from lib.reward.loss import preference_accuracy, preference_loss
-from lib.reward.model import Member, RewardModel, RewardNet
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.store import SegmentStore
 from tests.reward.clips import grey_db
 
 CPU = torch.device("cpu")

@@ -12,16 +12,11 @@ from lib.agent.config import TrainConfig
 from lib.agent.trainer import train
 from lib.cli import UserError
 from lib.envs.observation import Observer, grey_resize_cpu
+from lib.envs.spec import Spec
+from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.masks import Mask
-from lib.reward.model import (
-    Member,
-    RewardModel,
-    RewardNet,
-    conv_features,
-    load_reward_model,
-    randomly_shifted,
-    save_reward_model,
-)
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet, conv_features, randomly_shifted
 
 CPU = torch.device("cpu")
 SEAQUEST = (210, 160, 3)
@@ -335,7 +330,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     content = torch.load(path, weights_only=True)
     assert content["results"] == {"held_out_loss": 0.5}
     loaded = load_reward_model(path)
-    assert (loaded.frame_shape, loaded.num_actions) == (SMALL, 4)
+    assert (loaded.spec.frame_shape, loaded.spec.num_actions) == (SMALL, 4)
     assert (loaded.members[0].mean, loaded.members[0].std) == (0.25, 3.0)
     assert loaded.origin == {
         "config": {"lr": 0.1},
@@ -352,7 +347,7 @@ def test_a_bare_state_dict_of_the_original_loads(tmp_path: Path) -> None:
     assert {name: tuple(value.shape) for name, value in state.items()} == original(18)
     torch.save(state, tmp_path / "reward.dat")
     model = load_reward_model(tmp_path / "reward.dat")
-    assert (model.frame_shape, model.num_actions) == (SEAQUEST, 18)
+    assert (model.spec.frame_shape, model.spec.num_actions) == (SEAQUEST, 18)
     frames = torch.zeros(2, *SEAQUEST, dtype=torch.uint8)
     network = RewardNet(SEAQUEST, 18).eval()
     network.load_state_dict(state)
@@ -382,14 +377,14 @@ def test_refuses_what_is_no_reward_model(tmp_path: Path) -> None:
 
 def test_refuses_an_environment_it_was_not_fitted_for() -> None:
     model = RewardModel([Member(RewardNet(SMALL, 4), 0.0, 1.0)], CPU)
-    model.check(SMALL, 4, Path("r.dat"), "Grey-v0")
-    for shape, actions in ((SMALL, 5), (SMALL, 3), ((52, 48, 3), 4)):
-        with pytest.raises(
-            UserError,
-            match=rf"r\.dat: a reward model of 48×52×3 frames and 4 actions, but Pong has "
-            rf"{shape[0]}×{shape[1]}×3 and {actions}",
-        ):
-            model.check(shape, actions, Path("r.dat"), "Pong")
+    model.check(Spec(4, frame_shape=SMALL), Path("r.dat"), "Grey-v0")
+    for spec, says in (
+        (Spec(5, frame_shape=SMALL), "4 actions, but Pong has 5 actions"),
+        (Spec(3, frame_shape=SMALL), "4 actions, but Pong has 3 actions"),
+        (Spec(4, frame_shape=(52, 48, 3)), "frames of 48×52 pixels, but Pong has frames of 52×48 pixels"),
+    ):
+        with pytest.raises(UserError, match=rf"r\.dat: a reward model for {says}; fit one on"):
+            model.check(spec, Path("r.dat"), "Pong")
 
 
 def test_sums_over_a_segment_begin_near_zero() -> None:
@@ -452,7 +447,7 @@ def test_a_model_of_observations_is_read_back_as_one(tmp_path: Path) -> None:
     model = RewardModel([Member(observation_net([(1, 2, 3, 4)]), 0.5, 2.0)], CPU)
     save_reward_model(tmp_path / "r.dat", model, config={}, parents={}, results={})
     loaded = load_reward_model(tmp_path / "r.dat")
-    assert (loaded.input, loaded.frame_shape, loaded.num_actions) == ("observation", (210, 160, 3), 6)
+    assert (loaded.input, loaded.spec) == ("observation", Spec(6, frame_shape=(210, 160, 3)))
     frames = np.random.default_rng(0).integers(0, 256, (4, 210, 160, 3), dtype=np.uint8)
     actions = np.arange(4)
     assert np.array_equal(loaded.rewards_along(frames, actions), model.rewards_along(frames, actions))

@@ -18,7 +18,9 @@ from lib.cli import UserError
 from lib.envs.observation import Observer
 from lib.preferences.labels import LabelLog
 from lib.preferences.segments import SegmentDB, Sidecar
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.reward.checkpoints import load_reward_model, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv, RewardModelWrapper
 from tests.envs.reach import HIGH, LOW, Reach
 from tests.envs.reach import SIZE as REACH_SIZE
@@ -373,7 +375,7 @@ def test_the_first_model_has_to_be_of_this_environment(tmp_path: Path) -> None:
     env.step(np.array([2]))
     model_that_pays(1, path, (48, 48, 3))
     now[0] = 11
-    with pytest.raises(UserError, match=r"reward\.dat.*48×48.*Counting has 44×44"):
+    with pytest.raises(UserError, match=r"reward\.dat.*48×48.*Counting has frames of 44×44"):
         env.step(np.array([2]))
     with pytest.raises(UserError, match="48×48"):
         PreferenceEnv(Counting(), reward=path).reset()
@@ -389,7 +391,7 @@ def test_wrappers_that_share_a_file_share_its_model(tmp_path: Path, monkeypatch:
         loaded.append(path)
         return load_reward_model(path, *rest)
 
-    monkeypatch.setattr("lib.reward.model.load_reward_model", load)
+    monkeypatch.setattr("lib.reward.checkpoints.load_reward_model", load)
     model_that_pays(2, tmp_path / "reward.dat")
     live = LiveReward(tmp_path / "reward.dat")
     envs = [PreferenceEnv(Counting(i), reward=live) for i in range(3)]
@@ -628,9 +630,7 @@ def test_a_picture_is_needed_only_where_somebody_looks_at_it(
 def test_a_model_of_vectors_says_which_actions_it_lacks(tmp_path: Path) -> None:
     network = RewardNet((9, 9, 3), 7, input="observation", observation_size=5)
     env = RewardModelWrapper(Reach(), RewardModel([Member(network, 0, 1)], torch.device("cpu")))
-    with pytest.raises(
-        UserError, match=r"and 7 actions, but Reach.* has observations of 5 numbers and 2 numbers an action"
-    ):
+    with pytest.raises(UserError, match=r"for 7 actions, but Reach.* has actions of 2 numbers"):
         env.reset(seed=0)
 
 

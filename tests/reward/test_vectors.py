@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from lib.cli import UserError
+from lib.envs.spec import Spec
 from lib.preferences.segments import Segment, SegmentDB, Sidecar
+from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.data import SegmentStore, load_preferences
+from lib.reward.data import load_preferences
 from lib.reward.fit import fit
-from lib.reward.judge import ModelJudge
-from lib.reward.model import Member, RewardModel, RewardNet, load_reward_model, save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.rater import ModelRater
+from lib.reward.store import SegmentStore
 from tests.reward.clips import add_labels, save
 
 CPU = torch.device("cpu")
@@ -57,7 +61,7 @@ def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
     assert made.data.segments.input == "observation"
     assert made.best.accuracy == 1
     model = load_reward_model(made.path)
-    assert (model.input, model.continuous, model.observation_size) == ("observation", True, 3)
+    assert (model.input, model.spec.continuous, model.spec.observation_size) == ("observation", True, 3)
     low, high = clip(0.1, 77), clip(0.9, 78)
     paid = [model.rewards_along(one.frames, one.actions, one.observations).mean() for one in (low, high)]
     assert paid[1] > paid[0] + 1
@@ -65,7 +69,7 @@ def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
     network = model.members[0].network
     assert network.mean[1].item() == pytest.approx(48, abs=5)
     assert network.std[2].item() == 1
-    judge = ModelJudge(model, SegmentDB(db))
+    judge = ModelRater(model, SegmentDB(db))
     names = SegmentDB(db).names
     returns = judge.returns(names[:2])
     segment = SegmentDB(db).load(names[0])
@@ -79,7 +83,8 @@ def test_a_fit_to_frames_joins_the_action(tmp_path: Path, numbers: int | None) -
     db = db_of(tmp_path / "db", 12, 20, size=3, numbers=numbers)
     made = fit(flags(tmp_path, db, epochs=1, input="frame"))
     model = load_reward_model(made.path)
-    assert (model.input, model.observation_size, model.continuous) == ("frame", None, numbers is not None)
+    spec = model.spec
+    assert (model.input, spec.observation_size, spec.continuous) == ("frame", None, numbers is not None)
     one = clip(0.5, 1, numbers=numbers)
     paid = model.rewards(one.frames, one.actions)
     assert paid.shape == (5,)
@@ -89,7 +94,7 @@ def test_a_fit_to_frames_joins_the_action(tmp_path: Path, numbers: int | None) -
 def test_what_the_model_sees_follows_from_the_segments(tmp_path: Path) -> None:
     for name, size, input in (("with", 3, "observation"), ("without", None, "frame")):
         store = load_preferences([db_of(tmp_path / name, 6, 4, size=size)], 100).segments
-        assert (store.input, store.observation_size) == (input, size)
+        assert (store.input, store.spec.observation_size) == (input, size)
         seen, actions = store.inputs(0, stride=2, offset=1)
         assert seen.shape == ((2, 3) if size else (2, *SMALL))
         assert actions.shape == (2, 2)
@@ -111,11 +116,15 @@ def test_vectors_are_read_again_past_the_budget(tmp_path: Path, memory_mb: float
 
 
 def test_others_among_them_are_refused(tmp_path: Path) -> None:
-    for other in (clip(0, 1, size=4), clip(0, 1, size=None), clip(0, 1, numbers=None)):
+    for other, expected, got in (
+        (clip(0, 1, size=4), "observations of 3 numbers", "observations of 4 numbers"),
+        (clip(0, 1, size=None), "observations of 3 numbers", "observations that are pictures"),
+        (clip(0, 1, numbers=None), "actions of 2 numbers", "4 actions"),
+    ):
         store = SegmentStore(100)
         store.add(SegmentDB(tmp_path), "00/00000001.dat", clip(0, 0))
         with pytest.raises(
-            UserError, match=r"00/00000002\.dat: expected actions and observations like those"
+            UserError, match=rf"00/00000002\.dat: expected {expected} like the segments .* got {got}"
         ):
             store.add(SegmentDB(tmp_path), "00/00000002.dat", other)
 
@@ -132,22 +141,14 @@ def test_pixels_cannot_be_hidden_from_who_sees_none(tmp_path: Path, flag: dict[s
 def test_says_what_it_was_fitted_for(tmp_path: Path) -> None:
     network = RewardNet(SMALL, 2, input="observation", continuous=True, observation_size=3)
     model = RewardModel([Member(network, 0.0, 1.0)], CPU)
-    assert model.fits((99, 99, 3), 2, True, 3)  # it never looks at frames
-    model.check((99, 99, 3), 2, tmp_path, "Vector-v0", True, 3)
-    for kind, says in (
-        (
-            (SMALL, 2, True, 4),
-            "observations of 3 numbers and 2 numbers an action, but X-v0 has observations of 4 numbers and 2",
-        ),
-        (
-            (SMALL, 2, True, None),
-            "observations of 3 numbers .*but X-v0 has 48×48×3 frames and 2 numbers an action",
-        ),
-        ((SMALL, 5, False, 3), "2 numbers an action, but X-v0 has observations of 3 numbers and 5 actions"),
+    model.check(Spec(2, True, (3,), (99, 99, 3)), tmp_path, "Vector-v0")  # it never looks at frames
+    for spec, says in (
+        (Spec(2, True, (4,), SMALL), "observations of 3 numbers, but X-v0 has observations of 4 numbers"),
+        (Spec(2, True, frame_shape=SMALL), "observations of 3 numbers, but X-v0 has .* that are pictures"),
+        (Spec(5, False, (3,), SMALL), "actions of 2 numbers, but X-v0 has 5 actions"),
     ):
-        shape, count, continuous, size = kind
         with pytest.raises(UserError, match=says):
-            model.check(shape, count, tmp_path, "X-v0", continuous, size)
+            model.check(spec, tmp_path, "X-v0")
 
 
 def test_a_checkpoint_that_claims_too_much_is_refused(tmp_path: Path) -> None:

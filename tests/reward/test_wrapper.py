@@ -13,7 +13,9 @@ from lib.envs.moving_dot import MovingDotEnv, dot_position
 from lib.envs.observation import Observer
 from lib.preferences.segments import SegmentDB
 from lib.preferences.wrappers import EpisodeRecorderWrapper
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from lib.reward.wrapper import RewardModelWrapper
 
 

@@ -14,8 +14,9 @@ from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.make import make_world
+from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.model import RewardModel, save_reward_model
+from lib.reward.model import RewardModel
 from lib.tools import audit as audit_module
 from lib.tools.audit import Judged, check_audit, compare, judge_dbs, play_and_judge
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld

@@ -13,7 +13,7 @@ from lib.files import write_atomic
 from lib.preferences.labels import LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
-from lib.reward.data import SegmentStore, labeller_of
+from lib.reward.data import labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
 from lib.reward.report import page
@@ -36,6 +36,7 @@ from lib.reward.report.figures import (
 )
 from lib.reward.report.plot import spanned
 from lib.reward.report.verdict import Evidence, Verdict, judge_fit
+from lib.reward.store import SegmentStore
 
 _CLIPS = 4
 """Shown of either end."""

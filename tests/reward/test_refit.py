@@ -19,11 +19,12 @@ import torch
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
-from lib.reward import watch
+from lib.reward import refit
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.data import Pairs, grown_split
-from lib.reward.model import load_reward_model
-from lib.reward.watch import labels_wanted
+from lib.reward.data import Pairs
+from lib.reward.refit import labels_wanted
+from lib.reward.split import grown_split
 from tests.reward.clips import add_labels, grey_db
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,7 @@ def drive(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> No
     """Watches; whenever there is nothing to do the next thing happens, and at last Ctrl-C."""
     left = [*happens, lambda: os.kill(os.getpid(), signal.SIGINT)]
     # The watch's alone: whoever waits for a process sleeps too.
-    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=lambda seconds: left.pop(0)()))
+    monkeypatch.setattr(refit, "time", SimpleNamespace(sleep=lambda seconds: left.pop(0)()))
 
 
 def more(db: Path, of: Path, count: int) -> Callable[[], None]:
@@ -150,7 +151,7 @@ def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
         more(db, grey, 1),
         look,
     )
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     assert [(model["version"], model["parents"]["labels"]) for model in seen] == [(1, 32), (1, 32), (2, 42)]
     assert all(model["members"][0]["std"] > 0 for model in seen)
     first, second = (
@@ -174,10 +175,10 @@ def test_a_refit_begins_with_the_weights_before_it(
     db = tmp_path / "db"
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
     drive(monkeypatch, more(db, grey, 30))
-    watch.watch(config(tmp_path, ensemble=2))
+    refit.keep_refitting(config(tmp_path, ensemble=2))
     before = published(tmp_path)["members"]
     drive(monkeypatch, more(db, grey, 10), more(db, grey, 10))
-    watch.watch(config(tmp_path, ensemble=3, lr=0.0, seed=9))
+    refit.keep_refitting(config(tmp_path, ensemble=3, lr=0.0, seed=9))
     after = published(tmp_path)
     assert after["version"] == 3
     assert len(after["members"]) == 3
@@ -200,7 +201,7 @@ def test_a_fit_that_comes_to_nothing_costs_itself_only(
     for person in range(12):
         add_labels(db, again, annotator=f"person {person}")  # one pair cannot be on both sides
     drive(monkeypatch, lambda: None, more(db, grey, 10), more(db, grey, 60))
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     said = capsys.readouterr().out
     assert "no new model: 12 labels are too few to fit on some and judge by others" in said
     assert "trying again at 22 labels" in said
@@ -217,9 +218,9 @@ def test_labels_that_are_not_fitted_on_bring_no_refit(
         add_labels(db, [(label.sample1, label.sample2, label.label)], annotator=("ada", "bob")[number % 2])
     idle = [lambda: None] * 3
     drive(monkeypatch, *idle)
-    watch.watch(config(tmp_path, only=["ada"]))
+    refit.keep_refitting(config(tmp_path, only=["ada"]))
     drive(monkeypatch, *idle)
-    watch.watch(config(tmp_path, only=["ada"]))
+    refit.keep_refitting(config(tmp_path, only=["ada"]))
     assert published(tmp_path)["version"] == 1
     assert published(tmp_path)["parents"]["labels"] <= 30
 
@@ -235,7 +236,7 @@ def test_a_handful_of_labels_brings_no_model(
             db, [(label.sample1, label.sample2, label.label)], annotator="ada" if number < 3 else "bob"
         )
     drive(monkeypatch)
-    watch.watch(config(tmp_path, only=["ada"]))
+    refit.keep_refitting(config(tmp_path, only=["ada"]))
     assert "no new model: expected at least 10 labels to fit on, found 3" in capsys.readouterr().out
     assert not (tmp_path / "rewards" / "reward-x.dat").exists()
 
@@ -247,12 +248,12 @@ def test_a_db_is_known_again_however_its_path_is_spelt(
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
     more(db, grey, 40)()
     drive(monkeypatch)
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     before = published(tmp_path)["refit"]
     more(db, grey, 40)()
     drive(monkeypatch)
     (tmp_path / "link").symlink_to(db)
-    watch.watch(config(tmp_path, dbs=[tmp_path / "link"]))
+    refit.keep_refitting(config(tmp_path, dbs=[tmp_path / "link"]))
     after = published(tmp_path)
     assert after["version"] == 2
     names = {side: {name for _, name in after["refit"][side]} for side in ("trained", "held")}
@@ -268,7 +269,7 @@ def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
     for label in LabelLog(grey / "labels.json").read()[:20]:
         LabelLog(db / "labels.json").append(dataclasses.replace(label, strategy="recent"))
     drive(monkeypatch)
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     assert (
         "none of the pairs was drawn at random: judging by some that were chosen" in capsys.readouterr().out
     )
@@ -280,7 +281,7 @@ def test_labels_that_cannot_be_read_are_named_while_it_waits(
 ) -> None:
     (tmp_path / "db" / "labels.json").mkdir(parents=True)
     drive(monkeypatch)
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     assert "0 labels, refitting at 10; " in capsys.readouterr().out
 
 
@@ -291,7 +292,7 @@ def test_an_opening_never_asks_for_more_than_all_labels(
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
     ProgressWriter(db).write(TrainingProgress(LabelPlan(100, budget=20, opening=500), 0, "opening"))
     drive(monkeypatch, more(db, grey, 20))
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     assert published(tmp_path)["version"] == 1
 
 
@@ -302,7 +303,7 @@ def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
     (tmp_path / "rewards").mkdir()
     (tmp_path / "rewards" / "reward-x.dat").write_bytes(b"PK half")
     drive(monkeypatch)
-    watch.watch(config(tmp_path))
+    refit.keep_refitting(config(tmp_path))
     assert "beginning with new weights: " in capsys.readouterr().out
     assert published(tmp_path)["version"] == 1
 

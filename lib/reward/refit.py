@@ -23,17 +23,12 @@ from lib.files import remove_stale
 from lib.interrupt import Interrupt
 from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
 from lib.reporting import Charts, Progress
+from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.data import (
-    PreferenceData,
-    SegmentStore,
-    check_enough,
-    grown_split,
-    load_preferences,
-    split_by_segment,
-)
+from lib.reward.data import PreferenceData, check_enough, load_preferences
 from lib.reward.fit import Fitted, check_writable, fit_model
-from lib.reward.model import Member, RewardNet, load_reward_model, save_reward_model
+from lib.reward.model import Member
+from lib.reward.split import grown_split, split_by_segment
 from lib.runs import check_name, locked, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
@@ -52,10 +47,7 @@ class _Published:
     def model_fits(self, data: PreferenceData) -> bool:
         """Whether the model sees and chooses among what the segments hold."""
 
-        def kind(seen: RewardNet | SegmentStore) -> tuple[object, ...]:
-            return seen.frame_shape, seen.num_actions, seen.input, seen.continuous, seen.observation_size
-
-        return bool(self.members) and kind(self.members[0].network) == kind(data.segments)
+        return bool(self.members) and self.members[0].network.spec == data.segments.spec
 
 
 class _Abandoned(Exception):
@@ -94,7 +86,7 @@ def labels_wanted(version: int, before: int, refit_every: int, opening: int | No
     return max(LEAST_LABELS, refit_every if opening is None else opening)
 
 
-def watch(config: FitConfig) -> None:
+def keep_refitting(config: FitConfig) -> None:
     """Fits, waits for labels, refits, and so on until the end is asked for.
 
     Waits for a DB and labels that are not there yet. What keeps one fit from coming to anything (too few labels of one

@@ -11,8 +11,9 @@ import torch
 from lib.cli import UserError
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
 from lib.preferences.strategies import make_strategy
-from lib.reward.judge import ModelJudge
-from lib.reward.model import Member, RewardModel, RewardNet
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.rater import ModelRater
 from tests.reward.clips import clip, save
 
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def database(root: Path, steps: tuple[int, ...] = (5, 7, 3)) -> SegmentDB:
 
 def test_returns_are_the_members_raw_rewards_summed(tmp_path: Path) -> None:
     db, model = database(tmp_path / "db"), reward_model()
-    returns = ModelJudge(model, db).returns(db.names)
+    returns = ModelRater(model, db).returns(db.names)
     assert returns.dtype == np.float64
     assert returns.shape == (2, 3)
     for column, name in enumerate(db.names):
@@ -60,7 +61,7 @@ def test_returns_are_the_members_raw_rewards_summed(tmp_path: Path) -> None:
 
 def test_a_curve_is_what_is_paid(tmp_path: Path) -> None:
     db, model = database(tmp_path / "db"), reward_model()
-    judge = ModelJudge(model, db)
+    judge = ModelRater(model, db)
     for name in db.names:
         segment = db.load(name)
         curve = judge.curve(name)
@@ -70,10 +71,10 @@ def test_a_curve_is_what_is_paid(tmp_path: Path) -> None:
 
 def test_no_names_tell_the_number_of_members(tmp_path: Path) -> None:
     db = database(tmp_path / "db")
-    judge = ModelJudge(reward_model(3), db)
+    judge = ModelRater(reward_model(3), db)
     assert judge.returns(()).shape == (3, 0)
     with pytest.raises(UserError, match=r"needs an ensemble.*got a single reward model"):
-        make_strategy("disagreement", db, ModelJudge(reward_model(1), db))
+        make_strategy("disagreement", db, ModelRater(reward_model(1), db))
 
 
 @pytest.mark.parametrize("input", ["frame", "observation"])
@@ -81,14 +82,14 @@ def test_a_long_segment_is_judged_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input: str
 ) -> None:
     db, model = database(tmp_path / "db", (11,)), reward_model(input=input)
-    whole = ModelJudge(model, db).returns(db.names)
-    monkeypatch.setattr("lib.reward.judge._STEPS_AT_ONCE", 4)
-    np.testing.assert_allclose(ModelJudge(model, db).returns(db.names), whole, rtol=1e-4, atol=1e-4)
+    whole = ModelRater(model, db).returns(db.names)
+    monkeypatch.setattr("lib.reward.rater._STEPS_AT_ONCE", 4)
+    np.testing.assert_allclose(ModelRater(model, db).returns(db.names), whole, rtol=1e-4, atol=1e-4)
 
 
 def test_a_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = database(tmp_path / "db")
-    judge, read, load = ModelJudge(reward_model(), db), [], db.load
+    judge, read, load = ModelRater(reward_model(), db), [], db.load
 
     def watched(name: str) -> Segment:
         read.append(name)
@@ -102,9 +103,9 @@ def test_a_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_curves_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.reward.judge._CURVES", 2)
+    monkeypatch.setattr("lib.reward.rater._CURVES", 2)
     db = database(tmp_path / "db")
-    judge = ModelJudge(reward_model(), db)
+    judge = ModelRater(reward_model(), db)
     judge.returns(db.names)
     assert list(judge._curves) == db.names[1:]
     assert len(judge.curve(db.names[0])) == 5
@@ -118,7 +119,7 @@ def test_what_cannot_be_judged_is_not_a_number(tmp_path: Path) -> None:
     save_segment(db.root / other, clip(9, num_actions=5))
     plain = clip(9)
     save_segment(db.root / original, Segment(plain.frames, np.full(5, 4), None))
-    judge = ModelJudge(reward_model(), db)
+    judge = ModelRater(reward_model(), db)
     returns = judge.returns([torn, db.names[0], small, other, original])
     assert np.isnan(returns[:, [0, 2, 3, 4]]).all()
     assert np.isfinite(returns[:, 1]).all()
@@ -132,7 +133,7 @@ def test_the_original_format_is_judged_too(tmp_path: Path) -> None:
     db = database(tmp_path / "db")
     with_sidecar = db.load(db.names[0])
     save_segment(db.root / "00/00000009.dat", Segment(with_sidecar.frames, with_sidecar.actions, None))
-    returns = ModelJudge(reward_model(), db).returns([db.names[0], "00/00000009.dat"])
+    returns = ModelRater(reward_model(), db).returns([db.names[0], "00/00000009.dat"])
     assert (returns[:, 0] == returns[:, 1]).all()
 
 
@@ -142,16 +143,14 @@ def test_a_model_of_another_environment_is_refused(tmp_path: Path) -> None:
     (root / "00").mkdir()
     (root / "00" / "00000000.dat").write_bytes(b"torn")  # tells nothing
     save(root, 1, clip(9, num_actions=6))
-    with pytest.raises(
-        UserError, match=r"--reward: a reward model of 48×48.* 4 actions, but Grey-v0 has .* 6"
-    ):
-        ModelJudge(reward_model(), SegmentDB(root))
+    with pytest.raises(UserError, match=r"--reward: a reward model for 4 actions, but Grey-v0 has 6 actions"):
+        ModelRater(reward_model(), SegmentDB(root))
 
 
 def test_threads_agree(tmp_path: Path) -> None:
     db = database(tmp_path / "db", (5,) * 12)
-    alone = ModelJudge(reward_model(), db).returns(db.names)
-    judge, found = ModelJudge(reward_model(), db), [np.empty(0)] * 3
+    alone = ModelRater(reward_model(), db).returns(db.names)
+    judge, found = ModelRater(reward_model(), db), [np.empty(0)] * 3
 
     def ask(number: int) -> None:
         found[number] = judge.returns(db.names)

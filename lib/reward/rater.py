@@ -1,4 +1,4 @@
-"""A reward model as the strategies and the page ask it: what whole segments are worth to each of its members."""
+"""Clips rated by a reward model, for the strategies and the page: returns by each member, rewards step by step."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import numpy as np
 import torch
 
 from lib.envs.observation import STACK
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.envs.spec import PICTURE_SHAPE
+from lib.preferences.segments import SegmentDB, SegmentError
 from lib.reward.model import RewardModel
 
 _STEPS_AT_ONCE = 128  # bounds memory: a long segment goes through the networks in parts of this many steps
 _CURVES = 5000  # kept at once
-_LOOKS = 10  # segments tried, until one can be read, to see whether the model is one for this DB
+_LOOKS = 10  # segments tried, until one can be read, to see whether the model fits this DB
 
 
-class ModelJudge:
-    """Returns and learned rewards of the segments of one DB; see lib.preferences.strategies.SegmentJudge.
+class ModelRater:
+    """Returns and learned rewards of the segments of one DB; see lib.preferences.strategies.ClipRater.
 
-    Every segment is judged once. Methods may be called from any thread; one that waits, waits for one segment.
+    Every segment is rated once. Methods may be called from any thread; each waits for one segment at most.
 
     Args:
       model: the reward model.
@@ -34,7 +35,7 @@ class ModelJudge:
     def __init__(self, model: RewardModel, db: SegmentDB) -> None:
         self._model = model
         self._db = db
-        self._returns: dict[str, np.ndarray] = {}  # float64 [M]; NaN for a segment that cannot be judged
+        self._returns: dict[str, np.ndarray] = {}  # float64 [M]; NaN for a segment that cannot be rated
         self._curves: dict[str, np.ndarray] = {}  # float32 [T]
         self._lock = threading.Lock()
         for name in db.names[:_LOOKS]:
@@ -43,8 +44,7 @@ class ModelJudge:
             except SegmentError:
                 continue
             env_id = segment.sidecar.env_id if segment.sidecar else str(db.root)
-            frame_shape, num_actions, continuous, size = self._kind(segment)
-            model.check(frame_shape, num_actions, Path("--reward"), env_id, continuous, size)
+            model.check(model.spec_of(segment), Path("--reward"), env_id)
             break
 
     def returns(self, names: Sequence[str]) -> np.ndarray:
@@ -56,16 +56,16 @@ class ModelJudge:
         Returns:
           float64 [M, K]; NaN for segments that cannot be read or are of another environment.
         """
-        judged = np.empty((len(self._model.members), len(names)))
+        rated = np.empty((len(self._model.members), len(names)))
         for column, name in enumerate(names):
             with self._lock:
                 if name not in self._returns:
                     try:
-                        self._judge(name)
+                        self._rate(name)
                     except SegmentError:
-                        self._returns[name] = np.full(len(judged), np.nan)
-                judged[:, column] = self._returns[name]
-        return judged
+                        self._returns[name] = np.full(len(rated), np.nan)
+                rated[:, column] = self._returns[name]
+        return rated
 
     def curve(self, name: str) -> np.ndarray:
         """The learned reward of each step, standardised, as it would be paid.
@@ -78,16 +78,16 @@ class ModelJudge:
         """
         with self._lock:
             if name not in self._curves:
-                self._judge(name)
+                self._rate(name)
             return self._curves[name]
 
-    def _judge(self, name: str) -> None:
+    def _rate(self, name: str) -> None:
         """Fills in a segment's returns and its curve; raises SegmentError."""
         model, segment = self._model, self._db.load(name)
-        if not model.fits(*self._kind(segment)):
+        if model.spec.difference(model.spec_of(segment)) is not None:
             raise SegmentError(f"{name}: of another environment than the reward model")
         # An observation reaches back over the steps before it, which therefore come along.
-        before = STACK - 1 if model.input == "observation" and model.observation_size is None else 0
+        before = STACK - 1 if model.spec.observation_shape == PICTURE_SHAPE else 0
         parts = []
         for start in range(0, len(segment.actions), _STEPS_AT_ONCE):
             first, stop = max(0, start - before), start + _STEPS_AT_ONCE
@@ -101,12 +101,3 @@ class ModelJudge:
         if len(self._curves) >= _CURVES:
             del self._curves[next(iter(self._curves))]
         self._curves[name] = curve
-
-    def _kind(self, segment: Segment) -> tuple[tuple[int, int, int], int, bool, int | None]:
-        """What `RewardModel.fits` asks for. The action set is the model's where the segment says none and has none beyond."""
-        num_actions = (
-            max(self._model.num_actions, int(segment.actions.max()) + 1)
-            if segment.sidecar is None
-            else segment.sidecar.num_actions
-        )
-        return segment.frames.shape[1:], num_actions, segment.continuous, segment.observation_size

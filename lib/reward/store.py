@@ -1,0 +1,174 @@
+"""The segments of a fit, in memory as far as it goes."""
+
+import dataclasses
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.envs.observation import grey_resize_cpu, stacked_clip
+from lib.envs.spec import PICTURE_SHAPE, Spec
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
+
+_CONSTANT = 1e-6  # a standard deviation that is a rounding error
+
+
+class SegmentStore:
+    """The segments of a fit, each once: decoded and held as uint8 up to a budget, read from disk past it.
+
+    Args:
+      memory_mb: the budget.
+      input: what the network will see, one of `lib.reward.network.INPUTS`; that is what is held. None: the vectors
+        that the policy observed, where the first segment has any, else frames.
+
+    Attributes:
+      input: the same, not None once there is a segment.
+      env_id: the environment; "" where no segment names it.
+    """
+
+    def __init__(self, memory_mb: float, input: str | None = None) -> None:
+        self._budget = memory_mb * 1e6
+        self.input = input
+        self.env_id = ""
+        self._sources: list[tuple[SegmentDB, str]] = []
+        self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sidecars: list[Sidecar | None] = []
+        self._lengths: list[int] = []
+        self._spec: Spec | None = None
+        self._counted = False  # whether a segment said how many actions there are
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int]:
+        """(H, W, 3) of the segments, whether or not the network looks at frames."""
+        assert self._spec is not None, "no segment yet"
+        assert self._spec.frame_shape is not None
+        return self._spec.frame_shape
+
+    @property
+    def spec(self) -> Spec:
+        """What a network fitted to the segments sees and takes, as `RewardNet.spec`."""
+        assert self._spec is not None, "no segment yet"
+        if self._spec.observation_size is not None:
+            return dataclasses.replace(self._spec, frame_shape=None)
+        return self._spec
+
+    def set_num_actions(self, count: int) -> None:
+        """Sets the size of the action set, where segments do not say it.
+
+        Raises:
+          UserError: the segments hold further actions.
+        """
+        if self._spec is None:
+            return
+        if count < self._spec.num_actions:
+            raise UserError(
+                f"--num-actions {count}: the segments hold actions up to {self._spec.num_actions - 1}"
+            )
+        self._spec = dataclasses.replace(self._spec, num_actions=count)
+
+    def add(self, db: SegmentDB, name: str, segment: Segment) -> int:
+        """Takes a segment in and returns its index.
+
+        Raises:
+          UserError: it is of another environment or action set than those before it.
+        """
+        self._take(name, segment)
+        env_id = "" if segment.sidecar is None else segment.sidecar.env_id
+        if env_id and self.env_id and env_id != self.env_id:
+            raise UserError(
+                f"{name}: a segment of {env_id} among those of {self.env_id}; fit one model per environment"
+            )
+        self.env_id = self.env_id or env_id
+        self._sources.append((db, name))
+        self._sidecars.append(segment.sidecar)
+        self._lengths.append(len(segment.actions))
+        self._hold(len(self._sources) - 1, segment)
+        return len(self._sources) - 1
+
+    def _take(self, name: str, segment: Segment) -> None:
+        """Takes in what a segment shows and takes; raises UserError where that differs from those before it."""
+        here, counted = segment.spec, segment.sidecar is not None or segment.continuous
+        if self._spec is None:
+            self.input = self.input or ("frame" if segment.observations is None else "observation")
+            self._spec = here
+        if self.input == "frame":
+            here = dataclasses.replace(here, observation_shape=None)
+        expected = self._spec
+        if not (counted and self._counted):
+            most = max(here.num_actions, expected.num_actions)
+            here, expected = (dataclasses.replace(spec, num_actions=most) for spec in (here, expected))
+        differs = expected.difference(here)
+        if differs is not None:
+            raise UserError(
+                f"{name}: expected {differs[0]} like the segments before it, got {differs[1]}; fit one model per "
+                f"environment"
+            )
+        self._spec, self._counted = here, self._counted or counted
+
+    def _hold(self, index: int, segment: Segment) -> None:
+        seen = self._seen(segment)
+        if seen.nbytes <= self._budget:
+            self._budget -= seen.nbytes
+            self._held[index] = seen, segment.actions
+
+    def _seen(self, segment: Segment) -> np.ndarray:
+        if self.input == "frame":
+            return segment.frames
+        if segment.observations is not None:
+            return segment.observations
+        return grey_resize_cpu(np.ascontiguousarray(segment.frames))
+
+    def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Frames uint8 `[T, H, W, 3]`, actions int64 `[T]` or float32 `[T, A]`, and for a network of vectors the
+        observations float32 `[T, D]`, of a segment."""
+        if self.input == "frame" and index in self._held:
+            return *self._held[index], None
+        segment = self._load(index)
+        return segment.frames, segment.actions, segment.observations
+
+    def _load(self, index: int) -> Segment:
+        db, name = self._sources[index]
+        try:
+            return db.load(name)
+        except SegmentError as error:
+            raise UserError(
+                f"a segment that was there when the fit began cannot be read any more: {error}; put it back and "
+                "continue with --resume, or give more --memory-mb, which holds segments in memory"
+            ) from error
+
+    def inputs(self, index: int, stride: int = 1, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """What the network sees of every `stride`-th step of a segment, from step `offset`.
+
+        Returns:
+          Frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, and actions int64 `[N]`
+          or float32 `[N, A]`.
+        """
+        if index in self._held:
+            seen, actions = self._held[index]
+        else:
+            segment = self._load(index)
+            seen, actions = self._seen(segment), segment.actions
+        if self.spec.observation_shape == PICTURE_SHAPE:
+            seen = stacked_clip(seen)
+        steps = slice(offset, None, stride)
+        return seen[steps], actions[steps]
+
+    def observation_statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each number of the observed vectors, float32 `[D]`; 1 for a constant."""
+        seen = np.concatenate([self.inputs(index)[0] for index in range(len(self))]).astype(float)
+        std = seen.std(0)
+        return seen.mean(0).astype(np.float32), np.where(std > _CONSTANT, std, 1).astype(np.float32)
+
+    def length(self, index: int) -> int:
+        """T, the steps of a segment."""
+        return self._lengths[index]
+
+    def source(self, index: int) -> tuple[SegmentDB, str]:
+        """Where a segment lies: its DB and its name there."""
+        return self._sources[index]
+
+    def sidecar(self, index: int) -> Sidecar | None:
+        """What was recorded beside a segment; None for one of the original format. Never for a model's eyes."""
+        return self._sidecars[index]
