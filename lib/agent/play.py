@@ -18,6 +18,7 @@ from lib.devices import resolve_device
 from lib.envs.atari import FRAME_SKIP, atari_spec, time_limit
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
+from lib.envs.reference import LastFrames
 from lib.envs.world import STEPS_PER_SECOND, bounded_actions
 from lib.reporting import format_mean
 from lib.reward.checkpoints import load_reward_model
@@ -44,25 +45,6 @@ class GaussianActionSelector(ptan.actions.ActionSelector):
         mean, log_std = np.split(parameters, 2, -1)
         drawn = mean + np.exp(log_std) * np.random.standard_normal(mean.shape)
         return bounded_actions(drawn.astype(np.float32), True)
-
-
-class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
-    """Remembers a step's picture below `wrap_dqn`: the maximum over its last two emulator frames, in colour."""
-
-    def reset(self, **kwargs: object) -> tuple[np.ndarray, dict[str, object]]:
-        observation, info = super().reset(**kwargs)  # type: ignore[arg-type]
-        self._older = self._newest = observation
-        return observation, info
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
-        observation, score, terminated, truncated, info = super().step(action)
-        self._older, self._newest = self._newest, observation
-        return observation, float(score), terminated, truncated, info
-
-    @property
-    def picture(self) -> np.ndarray:
-        """uint8 `[H, W, 3]`."""
-        return np.maximum(self._older, self._newest)
 
 
 def play_atari(env_id: str, agent: ptan.agent.PolicyAgent, seed: int) -> Iterator[PlayedStep]:

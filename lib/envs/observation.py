@@ -170,10 +170,10 @@ class Viewer:
           uint8 `[B, 4, 84, 84]` or float32 `[B, D]`. Without `out` the next call may overwrite the tensor.
         """
         self._step, self._frames = step, None
-        if self._observer is None:
-            assert step.observations is not None
-            vectors = torch.from_numpy(step.observations)
-            return vectors.to(self._device, non_blocking=True) if out is None else out.copy_(vectors)
+        if step.observations is not None:
+            seen = torch.from_numpy(step.observations)
+            return seen.to(self._device, non_blocking=True) if out is None else out.copy_(seen)
+        assert self._observer is not None
         reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
         return self._observer.push(self.frames(), reset, out)
 

@@ -7,8 +7,8 @@ import ptan
 import pytest
 import torch
 
-from lib.agent.play import LastFrames
 from lib.envs.observation import SIZE, Observer, area_weights, grey_resize_cpu, grey_resize_torch
+from lib.envs.reference import LastFrames
 
 CPU = torch.device("cpu")
 
