@@ -1,7 +1,7 @@
 """Command lines made from dataclasses, and errors that fit on one line.
 
 A script describes its flags as a dataclass whose fields are made with :func:`flag`, reads them with :func:`parse`
-and is started with :func:`run`. Only the standard library is imported, so ``--help`` answers at once.
+and is started with :func:`run`. Imports only the standard library, so that ``--help`` is instant.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
-import math
 import os
 import re
 import select
 import shutil
 import sys
-import types
 import typing
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+
+from lib.flag_values import YES_NO, Flag, merged, reader, setting_reader, unwrap
 
 Config = TypeVar("Config")
 
 _METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
-_INTEGER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,4})?)([kKMG]?)")
 _HELP_WIDTH = 100  # columns
-_YES_NO = {True: "yes", False: "no"}
-_SUFFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 class UserError(Exception):
@@ -37,23 +33,6 @@ class UserError(Exception):
 
     A script prints it on stderr as ``NAME: error: LINE`` and exits with status 2; see :func:`run`.
     """
-
-
-@dataclasses.dataclass(frozen=True)
-class _Flag:
-    """What :func:`flag` leaves in a field's metadata for :func:`parse`."""
-
-    names: tuple[str, ...] = ()
-    help: str = ""
-    group: str | None = None
-    choices: tuple[Any, ...] | None = None
-    metavar: str | None = None
-    positional: bool = False
-    nargs: str | int | None = None
-    min: float | None = None
-    max: float | None = None
-    formerly: str | None = None
-    of: type | None = None
 
 
 def flag(
@@ -95,7 +74,7 @@ def flag(
       A keyword-only dataclasses.field, so required flags may follow optional ones.
     """
     allowed = None if choices is None else tuple(choices)
-    spec = _Flag(names, help, group, allowed, metavar, positional, nargs, min, max, formerly, of)
+    spec = Flag(names, help, group, allowed, metavar, positional, nargs, min, max, formerly, of)
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=default.copy, kw_only=True, metadata={"flag": spec})
     return dataclasses.field(default=default, kw_only=True, metadata={"flag": spec})
@@ -103,7 +82,7 @@ def flag(
 
 def former_names(config_class: type) -> dict[str, str]:
     """Today's field names by their old ones (`formerly` of :func:`flag`)."""
-    specs = {field.name: field.metadata.get("flag", _Flag()) for field in dataclasses.fields(config_class)}
+    specs = {field.name: field.metadata.get("flag", Flag()) for field in dataclasses.fields(config_class)}
     return {spec.formerly: name for name, spec in specs.items() if spec.formerly}
 
 
@@ -131,12 +110,12 @@ def parse(
     args = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(prog=prog, description=description, args=args)
     section = None
-    hints = {name: _unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
+    hints = {name: unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
     actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
         if not field.init:
             continue
-        spec = field.metadata.get("flag", _Flag())
+        spec = field.metadata.get("flag", Flag())
         if section is None or spec.group:
             section = parser.add_argument_group(spec.group or "flags")
         action = _add(section, field, spec, hints[field.name])
@@ -157,7 +136,7 @@ def parse(
         if typing.get_origin(hints[name]) is tuple:
             given[name] = tuple(value)
         if typing.get_origin(hints[name]) is dict:
-            given[name] = _merged(value)
+            given[name] = merged(value)
     try:
         return config_class(**given)
     except UserError as error:
@@ -167,8 +146,8 @@ def parse(
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Calls a script's main function and ends the process with its status.
 
-    A UserError becomes one line on stderr and status 2, Ctrl-C one line and 130; a reader of our output that went
-    away (``… | head``) ends the script quietly with 141, as a shell reports SIGPIPE. Other exceptions are bugs
+    A UserError becomes one line on stderr and status 2, Ctrl-C one line and 130. If the reader of our output is
+    gone (``… | head``), the script ends quietly with 141, as a shell reports SIGPIPE. Other exceptions are bugs
     and keep their traceback.
 
     Args:
@@ -192,15 +171,15 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         status = 130
     except BrokenPipeError:
         if not _reader_left():
-            raise  # some other pipe broke, and that is a bug
-        # The interpreter flushes once more at exit and would complain; let it flush into nothing.
+            raise  # a bug: some other pipe broke
+        # The interpreter flushes again at exit; let it flush into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     sys.exit(status)
 
 
 def _reader_left() -> bool:
-    """Whether nobody reads our standard output any more."""
+    """Whether the reader of our standard output is gone."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
@@ -256,7 +235,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
 
     def _no_value(self, display: str) -> str:
-        """The message for a flag that came without its value."""
+        """The message for a flag without its value."""
         names = display.split("/")
         for at, arg in enumerate(self._args[:-1]):
             if arg in names and self._args[at + 1].startswith("-"):
@@ -266,7 +245,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add(
-    section: argparse._ArgumentGroup, field: dataclasses.Field[Any], spec: _Flag, hint: Any
+    section: argparse._ArgumentGroup, field: dataclasses.Field[Any], spec: Flag, hint: Any
 ) -> argparse.Action:
     """Adds a field's flag, and its old name, to a section of the help."""
     item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
@@ -275,7 +254,7 @@ def _add(
     options: dict[str, Any] = {"dest": field.name, "help": text}
     if spec.of is not None:
         options |= {
-            "type": _setting(field.name, spec.of),
+            "type": setting_reader(as_flag(field.name), spec.of),
             "metavar": "KEY=VALUE",
             "nargs": "+",
             "action": "extend",
@@ -286,7 +265,7 @@ def _add(
         raise TypeError(f"{field.name}: no command-line form for the type {hint}")
     else:
         listed = "{" + ",".join(map(str, spec.choices)) + "}" if spec.choices else _METAVARS[item]
-        options |= {"type": _reader(item, spec), "metavar": spec.metavar or listed}
+        options |= {"type": reader(item, spec), "metavar": spec.metavar or listed}
         if spec.positional:
             # A missing one is reported later, so that a mistyped flag is named first.
             options["nargs"] = spec.nargs or ("?" if item is hint else "*")
@@ -298,43 +277,6 @@ def _add(
     return section.add_argument(*spec.names, as_flag(field.name), **options)
 
 
-def _setting(flag_name: str, config_class: type) -> Callable[[str], tuple[str, Any]]:
-    """A function that reads KEY=VALUE as the name and the value of a field."""
-
-    def read(text: str) -> tuple[str, Any]:
-        key, equals, value = text.partition("=")
-        fields = {field.name: field for field in dataclasses.fields(config_class)}
-        field = fields.get(key.replace("-", "_"))
-        if field is None or not equals:
-            near = difflib.get_close_matches(key.split()[0].lstrip("-").replace("-", "_"), fields, n=1)
-            mend = (
-                f"write {as_flag(flag_name)} {near[0]}=VALUE" if near else "KEY is a flag without its dashes"
-            )
-            raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}; {mend}")
-        hint = _unwrap(typing.get_type_hints(config_class)[field.name])
-        spec = field.metadata.get("flag", _Flag())
-        if hint is bool:
-            if value not in _YES_NO.values():
-                raise argparse.ArgumentTypeError(f"{key}: expected yes or no, got {value!r}")
-            return field.name, value == _YES_NO[True]
-        item = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
-        try:
-            read_value = _reader(item, spec)(value)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentTypeError(f"{key}: {error}") from None
-        return field.name, read_value if item is hint else [read_value]
-
-    return read
-
-
-def _merged(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Settings as a dict: the last of a key counts, but lists add up."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        found[name] = [*found.get(name, []), *value] if isinstance(value, list) else value
-    return found
-
-
 def words(config: Any) -> list[str]:
     """The shortest command line that `parse` reads as this configuration."""
     fields = {field.name: field for field in dataclasses.fields(config)}
@@ -344,7 +286,7 @@ def words(config: Any) -> list[str]:
         with contextlib.suppress(UserError, TypeError):  # TypeError: it is required
             if type(config)(**rest) == config:
                 given = rest
-    specs = {name: field.metadata.get("flag", _Flag()) for name, field in fields.items()}
+    specs = {name: field.metadata.get("flag", Flag()) for name, field in fields.items()}
     # Positionals first: a flag with several values would take them.
     found = [str(part) for name in given if specs[name].positional for part in _parts(given[name])]
     for name, value in given.items():
@@ -355,7 +297,7 @@ def words(config: Any) -> list[str]:
             found += [flag_name, *_parts(value)]
         elif not specs[name].positional:
             for text in map(str, _parts(value)):
-                # Of a number below 0, argparse would think that it is a flag.
+                # argparse would take a negative number for a flag.
                 found += [f"{as_flag(name)}={text}"] if text.startswith("-") else [flag_name, text]
     return found
 
@@ -364,7 +306,7 @@ def _parts(value: Any) -> list[Any]:
     """The values that a command line has for one of Python."""
     if isinstance(value, dict):
         pairs = [(key, part) for key, item in value.items() for part in _parts(item)]
-        return [f"{key}={_YES_NO[part] if isinstance(part, bool) else part}" for key, part in pairs]
+        return [f"{key}={YES_NO[part] if isinstance(part, bool) else part}" for key, part in pairs]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -373,17 +315,8 @@ def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _unwrap(hint: Any) -> Any:
-    """X of ``X | None``; any other annotation as it is."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = [part for part in typing.get_args(hint) if part is not type(None)]
-        if len(inner) == 1:
-            return inner[0]
-    return hint
-
-
 def _default_note(default: Any) -> str:
-    """The default as --help shows it, or nothing where there is none to speak of."""
+    """The default as --help shows it, or nothing for None, off and empty ones."""
     if default is dataclasses.MISSING:
         return " (required)"
     if default is None or default is False or default in ("", [], (), {}):
@@ -410,64 +343,6 @@ def _percent(text: str) -> str:
     return text.replace("%", "%%").strip()
 
 
-def _reader(kind: type, spec: _Flag) -> Callable[[str], Any]:
-    """A function that turns a flag's text into its value, or says why not."""
-    nouns = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
-
-    def read(text: str) -> Any:
-        value: Any
-        if kind is int:
-            value = _integer(text)
-        elif kind is float:
-            value = _number(text)
-        else:
-            value = kind(text) if text or kind is str else None  # Path("") would be the current folder
-        if spec.choices is not None:
-            if value in spec.choices:
-                return value
-            listed = ", ".join(str(choice) for choice in spec.choices)
-            near = difflib.get_close_matches(text, [str(choice) for choice in spec.choices], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise argparse.ArgumentTypeError(f"expected one of {listed}; got {text!r}{hint}")
-        low = spec.min is not None and value is not None and value < spec.min
-        high = spec.max is not None and value is not None and value > spec.max
-        if value is None or low or high:
-            raise argparse.ArgumentTypeError(f"expected {nouns[kind]}{_bounds(spec)}; got {text!r}")
-        return value
-
-    return read
-
-
-def _bounds(spec: _Flag) -> str:
-    if spec.min is not None and spec.max is not None:
-        return f" from {spec.min} to {spec.max}"
-    if spec.min is not None:
-        return f" of at least {spec.min}"
-    if spec.max is not None:
-        return f" of at most {spec.max}"
-    return ""
-
-
-def _integer(text: str) -> int | None:
-    """Reads 12000000, 12_000_000, 1.2e7, 12M or 500k; None for what is not a whole number."""
-    match = _INTEGER.fullmatch(text.strip())
-    if not match:
-        return None
-    value = Decimal(match[1].replace("_", "")) * _SUFFIXES[match[2]]
-    if value.adjusted() > 18 or value != value.to_integral_value():
-        return None
-    return int(value)
-
-
-def _number(text: str) -> float | None:
-    """Reads a finite number; None for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 def _in_usage(action: argparse.Action) -> str:
     """A required argument in the first line of --help."""
     if action.option_strings:
@@ -481,7 +356,7 @@ def _display(action: argparse.Action) -> str:
 
 
 def _unknown(actions: list[argparse.Action], unknown: list[str]) -> str:
-    """The message for arguments that no flag wanted, with the nearest flag where one is near."""
+    """The message for unknown arguments, with the nearest flag."""
     flags = [arg for arg in unknown if arg.startswith("-") and arg != "--"]
     if not flags:
         return f"expected a flag, got {unknown[0]!r}, which belongs to none; see --help"
