@@ -1,0 +1,54 @@
+// The list of this batch: the last answers, the pair on screen, and those that come.
+
+import { SAID } from "./answers.js";
+import { sides } from "./deck.js";
+
+const $ = (id) => document.getElementById(id);
+
+export class List {
+  // onPick(offer) when a coming pair is clicked.
+  constructor(onPick) {
+    this.onPick = onPick;
+    this.rows = new Map(); // offer id → its row
+  }
+
+  show(answered, offers) {
+    const shown = [
+      ...answered.map(({ offer, answer }) => [offer, SAID[answer], null]),
+      ...offers.map((offer, at) => [offer, ["now", "next"][at] ?? "", at]),
+    ];
+    // Rows are kept from one pair to the next: their pictures need not be made again.
+    const rows = new Map();
+    for (const [offer, text, at] of shown) {
+      const row = this.rows.get(offer.id) ?? this.row(offer);
+      rows.set(offer.id, row);
+      row.button.classList.toggle("said", at === null);
+      row.button.disabled = at === null;
+      row.button.ariaDisabled = at === 0;
+      row.text.textContent = text;
+      if (at === 0) row.button.setAttribute("aria-current", "true");
+      else row.button.removeAttribute("aria-current");
+    }
+    this.rows = rows;
+    const focused = document.activeElement;
+    $("list").replaceChildren(...Array.from(rows.values(), (row) => row.item));
+    if (focused !== document.activeElement) focused.focus({ preventScroll: true }); // moving a row took it away
+    $("list").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  row(offer) {
+    const item = document.createElement("li");
+    const button = document.createElement("button");
+    const text = document.createElement("span");
+    Object.assign(button, {
+      type: "button",
+      className: "button",
+      title: `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`,
+    });
+    const pictures = sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" }));
+    button.append(...pictures, text);
+    button.addEventListener("click", () => this.onPick(offer));
+    item.append(button);
+    return { item, button, text };
+  }
+}
