@@ -12,9 +12,7 @@ import os
 import re
 import secrets
 import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -32,11 +30,6 @@ COOKIE_SECONDS = 30 * 24 * 3600
 MAX_BODY = 1 << 20
 """Bytes of a request; an answer takes some 500."""
 
-_TRIES = 10
-_TRIES_SECONDS = 60.0
-_TRIES_KEPT = 1000
-"""Wrong tokens that are remembered, of all addresses together."""
-
 _STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,8 +41,8 @@ _NICEGUI = (
     "frame-ancestors 'none'; object-src 'none'"
 )
 
-# Whoever is refused gets no file either, so this one page carries its style, which is admitted by its digest. The
-# colours are those of base.css.
+# A browser that is refused gets no file either, so this one page carries its style, which its policy admits by digest.
+# The colours are those of base.css.
 _SORRY_STYLE = (
     ":root{color-scheme:light dark}body{display:grid;place-items:center;min-height:100vh;margin:0;background:#f4f4f1;"
     "color:#1b1e24;font:16px/1.5 -apple-system,'Segoe UI','Noto Sans','Helvetica Neue',Arial,sans-serif}"
@@ -67,7 +60,7 @@ _DOOR_POLICY = _SORRY_POLICY.replace("form-action 'none'", "form-action 'self'")
 class Keys:
     """Makes and checks links and cookies for one DB.
 
-    Cookies are signed, not stored, so that they outlive a restart of the server; links work once and are not.
+    Cookies are signed, not stored, so they outlive a restart of the server. Links work once and die with it.
 
     Args:
       secret: What cookies are signed with.
@@ -80,47 +73,21 @@ class Keys:
         self._db = db
         self._now = now
         self._links: dict[str, Role] = {}
-        self._wrong: deque[tuple[float, str]] = deque(maxlen=_TRIES_KEPT)
-        self._lock = threading.Lock()
         self.cookie = f"label-{db[:8]}"
 
     def new_link(self, role: Role) -> str:
         """A token that :meth:`redeem` accepts once."""
         token = secrets.token_urlsafe(24)
-        with self._lock:
-            self._links[_digest(token)] = role
+        self._links[_digest(token)] = role
         return token
 
-    def redeem(self, token: str, source: str = "") -> str | None:
-        """Exchanges a link's token for a cookie's value.
-
-        Args:
-          token: What came with the request.
-          source: Where that came from. Wrong tokens are counted by source, so that nobody shuts others out.
-
-        Returns:
-          None when the token is unknown or used, or after too many wrong ones of this source within a minute.
-        """
-        now = self._now()
-        with self._lock:
-            if self._must_wait(source, now):
-                return None
-            role = self._links.pop(_digest(token), None)
-            if role is None:
-                self._wrong.append((now, source))
-                return None
-        payload = f"{role}.{int(now) + COOKIE_SECONDS}.{secrets.token_hex(8)}"
+    def redeem(self, token: str) -> str | None:
+        """Exchanges a link's token for a cookie's value; None when the token is unknown or used."""
+        role = self._links.pop(_digest(token), None)
+        if role is None:
+            return None
+        payload = f"{role}.{int(self._now()) + COOKIE_SECONDS}.{secrets.token_hex(8)}"
         return f"{payload}.{self._sign(payload)}"
-
-    def must_wait(self, source: str) -> bool:
-        """Whether too many wrong tokens came from there within a minute."""
-        with self._lock:
-            return self._must_wait(source, self._now())
-
-    def _must_wait(self, source: str, now: float) -> bool:
-        while self._wrong and abs(now - self._wrong[0][0]) > _TRIES_SECONDS:
-            self._wrong.popleft()
-        return sum(other == source for _, other in self._wrong) >= _TRIES
 
     def role(self, value: str) -> Role | None:
         """Whose cookie it is, or None for one that is forged, expired or of another DB."""
@@ -162,7 +129,7 @@ def load_secret(folder: Path) -> tuple[bytes, bool]:
 
 
 def state_folder() -> Path:
-    """Where this user's programs keep what is neither data nor settings (XDG_STATE_HOME)."""
+    """Where this user's programs keep their state, as opposed to data and settings (XDG_STATE_HOME)."""
     base = os.environ.get("XDG_STATE_HOME")
     return (
         Path(base if base and Path(base).is_absolute() else Path.home() / ".local/state") / "clip-preferences"
@@ -172,7 +139,7 @@ def state_folder() -> Path:
 def own_names(host: str) -> set[str]:
     """Names under which this machine may be addressed when it listens on `host`.
 
-    IP addresses need no listing: a page of somebody else's can point a name of theirs here, but not a number.
+    IP addresses need no listing: a foreign site can point a name of its own here, but not a number.
     """
     names = {"localhost", host.lower()}
     if not is_loopback(host):
@@ -191,9 +158,9 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware around everything: pages, clips, static files and sockets.
 
-    A request passes when its Host is one of ours, its Origin (if any; needed on whatever changes something) is the
-    page's own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie, `/?invite=…`
-    shows a button that does: chat programs fetch a link for its preview, and would use it up.
+    A request passes when its Host is one of ours, its Origin (required of requests that change something) is the page's
+    own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie; `/?invite=…` shows
+    a button that does, because chat programs fetch a link for its preview and would use it up.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], secure: bool) -> None:
@@ -214,7 +181,7 @@ class Guard:
         role = self._role(headers)
         token = self._token(scope)
         if token is not None:
-            await self._enter(token, role, _source(scope))(scope, receive, self._with_headers(scope, send))
+            await self._enter(token, role)(scope, receive, self._with_headers(scope, send))
         elif role is None and _in_query(scope, "GET", "invite") is not None:
             await _door(scope)(scope, receive, self._with_headers(scope, send))
         elif role is None:
@@ -252,30 +219,25 @@ class Guard:
         """The token of a request that redeems one: GET with a link, POST with an invitation."""
         return _in_query(scope, "GET", "token") or _in_query(scope, "POST", "invite")
 
-    def _enter(self, token: str, role: Role | None, source: str) -> Response:
-        if role is None:
-            if self._keys.must_wait(source):
-                return _sorry(
-                    429,
-                    "Too many links that are not valid came from this address. Wait a minute and open yours again.",
-                )
-            value = self._keys.redeem(token, source)
-            if value is None:
-                return _sorry(
-                    401,
-                    "This link was used before or is not valid. Whoever is in can make a new one on the overview; "
-                    "starting the script again prints one too.",
-                )
+    def _enter(self, token: str, role: Role | None) -> Response:
         response = RedirectResponse("/", status_code=303)
-        if role is None:
-            response.set_cookie(
-                self._keys.cookie,
-                value or "",
-                max_age=COOKIE_SECONDS,
-                httponly=True,
-                samesite="lax",
-                secure=self._secure,
+        if role is not None:
+            return response
+        value = self._keys.redeem(token)
+        if value is None:
+            return _sorry(
+                401,
+                "This link was used before or is not valid. Anybody who is in can make a new one on the overview; "
+                "starting the script again prints one too.",
             )
+        response.set_cookie(
+            self._keys.cookie,
+            value,
+            max_age=COOKIE_SECONDS,
+            httponly=True,
+            samesite="lax",
+            secure=self._secure,
+        )
         return response
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int, reason: str) -> None:
@@ -285,7 +247,7 @@ class Guard:
             return
         wants_page = "text/html" in Headers(scope=scope).get("accept", "")
         response = _sorry(status, reason) if wants_page else JSONResponse({"error": reason}, status)
-        response.headers["Connection"] = "close"  # what else this request brings is not waited for
+        response.headers["Connection"] = "close"  # do not wait for the rest of this request
         await response(scope, receive, self._with_headers(scope, send))
 
     def _with_headers(self, scope: Scope, send: Send, body: _Body | None = None) -> Send:
@@ -314,7 +276,7 @@ class Guard:
 
 
 class _Body:
-    """Stops reading a body that says nothing about its length and does not end.
+    """Stops reading a body of unannounced length once it is too large.
 
     Attributes:
       too_large: Whether it did.
@@ -369,16 +331,6 @@ def _in_query(scope: Scope, method: str, name: str) -> str | None:
 def _digest(token: str) -> str:
     """Tokens are looked up by digest, so that the time a look-up takes says nothing about them."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _source(scope: Scope) -> str:
-    """Where a request came from: an IPv4 address, or the half of an IPv6 address that its owner cannot choose."""
-    address = (scope.get("client") or ("",))[0]
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    return address if ip.version == 4 else str(ipaddress.ip_network((int(ip), 64), strict=False))
 
 
 def _host_name(host: str) -> str | None:

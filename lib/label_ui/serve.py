@@ -28,26 +28,26 @@ from lib.preferences.strategies import ClipRater, make_strategy
 from lib.provenance import git_commit
 
 _REQUEST_SECONDS = 20.0
-"""Within which a request has to be here, body included; a page sends some 500 bytes."""
+"""For a whole request to arrive, body included; a page sends some 500 bytes."""
 _UNFINISHED = 200
-"""Connections without a whole request that are kept; browsers need a few milliseconds for one."""
+"""Connections that may be waiting for the rest of a request; browsers need a few milliseconds for one."""
 
 
 class _Impatient(HttpToolsProtocol):
-    """A connection that is closed when its request does not come to an end.
+    """A connection that is closed when its request does not arrive in time.
 
-    uvicorn waits for ever, so that a client which dribbles a byte now and then could use up all connections.
+    uvicorn itself waits for ever, so a few hundred clients that dribble bytes (slow loris) would use up all connections.
     """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        waiting = [
+        unfinished = [
             one for one in self.connections if isinstance(one, _Impatient) and one._deadline is not None
         ]
-        if len(waiting) >= _UNFINISHED:
-            min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0)._give_up()
+        if len(unfinished) >= _UNFINISHED:
+            min(unfinished, key=lambda one: one._deadline.when() if one._deadline else 0.0)._give_up()
         self._wait()
 
     def on_message_begin(self) -> None:
@@ -55,28 +55,28 @@ class _Impatient(HttpToolsProtocol):
         self._wait()
 
     def on_message_complete(self) -> None:
-        self._stop_waiting()
+        self._arrived()
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._stop_waiting()
+        self._arrived()
         super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._arrived()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        if self._deadline is None:  # what a dribbler sends next gains it nothing
+        if self._deadline is None:  # more bytes of the same request buy no time
             self._deadline = self.loop.call_later(_REQUEST_SECONDS, self._give_up)
 
-    def _stop_waiting(self) -> None:
+    def _arrived(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _give_up(self) -> None:
-        self._stop_waiting()
+        self._arrived()
         self.transport.abort()
 
 
@@ -147,8 +147,8 @@ def serve(config: LabelConfig) -> int:
         )
     elif not config.ssl_cert:
         _say(
-            f"Warning: {config.host} is reachable from other machines and the connection is not encrypted: whoever "
-            "listens in can read the link and the cookie. Give --ssl-cert and --ssl-key, or use ssh -L.",
+            f"Warning: {config.host} is reachable from other machines and the connection is not encrypted: anybody on "
+            "the network can read the link and the cookie. Give --ssl-cert and --ssl-key, or use ssh -L.",
             error=True,
         )
     if not lasting:
@@ -168,7 +168,7 @@ def serve(config: LabelConfig) -> int:
 
 
 def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strategy]:
-    """All strategies that can do with what there is. Raises UserError if the one that was asked for cannot."""
+    """All strategies that can work here. Raises UserError if the one that was asked for cannot."""
     db = SegmentDB(config.db_path)
     found = {}
     for name in STRATEGIES:
@@ -181,7 +181,7 @@ def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strat
 
 
 def _leave_a_core() -> None:
-    """Keeps the reward model, which works in the background, from taking all cores from whoever labels."""
+    """Leaves a core to labelling while the reward model works in the background."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))
@@ -220,7 +220,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _user() -> str:
-    """Whoever runs this, to log in as; a user without an account, as in a container, has no name."""
+    """The user to log in as; one without an account, as in a container, has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -35,38 +35,11 @@ def guard(root: Path, secure: bool = False) -> tuple[Guard, Keys]:
     return Guard(api, keys, own_names("127.0.0.1"), secure=secure), keys
 
 
-def client_of(app: Guard, address: str = "127.0.0.1", scheme: str = "http") -> TestClient:
-    return TestClient(
-        app, base_url=f"{scheme}://localhost:8080", follow_redirects=False, client=(address, 5000)
-    )
+def client_of(app: Guard, scheme: str = "http") -> TestClient:
+    return TestClient(app, base_url=f"{scheme}://localhost:8080", follow_redirects=False)
 
 
 # --- links and cookies ------------------------------------------------------------------------------------------
-
-
-def test_guessing_shuts_out_the_guesser_and_nobody_else(tmp_path: Path) -> None:
-    app, keys = guard(make_db(tmp_path / "db", 2))
-    guesser, other = client_of(app, "192.0.2.1"), client_of(app, "192.0.2.2")
-    assert [guesser.get(f"/?token=guess{i}").status_code for i in range(12)] == [401] * 10 + [429] * 2
-    link = f"/?token={keys.new_link('host')}"
-    assert guesser.get(link).status_code == 429, "a right one is not looked at either"
-    assert other.get(link).status_code == 303
-
-
-def test_addresses_of_one_network_count_as_one_guesser(tmp_path: Path) -> None:
-    app, keys = guard(make_db(tmp_path / "db", 2))
-    for i in range(10):
-        client_of(app, f"2001:db8::{i + 1}").get("/?token=guess")
-    link = f"/?token={keys.new_link('host')}"
-    assert client_of(app, "2001:db8::ffff").get(link).status_code == 429
-    assert client_of(app, "2001:db8:0:1::1").get(link).status_code == 303
-
-
-def test_wrong_tokens_take_bounded_memory() -> None:
-    keys = Keys(b"k" * 32, "db", now=lambda: 0.0)
-    for i in range(3000):
-        keys.redeem("wrong", str(i))
-    assert len(keys._wrong) == 1000
 
 
 @pytest.mark.parametrize("secure", [False, True])
