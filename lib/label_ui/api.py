@@ -22,9 +22,9 @@ from lib.label_ui.messages import (
     CurveReply,
     DoubtsReply,
     Id,
-    JudgedReply,
     Leave,
     Offer,
+    RatedClipsReply,
     Said,
     Session,
     Undo,
@@ -129,7 +129,7 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     @app.get("/api/model/clips")
     def judged(
         order: Order, text: Annotated[str, Query(max_length=60)] = "", seed: Annotated[int, Query(ge=0)] = 0
-    ) -> JudgedReply:
+    ) -> RatedClipsReply:
         return model().segments(order, text, seed)
 
     @app.get("/api/model/curve/{id}")

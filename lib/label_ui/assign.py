@@ -181,28 +181,28 @@ class Assigner:
         """Why a page gets no pair, for whoever looks at it."""
         segments, broken = len(playable), self._db.broken
         if strategy == RECHECK:
-            return "There is no label left to recheck, or the reward model has yet to judge them."
+            return "No label is left to recheck, or the reward model has not rated their clips yet."
         if broken and segments < 2:
             return f"None of the segments can be shown as a pair. {next(iter(broken.values()))}"
         if segments == 0:
             return (
                 "This database holds no segments yet. Record some with 01_a2c.py --db-path; "
-                "they appear here by themselves."
+                "they appear here as they come."
             )
         if segments == 1:
-            return "There is one segment so far, and a pair takes two. More appear here by themselves."
+            return "There is one segment so far, and a pair takes two. New ones appear here as they come."
         pairs = segments * (segments - 1) // 2
         left = pairs - self._db.ledger.answered(playable)
         if left and live:
             which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"
             return (
                 f"{which} in front of other labellers, or in another tab of yours. "
-                "A pair comes free two minutes after its page was last heard of."
+                "A pair is free again two minutes after its page was last heard from."
             )
         made = "the one pair" if pairs == 1 else f"every one of the {pairs} pairs"
         return (
             f"All done: {made} that {segments} segments make has been answered. "
-            "Newly recorded segments appear here by themselves."
+            "New segments appear here as they are recorded."
         )
 
 

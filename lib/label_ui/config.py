@@ -85,18 +85,17 @@ class LabelConfig:
             )
         if self.strategy in NEEDS_RATER and self.reward is None:
             raise UserError(
-                f"--strategy {self.strategy} asks a reward model, which did not come; give --reward REWARD, "
-                "made by 03_reward_train.py"
+                f"--strategy {self.strategy} needs a reward model; give --reward REWARD, made by 03_reward_train.py"
             )
         if self.watch and self.count is not None:
             raise UserError(
-                "--count: with --watch the teacher gives the labels that are due; leave one of them out"
+                "--count: with --watch the teacher gives the labels that fall due; leave out one of the two"
             )
         for name in ("count", "error_rate", "beta", "myopia", "threshold"):
             if self.teacher is None and getattr(self, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} belongs to --teacher, which did not come")
+                raise UserError(f"--{name.replace('_', '-')} needs --teacher")
         if (self.ssl_cert is None) != (self.ssl_key is None):
-            raise UserError("--ssl-cert and --ssl-key go together; give both or none")
+            raise UserError("--ssl-cert and --ssl-key go together; give both or neither")
         for name, path in (("--ssl-cert", self.ssl_cert), ("--ssl-key", self.ssl_key)):
             if path is not None and not path.is_file():
                 raise UserError(f"{name} {path}: no such file")

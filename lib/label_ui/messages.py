@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from lib.preferences.labels import MAX_RESPONSE_MS
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{8,64}$")]
-"""Of a page, a pair or a vote. Without hyphens, which set undone and deleted answers apart (see lib.preferences.labels.UNDO)."""
+"""Of a page, a pair or a vote. No hyphens: these mark the ids of undone and deleted answers (lib.preferences.labels.UNDO)."""
 Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
 Sample = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 Side = Literal[1, 2]
@@ -32,7 +32,7 @@ class Offer(BaseModel):
 
 
 class BatchRequest(BaseModel):
-    """Renews what a page still shows and asks for more."""
+    """Renews the pairs that a page still holds and asks for more."""
 
     page: Id
     labeller: Person
@@ -51,7 +51,7 @@ class Vote(BaseModel):
     response_ms: Annotated[int, Field(ge=0, le=MAX_RESPONSE_MS)] | None = None
     flag: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500)] | None = None
     change: bool = False
-    """True when the labeller opened a labelled pair on purpose to label it anew."""
+    """True when the labeller opened a labelled pair in order to change the answer."""
 
 
 class Undo(BaseModel):
@@ -64,7 +64,7 @@ class Undo(BaseModel):
 
 
 class Leave(BaseModel):
-    """A page is closed, or left for another one."""
+    """A page was closed or left for another."""
 
     page: Id
 
@@ -73,7 +73,7 @@ class Standing(BaseModel):
     """Where a labeller and the DB stand."""
 
     total: int
-    """Labels in the DB that a fit can use, of everybody."""
+    """Labels in the DB that a fit can use, everybody's."""
     skipped: int
     """Pairs answered with can't tell."""
     mine: int
@@ -81,10 +81,10 @@ class Standing(BaseModel):
     """Mine, since midnight where the server runs."""
     per_minute: float | None
     checks: list[bool]
-    """For my last repeat checks, oldest first, whether I said the same again."""
+    """Outcomes of my last repeat checks, oldest first: whether I said the same again."""
     goal: int | None
     due: int | None = None
-    """Labels that the training wants and nobody has given yet; None where none says so."""
+    """Labels that a training wants and nobody has given yet; None while no training says so."""
 
 
 class BatchReply(BaseModel):
@@ -93,7 +93,7 @@ class BatchReply(BaseModel):
     notice: str = ""
     """Why there are no more pairs; empty while there are."""
     problems: list[str] = []
-    """Segments that were left out, one sentence each."""
+    """Segments that were left out and strategies that failed, one sentence each."""
 
 
 class VoteReply(BaseModel):
@@ -119,7 +119,7 @@ class Said(BaseModel):
 
 
 class Session(BaseModel):
-    """What a page has to know at its start."""
+    """What a page needs to know when it starts."""
 
     db: str
     name: str | None
@@ -130,23 +130,23 @@ class Session(BaseModel):
     strategies: list[str]
     steps_per_second: float
     model: str
-    """What the reward model is called; empty without one."""
+    """Name of the reward model; empty without one."""
 
 
-class Judged(BaseModel):
+class RatedClip(BaseModel):
     """A segment as the reward model sees it."""
 
     clip: str
     name: str
     total: float | None
-    """Learned reward of all its steps, standardised; None while it is not judged yet, or if it cannot be."""
+    """Learned reward of all its steps, standardised; None until it is rated, or if it cannot be."""
 
 
-class JudgedReply(BaseModel):
-    clips: list[Judged]
+class RatedClipsReply(BaseModel):
+    clips: list[RatedClip]
     judged: int
     of: int
-    """Segments that the order of this list depends on, and how many of them have been judged."""
+    """Segments that the order of this list depends on; `judged` of them have been rated."""
 
 
 class CurveReply(BaseModel):
@@ -159,11 +159,11 @@ class Doubt(BaseModel):
     """A label that may be worth a second look."""
 
     clip: str
-    """Of the segment that was preferred."""
+    """The segment that was preferred."""
     other: str
     labeller: str
     probability: float
-    """Of the label, as the model sees it."""
+    """How likely the model finds the label, 0 … 1."""
     total: float
     other_total: float
 
@@ -173,4 +173,4 @@ class DoubtsReply(BaseModel):
     """Least likely first."""
     judged: int
     of: int
-    """Labels."""
+    """Labels that could be doubted; the clips of `judged` of them have been rated."""

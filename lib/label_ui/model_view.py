@@ -11,7 +11,7 @@ import numpy as np
 
 from lib.label_ui.db import LabelledDB
 from lib.label_ui.ledger import Labeller, display_name
-from lib.label_ui.messages import CurveReply, Doubt, DoubtsReply, Judged, JudgedReply
+from lib.label_ui.messages import CurveReply, Doubt, DoubtsReply, RatedClip, RatedClipsReply
 from lib.label_ui.ratings import Ratings
 from lib.preferences.labels import RECHECK, Label, Pair
 from lib.preferences.queries import Query
@@ -33,7 +33,7 @@ class ModelView:
         self._db = db
         self._ratings = ratings
 
-    def segments(self, order: Order, text: str = "", seed: int = 0, limit: int = 50) -> JudgedReply:
+    def segments(self, order: Order, text: str = "", seed: int = 0, limit: int = 50) -> RatedClipsReply:
         """A list of segments. Those without a rating get one in the background.
 
         Args:
@@ -58,8 +58,8 @@ class ModelView:
             names = names[:limit]
             totals = self._ratings.look(names)
             of = len(names)
-        clips = [Judged(clip=clip_id(name), name=name, total=_number(totals.get(name))) for name in names]
-        return JudgedReply(clips=clips, judged=len(totals), of=of)
+        clips = [RatedClip(clip=clip_id(name), name=name, total=_number(totals.get(name))) for name in names]
+        return RatedClipsReply(clips=clips, judged=len(totals), of=of)
 
     def curve(self, id: str) -> CurveReply:
         """The learned reward of each step of a clip. Raises KeyError, SegmentError."""

@@ -50,7 +50,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
                     html.h1(desk.db.root.resolve().name)
                     html.p(str(desk.db.root.resolve())).classes("muted path")
                 _button("Invite", lambda: _invite(base, keys)).props(
-                    'title="Make a link that lets one more browser in"'
+                    'title="Make a link that lets in one more browser"'
                 )
                 ui.link("Start labelling", "/label").classes("button main start")
             await _LiveOverview(desk).build()
@@ -67,7 +67,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
 @contextmanager
 def _frame(here: str, model: bool) -> Iterator[None]:
-    """What every page has around its content, with a link to the reward model where there is one."""
+    """What surrounds the content of every page, with a link to the reward model if there is one."""
     ui.add_head_html(_STYLES)
     ui.colors(primary="var(--accent)", negative="var(--bad)")
     pages = [("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")]
@@ -90,13 +90,15 @@ def _invite(base: str, keys: Keys) -> None:
     link = f"{base}?invite={keys.new_link('guest')}"
 
     async def copy() -> None:
-        # Not the clipboard API, which is missing where the page came without TLS from another machine.
+        # Not the clipboard API: browsers withhold it from pages that came from another machine without TLS.
         await ui.run_javascript(f"getHtmlElement({field.id}).select(); document.execCommand('copy')")
         ui.notify("Copied.")
 
     with ui.dialog(value=True) as dialog, ui.card().classes("dialog"):
-        html.h2("Let somebody else in")
-        html.p("This link works once. Whoever opens it is asked for a name and labels in this database.")
+        html.h2("Invite somebody")
+        html.p(
+            "This link works once. It lets one person in, under a name of their choice, to label this database."
+        )
         field = ui.input(value=link).props('readonly outlined dense aria-label="Link"').classes("link")
         with html.div().classes("buttons"):
             _button("Close", dialog.close)
@@ -141,8 +143,8 @@ class _LiveOverview:
                 _show_overview(overview, self._desk.stats.goal)
                 if overview.labels and self._desk.model is None:
                     html.p(
-                        "Fit a reward model to these labels and start again with --reward REWARD to see what it "
-                        "would pay for each step, and which labels it doubts."
+                        "Fit a reward model to these labels and restart this page with --reward REWARD to see what "
+                        "it gives each step, and which labels it doubts."
                     ).classes("muted wide")
 
 
@@ -160,7 +162,7 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
         with _card("Nothing to compare yet", wide=True):
             html.p(
                 "A pair takes two segments. Record some with 01_a2c.py --db-path and this folder; "
-                "they appear here by themselves."
+                "they appear here as they come."
             )
     if labels:
         with _card("Answers"):
@@ -203,7 +205,7 @@ def _answers(labels: Sequence[Label]) -> None:
     lefts = [label for label in labels if label.label and label.left]
     if len(lefts) >= 20:
         share = sum(label.label == label.left for label in lefts) / len(lefts)
-        html.p(f"The left clip was preferred in {share:.0%} of them; sides are drawn at random.").classes(
+        html.p(f"The left clip was preferred in {share:.0%} of these; sides are drawn at random.").classes(
             "muted"
         )
 
@@ -212,22 +214,22 @@ def _agreement(overview: Overview) -> None:
     if overview.shared_pairs:
         share = overview.shared_alike / overview.shared_pairs
         html.p(
-            f"Several labellers answered {overview.shared_pairs} of the pairs, "
-            f"and said the same about {overview.shared_alike} of them ({share:.0%})."
+            f"Several labellers answered {overview.shared_pairs} of the pairs "
+            f"and agreed on {overview.shared_alike} ({share:.0%})."
         )
     else:
         html.p("No pair has been answered by more than one labeller.").classes("muted")
     asked = [same for results in overview.checks.values() for same in results]
     if asked:
-        html.p(f"Asked once more, people gave the same answer {sum(asked)} times out of {len(asked)}.")
+        html.p(f"When asked again, people gave the same answer {sum(asked)} times out of {len(asked)}.")
     else:
-        html.p("No pair has come a second time yet.").classes("muted")
+        html.p("No pair has been asked a second time yet.").classes("muted")
 
 
 def _growth(labels: Sequence[Label]) -> None:
     times = sorted(label.time for label in labels if label.time is not None)
     if len(times) < 2 or times[-1] - times[0] < 1:
-        html.p("Labels over time show here once there are a few.").classes("muted")
+        html.p("Labels over time appear here once there are a few.").classes("muted")
         return
     width, height, span = 320, 110, times[-1] - times[0]
     every = max(1, len(times) // 200)  # a drawing needs no more points than pixels
@@ -432,7 +434,7 @@ class _Table:
             html.h2("Delete this label?")
             html.p(
                 f"{display_name(label.labeller)} on {label.sample1} and {label.sample2}. "
-                "The pair may then be asked again. labels.json keeps a line about it."
+                "The pair may then be asked again. labels.json keeps a record of both."
             )
             with html.div().classes("buttons"):
                 _button("Keep", dialog.close).props("autofocus")

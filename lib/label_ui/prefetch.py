@@ -87,7 +87,7 @@ class QueryPrefetcher:
             # Whatever went wrong (a GPU without memory), labelling continues with random pairs, and so does this thread.
             except Exception as error:
                 told = str(error).partition("\n")[0] or type(error).__name__
-                self.problem = f"No pair could be chosen, so they are drawn at random: {told}"
+                self.problem = f"Pairs are drawn at random because choosing them failed: {told}"
             with self._changed:
                 self._ready.extend(found)
                 if not found:

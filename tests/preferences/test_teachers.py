@@ -405,7 +405,7 @@ def test_the_door_hands_the_parameters_on(tmp_path: Path, capsys: pytest.Capture
     for given in (["--beta", "0.5"], ["--myopia", "0.5"], ["--threshold", "0.5"]):
         with pytest.raises(SystemExit):
             main(["-d", str(tmp_path), *given])
-        assert f"{given[0]} belongs to --teacher, which did not come" in capsys.readouterr().err
+        assert f"{given[0]} needs --teacher" in capsys.readouterr().err
         with pytest.raises(UserError, match=f"{given[0]} belongs to --teacher .*; got --teacher score"):
             main(["-d", str(tmp_path), "--teacher", "score", *given])
 

@@ -7,7 +7,7 @@ import { request } from "./outbox.js";
 import { Playback } from "./playback.js";
 import { Player } from "./player.js";
 
-const POLL = 1000; // ms, while something is being judged
+const POLL = 1000; // ms, while segments are being rated
 
 const $ = (id) => document.getElementById(id);
 
@@ -82,7 +82,7 @@ class View {
     this.refresh();
   }
 
-  // Clips rest while the list of labels is looked at.
+  // The player rests while the list of labels is shown.
   still(quiet) {
     if (quiet) this.player.stop();
     else {
@@ -91,7 +91,7 @@ class View {
     }
   }
 
-  // Fetches the list, and again while the model is still at work. An answer to an earlier question is dropped.
+  // Fetches the list, again and again while the model is at work. Replies to earlier requests are dropped.
   async refresh() {
     clearTimeout(this.timer);
     const asked = {};
@@ -126,8 +126,8 @@ class View {
     $("judging").hidden = judged >= of && found > 0;
     $("judged").hidden = judged >= of;
     Object.assign($("judged"), { max: Math.max(1, of), value: judged });
-    const nothing = this.tab === "recheck" ? "There is no label left to recheck." : "There is no such segment.";
-    $("judgedtext").textContent = judged < of ? `judging ${judged} of ${of} ${what}…` : nothing;
+    const nothing = this.tab === "recheck" ? "No label is left to recheck." : "No segment fits.";
+    $("judgedtext").textContent = judged < of ? `rating ${what}: ${judged} of ${of}…` : nothing;
   }
 
   // --- the lists -----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class View {
       clips: [clip.clip],
       lines: [text],
       number: clip.total === null ? "" : signed(clip.total, 1),
-      title: `${clip.name}${clip.total === null ? "" : `: learned reward ${signed(clip.total)} in all`}`,
+      title: `${clip.name}${clip.total === null ? "" : `: learned reward ${signed(clip.total)} in total`}`,
       open: () => this.open(clip),
     };
   }
@@ -152,7 +152,7 @@ class View {
       clips: [clip, other],
       lines: [pays, labeller],
       number: percent,
-      title: `${labeller} preferred the first, which the model pays ${pays}; it finds that ${percent} likely`,
+      title: `${labeller} preferred the first, to which the model gives ${pays}; it finds that ${percent} likely`,
       open: () => location.assign(`/label?recheck=${clip}.${other}`),
     };
   }
@@ -292,7 +292,7 @@ async function main() {
   }
   document.body.classList.add("none");
   $("notice").textContent =
-    "There is no reward model here. Fit one to these labels with 03_reward_train.py, then start this page with --reward and the file it wrote.";
+    "There is no reward model here. Fit one to these labels with 03_reward_train.py, then start this page with --reward and the file that it wrote.";
   $("notice").hidden = false;
 }
 

@@ -1,4 +1,4 @@
-// What the panel says: progress, why this pair is asked, and the line at the bottom.
+// What the panel says: progress, why this pair was chosen, and the line at the bottom.
 
 const $ = (id) => document.getElementById(id);
 
@@ -22,7 +22,7 @@ export class Panel {
 
   connection({ offline, blocked, waiting }) {
     if (blocked) {
-      const kept = waiting ? ` ${waiting} answer${waiting > 1 ? "s are" : " is"} kept in this browser and sent again by itself.` : "";
+      const kept = waiting ? ` ${waiting} answer${waiting > 1 ? "s are" : " is"} kept in this browser and sent again automatically.` : "";
       this.say(`Not saved: ${blocked}.${kept}`, { trouble: true });
     } else if (offline) {
       const kept = waiting ? `${waiting} answer${waiting > 1 ? "s wait" : " waits"} in this browser, not on disk yet.` : "";
@@ -32,18 +32,18 @@ export class Panel {
     }
   }
 
-  // Why this pair is asked. Of a repeat check nothing is said: a labeller who knows it is one takes more care.
+  // Why this pair was chosen. Nothing is said of a repeat check: a labeller who knows about it takes more care.
   reason(offer) {
     const text = !offer || offer.repeat ? "" : offer.reason || offer.strategy;
-    Object.assign($("why"), { textContent: text, title: text && `Why this pair is asked: ${text}` });
+    Object.assign($("why"), { textContent: text, title: text && `Why this pair was chosen: ${text}` });
   }
 
   sizes(clips) {
     const [one, two] = clips.map(({ meta }) => meta);
     if (one.game && two.game && one.game !== two.game) {
-      this.say(`These clips are of two games, ${one.game} and ${two.game}: X leaves the pair out.`, { alert: true });
+      this.say(`These clips are from two games, ${one.game} and ${two.game}: X leaves the pair out.`, { alert: true });
     } else if (one.width !== two.width || one.height !== two.height) {
-      this.say("These clips are of different sizes, perhaps of two games: X leaves the pair out.", { alert: true });
+      this.say("These clips are of different sizes, perhaps from two games: X leaves the pair out.", { alert: true });
     }
   }
 
