@@ -356,7 +356,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
       path: the file.
       curves: of the seeds, by arm.
     """
-    from experiments.curves import KINDS, Line, write_chart
+    from experiments.curves import COLOURS, Line, write_chart
     from lib.reporting import mean_interval
 
     titles = {
@@ -366,7 +366,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
         "kl": "KL to v0",
     }
     panels: dict[str, list[Line]] = {title: [] for title in titles.values()}
-    kinds = dict(zip(curves, KINDS, strict=False))
+    kinds = dict(zip(curves, COLOURS, strict=False))
     for arm, runs in curves.items():
         for name, title in titles.items():
             present = [run[name] for run in runs if name in run]

@@ -308,7 +308,7 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
     Returns:
       The page.
     """
-    from experiments.curves import KINDS, Line, read_curves, write_chart  # TensorBoard takes long to import
+    from experiments.curves import COLOURS, Line, read_curves, write_chart  # TensorBoard takes long to import
 
     measured = [json.loads(version.measures.read_text()) for version in versions]
     titles = {
@@ -325,9 +325,11 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
             if name in found:
                 steps, values = found[name]
                 half = found["interval"].values if name == "score" else None
-                panels[title].append(Line(steps + began, values, half, KINDS[version.number % len(KINDS)]))
+                panels[title].append(
+                    Line(steps + began, values, half, COLOURS[version.number % len(COLOURS)])
+                )
         began += config.v0_steps if version.number == 0 else config.steps
-    kinds = {KINDS[version]: f"v{version}" for version in range(min(len(KINDS), config.rounds + 1))}
+    kinds = {COLOURS[version]: f"v{version}" for version in range(min(len(COLOURS), config.rounds + 1))}
     write_chart(config.out / "rounds.svg", panels, kinds)
     page = table(config, measured, seconds)
     (config.out / "rounds.md").write_text(page)

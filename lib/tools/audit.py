@@ -23,9 +23,8 @@ from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import Fit
 from lib.reward.model import RewardModel
-from lib.reward.report import page, write_page
 from lib.reward.report.clips import clip
-from lib.reward.report.plot import Plot, percent, spanned
+from lib.reward.report.page import write_page
 from lib.runs import check_name, make_run_dir, write_config
 
 WINDOWS = 20
@@ -273,7 +272,8 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     except OSError as error:
         raise UserError(f"-o {config.out}: expected a folder to write to: {error.strerror}") from error
     subtitle = f"{config.audit} in {env_id}, judged by {checkpoint} · {now()}"
-    write_page(path, _page(f"reward-{config.name}: audit", subtitle, db, play, finding).encode())
+    title = f"reward-{config.name}: audit"
+    write_page("audit.html", path, title=title, subtitle=subtitle, **_page(db, play, finding))
     with Charts(run_dir) as charts:
         charts.scalars(_numbers(db, play, finding), 0)
         charts.text("audit/finding", finding.text)
@@ -296,105 +296,50 @@ def _numbers(db: Judged, play: Play, finding: Finding) -> dict[str, float]:
     return numbers
 
 
-def _page(title: str, subtitle: str, db: Judged, play: Play, finding: Finding) -> str:
-    kept = play.windows
-    top = max([finding.limit, *(float(window.judged.disagreement.max()) for window in kept)])
-    clips = [
+def _page(db: Judged, play: Play, finding: Finding) -> dict[str, object]:
+    """What the report's templates/audit.html shows."""
+    from lib.reward.report import plots  # Matplotlib takes a second to import
+
+    fresh = play.judged
+    top = max([finding.limit, *(float(window.judged.disagreement.max()) for window in play.windows)])
+    strangest = [
         clip(
             f"{_strangeness(window):.2f} on average",
             f"game {window.env + 1}, from step {window.start}",
             window.frames,
             window.judged.disagreement,
-            (0.0, 1.06 * top),
+            (0.0, top),
             "disagreement",
             window.scores,
             [np.full(len(window.scores), finding.limit)],
         )
-        for window in kept
+        for window in play.windows
     ]
-    fresh = play.judged
-    low, high = finding.quantiles[0.5]
-    sections = [
-        f'<section class="wide verdict {"more" if finding.outside else "ready"}"><h2>'
-        f"{'Out of its data' if finding.outside else 'Within its data'}</h2>"
-        + page.note(
-            f"{finding.text[0].upper()}{finding.text[1:]}. {finding.beyond:.1%} of its steps are beyond what 99 % of the DB's "
-            f"stay below; by chance it would be 1 %, and more than {OUT_OF_DATA:.0%} is called out of data."
-        )
-        + "</section>",
-        page.strip(
-            [
-                (f"{finding.beyond:.1%}", "of fresh steps beyond the DB's 99th percentile"),
-                (f"{high:.2f}", f"median disagreement in fresh play ({low:.2f} in the DB)"),
-                (f"{fresh.paid.mean():+.2f}".replace("-", "−"), "learned reward a step in fresh play"),
-                (f"{db.paid.mean():+.2f}".replace("-", "−"), "and in the DB"),
-            ]
-        ),
-        page.clips_section(
-            "Where members disagree most",
-            clips,
-            "Fifty steps each. The thin line is the DB's 99th percentile: above it, the learned reward is guesswork.",
-        )
-        if clips
-        else page.section(
-            "Where members disagree most",
-            page.note("No game went on for fifty steps at a stretch."),
-            wide=True,
-        ),
-        _histogram(
-            "Disagreement of the members",
-            "standard deviation over members",
-            db.disagreement,
-            fresh.disagreement,
-        ),
-        _histogram("Learned reward", "standard deviations over the fit's segments", db.paid, fresh.paid),
-        _along_the_game(play, finding.limit),
-        page.section(
-            "Quantiles of the disagreement",
-            page.table(
-                ["", "DB", "fresh play"],
-                [
-                    [f"{level:.0%} of steps are below", f"{in_db:.2f}", f"{in_play:.2f}"]
-                    for level, (in_db, in_play) in finding.quantiles.items()
-                ],
+    places, slots = np.unique(play.game_step // SEGMENT_LENGTH, return_inverse=True)
+    means = [float(fresh.disagreement[slots == at].mean()) for at in range(len(places))]
+    middles = ((places + 0.5) * SEGMENT_LENGTH).tolist()
+    unit = "standard deviation over members"
+    paid_unit = "standard deviations over the fit's segments"
+    return {
+        "db": db,
+        "fresh": fresh,
+        "finding": finding,
+        "out_of_data": OUT_OF_DATA,
+        "strangest": strangest,
+        "charts": {
+            "disagreement": plots.histogram(
+                "disagreement of the members", unit, *_shares(db.disagreement, fresh.disagreement)
             ),
-            page.note(f"{len(db.paid)} steps of the DB, {len(fresh.paid)} of fresh play."),
-        ),
-    ]
-    return page.document(title, subtitle, sections)
+            "paid": plots.histogram("learned reward", paid_unit, *_shares(db.paid, fresh.paid)),
+            "along": plots.along_the_game(middles, means, finding.limit),
+        },
+    }
 
 
-def _histogram(title: str, unit: str, db: np.ndarray, fresh: np.ndarray) -> str:
+def _shares(db: np.ndarray, fresh: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bin edges, and the share of either side's steps in each bin; what lies beyond an end counts in the last bin."""
     both = np.concatenate([db, fresh])
-    low, high = spanned(np.quantile(both, [0.002, 0.998]).tolist())
-    if both.min() >= 0:
-        low = 0.0
-    edges = np.linspace(low, high, _BINS + 1)
-    # What lies beyond an end is counted in the last bar.
-    shares = [np.histogram(np.clip(side, low, high), edges)[0] / len(side) for side in (db, fresh)]
-    plot = Plot(title, (low, high), (0, 1.06 * float(np.max(shares))), unit, "share of steps", y_text=percent)
-    for kind, heights in zip(("one", "two"), shares, strict=True):
-        plot.bars(edges.tolist(), heights.tolist(), kind)
-    return page.section(title, plot.svg(), page.legend(("one", "DB"), ("two", "fresh play")))
-
-
-def _along_the_game(play: Play, limit: float) -> str:
-    slots = play.game_step // SEGMENT_LENGTH
-    places = np.unique(slots)
-    means = [float(play.judged.disagreement[slots == place].mean()) for place in places]
-    middles = [float((place + 0.5) * SEGMENT_LENGTH) for place in places]
-    plot = Plot(
-        "disagreement along the game",
-        (0, max(middles) + SEGMENT_LENGTH / 2),
-        (0, 1.06 * max([limit, *means])),
-        "steps since the game began",
-        "mean disagreement",
-    )
-    plot.level(limit)
-    plot.line(middles, means, "two")
-    plot.dots(middles, means, "two")
-    return page.section(
-        "Along the game",
-        plot.svg(),
-        page.legend(("two", "fresh play, 50 steps a dot"), ("dashed", "99th percentile of the DB")),
-    )
+    low, high = np.quantile(both, [0.002, 0.998])
+    edges = np.linspace(0.0 if both.min() >= 0 else low, max(high, low + 1e-6), _BINS + 1)
+    one, two = (np.histogram(side.clip(edges[0], edges[-1]), edges)[0] / len(side) for side in (db, fresh))
+    return edges, one, two

@@ -62,7 +62,7 @@ def test_clips_play_and_move_the_cursor_of_their_curve(opened: Opened) -> None:
     clip = page.locator(".clip").first
     clip.scroll_into_view_if_needed()
     said = clip.locator("output")
-    cursor = clip.locator(".cursor")
+    cursor = clip.locator("line.cursor")
     page.wait_for_function("document.querySelector('.clip output').textContent.startsWith('step ')")
     place, before = cursor.get_attribute("x1"), said.inner_text()
     page.wait_for_function(

@@ -145,4 +145,4 @@ def test_the_table_and_the_chart(config: AblationConfig) -> None:
         path,
         {"original": [{"score": curve(1, 2)}], "kl": [{"score": curve(1, 2, 3)}, {"score": curve(3, 4)}]},
     )
-    assert path.read_text().count("<polyline") == 2
+    assert path.read_text().count("stroke-width: 1.8; stroke-linecap: square") == 2, "one line an arm"

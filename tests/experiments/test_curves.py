@@ -4,7 +4,7 @@ import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from experiments.curves import Line, read_curves, write_chart
+from experiments.curves import COLOURS, Line, read_curves, write_chart
 from lib.reporting import Charts
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,23 +37,25 @@ def test_a_folder_without_curves_has_none(tmp_path: Path) -> None:
 
 def test_a_chart_is_a_whole_picture(tmp_path: Path) -> None:
     path = tmp_path / "chart.svg"
+    one, two = COLOURS[:2]
     panels = {
         "score": [
-            Line([0, 10, 20], [1, 2, 3], [0.5, math.nan, 0.5], "one"),
-            Line([20, 30], [5, 4], None, "two"),
+            Line([0, 10, 20], [1, 2, 3], [0.5, math.nan, 0.5], one),
+            Line([20, 30], [5, 4], None, two),
         ],
         "never measured": [],
-        "KL": [Line([0, 30], [0, 0], None, "one")],
+        "KL": [Line([0, 30], [0, 0], None, one)],
     }
-    write_chart(path, panels, {"one": "v0", "two": "v1 & more"})
+    write_chart(path, panels, {one: "v0", two: "v1 & more $x$"})
     picture = ET.parse(path).getroot()
     texts = [text.text for text in picture.iter(f"{SVG}text")]
-    assert {"v0", "v1 & more", "score", "KL"} <= set(texts)
+    assert {"v0", "v1 & more $x$", "score", "KL"} <= set(texts)
     assert "never measured" not in texts
-    assert len(list(picture.iter(f"{SVG}polyline"))) == 3
+    assert path.read_text().count("stroke-width: 1.8; stroke-linecap: square") == 3, "lines"
     # Two panels below each other, neither outside the picture.
-    first, second = (panel for panel in picture if panel.tag == f"{SVG}svg")
-    end = float(first.attrib["y"]) + float(first.attrib["height"])
-    assert end < float(second.attrib["y"])
-    assert float(second.attrib["y"]) + float(second.attrib["height"]) <= float(picture.attrib["height"])
+    clips = {rect.attrib["y"]: rect for rect in picture.iter(f"{SVG}rect")}
+    first, second = (clips[y].attrib for y in sorted(clips, key=float))
+    end = float(first["y"]) + float(first["height"])
+    assert end < float(second["y"])
+    assert float(second["y"]) + float(second["height"]) <= float(picture.attrib["viewBox"].split()[3])
     assert "nan" not in path.read_text()

@@ -19,10 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.reporting import Charts
-from lib.reward.report import figures_of, report_path, write_report
+from lib.reward.report import figures_of, plots, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip
-from lib.reward.report.figures import MEASURED, Share
-from lib.reward.report.plot import Plot, gauge, spanned, ticks
+from lib.reward.report.figures import ASSUMED, MEASURED, Ceiling, Share
 from lib.reward.report.verdict import LABEL_MORE
 from tests.reward.clips import clip as grey_clip
 from tests.reward.clips import grey_db, save
@@ -130,6 +129,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_runs_only_its_own_script
     assert not re.search(r"@import|url\(", "".join(page.inside["style"]))
     assert len(page.named("figure")) == 8
     assert verdict.outcome in "".join(page.inside["h2"])
+    assert len(page.named("svg")) == 4 + 8, "charts, and the curves of the clips"
     assert not re.search(
         r"\b(nan|inf|None)\b", " ".join(page.inside["td"] + page.inside["p"] + page.inside["strong"])
     )
@@ -258,41 +258,16 @@ def test_flat_pictures_come_out_exactly_and_noise_comes_out_small() -> None:
 
 def test_long_and_large_clips_lose_frames_and_pixels() -> None:
     frames = np.zeros((500, 700, 30, 3), np.uint8)
-    figure = Elements(clip("title", "source", frames, np.zeros(500), (-1, 1), "learned reward"))
-    (canvas,) = figure.named("canvas")
-    assert (canvas["width"], canvas["height"]) == ("10", "234")
-    about = figure.named("figure")[0]["data-clip"]
-    assert about is not None
-    assert '"every":3' in about
-    assert '"steps":167' in about
+    playback = clip("title", "source", frames, np.zeros(500), (-1, 1), "learned reward").playback
+    assert (playback["width"], playback["height"]) == (10, 234)
+    assert playback["every"] == 3
+    assert playback["steps"] == 167
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (-3.2, 3.1, [-3, -2, -1, 0, 1, 2, 3]),
-        (17, 1234, [200, 400, 600, 800, 1000, 1200]),
-        (0.001, 0.0062, [0.001, 0.002, 0.003, 0.004, 0.005, 0.006]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
-
-
-def test_a_range_is_never_empty() -> None:
-    assert spanned([]) == (-0.5, 0.5)
-    assert spanned([7.0, 7.0]) == (6.5, 7.5)
-    assert spanned([0.0, 100.0]) == (-6, 106)
-
-
-def test_charts_lie_upright_and_say_what_they_show() -> None:
-    plot = Plot("a < b", (0, 10), (0, 1), "x", "y")
-    assert plot.across(0) < plot.across(5) < plot.across(10)
-    assert plot.down(0) > plot.down(1)
-    page = Elements(plot.svg())
-    assert page.named("svg")[0]["aria-label"] == "a < b"
-    assert {"x", "y"} <= set(page.inside["text"])
-    chart = Elements(gauge("none", float("nan"), (0.0, 1.0), [(0.5, "chance")], (0.9, 0.9)))
-    assert chart.named("circle") == []
-    assert "chance" in chart.inside["text"]
+def test_charts_say_what_they_show() -> None:
+    chart = Elements(plots.gauge("a < b", Share(0, 0), Ceiling(0.9, 0.9, 0.9, ASSUMED)))
+    assert chart.named("svg")[0]["aria-label"] == "a < b"
+    assert {"chance", "teacher's ceiling 90%", "0 %", "100 %"} <= set(chart.inside["text"])
+    assert not any("style" in attributes for _, attributes in chart.found), "the content policy admits none"
+    dots = [path for path in chart.named("path") if (path.get("id") or "").startswith("m")]
+    assert len(dots) == 1, "no dot where nothing was held out, only the ticks"

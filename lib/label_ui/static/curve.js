@@ -1,4 +1,4 @@
-// The learned reward of a clip's steps as a line, with a cursor where the player is. Pressing or dragging on it seeks.
+// The learned reward of a clip's steps as a line, with a cursor where the player is. Pressing or dragging seeks.
 
 const NS = "http://www.w3.org/2000/svg";
 const LEFT = 38;
@@ -41,8 +41,11 @@ export class Curve {
     new ResizeObserver(() => this.render()).observe(svg);
   }
 
-  show(rewards) {
+  // others: more curves, drawn thin; scale: [lowest, highest] to show, otherwise as the rewards need it.
+  show(rewards, { others = [], scale = null } = {}) {
     this.rewards = rewards;
+    this.others = others;
+    this.scale = scale ?? [Math.min(-LEAST, ...rewards), Math.max(LEAST, ...rewards)];
     this.step = 0;
     this.render();
   }
@@ -68,22 +71,27 @@ export class Curve {
     this.cursor = null;
     if (!rewards.length || !this.width) return;
     svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-    const every = tick(Math.max(LEAST, ...rewards) - Math.min(-LEAST, ...rewards), (this.height - TOP - BOTTOM) / 26);
-    this.high = Math.ceil(Math.max(LEAST, ...rewards) / every) * every;
-    this.low = Math.floor(Math.min(-LEAST, ...rewards) / every) * every;
+    const [lowest, highest] = this.scale;
+    const every = tick(highest - lowest, (this.height - TOP - BOTTOM) / 26);
+    const digits = Math.max(0, -Math.floor(Math.log10(every)));
+    this.high = Math.ceil(highest / every) * every;
+    this.low = Math.floor(lowest / every) * every;
     const right = this.width - RIGHT;
     const bottom = this.height - BOTTOM;
     for (let i = Math.round(this.low / every); i <= Math.round(this.high / every); i += 1) {
       const y = this.y(i * every);
       this.add("line", { class: i === 0 ? "zero" : "grid", x1: LEFT, x2: right, y1: y, y2: y });
-      this.add("text", { class: "value", x: LEFT - 7, y: y + 4 }, signed(i * every, every < 1 ? 1 : 0));
+      const value = this.low < 0 ? signed(i * every, digits) : (i * every).toFixed(digits);
+      this.add("text", { class: "value", x: LEFT - 7, y: y + 4 }, value);
     }
     const apart = Math.max(rewards.length > 20 ? 5 : 1, tick(rewards.length, (right - LEFT) / 60));
     for (let step = 1; step <= rewards.length; step += step === 1 && apart > 1 ? apart - 1 : apart) {
       this.add("line", { class: "mark", x1: this.x(step - 1), x2: this.x(step - 1), y1: bottom, y2: bottom + 4 });
       this.add("text", { class: "count", x: this.x(step - 1), y: this.height - 6 }, step === 1 ? "step 1" : step);
     }
-    const points = rewards.map((reward, step) => `${this.x(step).toFixed(1)},${this.y(reward).toFixed(1)}`).join(" ");
+    const joined = (values) => values.map((value, step) => `${this.x(step).toFixed(1)},${this.y(value).toFixed(1)}`).join(" ");
+    for (const other of this.others) this.add("polyline", { class: "other", points: joined(other) });
+    const points = joined(rewards);
     const zero = this.y(0);
     this.add("polygon", { points: `${this.x(0)},${zero} ${points} ${this.x(rewards.length - 1)},${zero}` });
     this.add("polyline", { points });
@@ -115,9 +123,9 @@ function set(element, attributes) {
   return element;
 }
 
-// The smallest of 0.5, 1, 2, 5, 10, 20, … that divides a range into at most `most` parts.
+// The smallest of 0.05, 0.1, 0.2, 0.5, 1, … that divides a range into at most `most` parts.
 function tick(range, most) {
-  for (let size = 1; ; size *= 10) {
+  for (let size = 0.1; ; size *= 10) {
     for (const every of [size / 2, size, size * 2]) if (range / every <= Math.max(1, most)) return every;
   }
 }

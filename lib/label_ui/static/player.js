@@ -1,4 +1,4 @@
-// Plays clips, one or two, on one clock. A clip is {image: ImageBitmap, meta}, where meta says how the frames lie on the sheet.
+// Plays clips, one or two, on one clock. A clip is {image, meta}: a sprite sheet, and how the frames lie on it.
 
 const HOLD = 5; // steps the last frame stays before the loop begins again, so that the seam can be seen
 
@@ -20,8 +20,8 @@ function actionText(meta, step) {
 
 export class Player {
   constructor(views, stage, stepsPerSecond, onStep) {
-    this.views = views; // [{canvas, bar, action}, …], left first
-    this.stage = stage;
+    this.views = views; // [{canvas, bar, action}, …], left first; action may be missing
+    this.stage = stage; // what the canvases have to fit into; null where the style sheet sizes them
     this.rate = stepsPerSecond;
     this.onStep = onStep;
     this.speed = 2;
@@ -30,7 +30,7 @@ export class Player {
     this.position = 0; // steps since the loop began, not whole
     this.last = null; // when the clock was last read, ms
     this.frame = null; // pending animation frame
-    new ResizeObserver(() => this.fit()).observe(stage);
+    if (stage) new ResizeObserver(() => this.fit()).observe(stage);
   }
 
   show(clips) {
@@ -52,7 +52,7 @@ export class Player {
 
   // The largest whole number of device pixels a game pixel can have so that both clips fit: never blurred.
   fit() {
-    if (!this.clips) return;
+    if (!this.clips || !this.stage) return;
     const style = getComputedStyle(this.stage);
     const count = this.views.length;
     const gaps = (parseFloat(style.columnGap) || 0) * (count - 1);
@@ -118,7 +118,7 @@ export class Player {
     this.frame = null;
     if (!this.playing || !this.clips) return;
     if (this.last !== null) {
-      // A tab that was hidden goes on where it was instead of leaping.
+      // A tab that was hidden resumes where it was.
       const passed = Math.min(time - this.last, 250) / 1000;
       this.position = (this.position + passed * this.rate * this.speed) % (this.length + HOLD);
     }
@@ -139,7 +139,7 @@ export class Player {
       const y = Math.floor(own / meta.columns) * meta.height;
       canvas.getContext("2d").drawImage(image, x, y, meta.width, meta.height, 0, 0, meta.width, meta.height);
       bar.value = own;
-      action.textContent = actionText(meta, own);
+      if (action) action.textContent = actionText(meta, own);
     });
     this.onStep(step + 1, this.length);
   }

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.cli import UserError
 from lib.envs.world import STEPS_PER_SECOND
-from lib.files import write_atomic
 from lib.preferences.labels import LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.data import labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
-from lib.reward.report import page
-from lib.reward.report.clips import clip, film_strip
+from lib.reward.report.clips import PageClip, clip, film_strip
 from lib.reward.report.figures import (
     Agreement,
     Bin,
@@ -34,12 +31,17 @@ from lib.reward.report.figures import (
     segments_to_correlate,
     teacher_ceiling,
 )
-from lib.reward.report.plot import spanned
-from lib.reward.report.verdict import Evidence, Verdict, judge_fit
+from lib.reward.report.page import interval, signed, write_page
+from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, Verdict, judge_fit
 from lib.reward.store import SegmentStore
 
 _CLIPS = 4
 """Shown of either end."""
+_SETTINGS = (
+    *("loss", "error_rate", "ensemble", "lr", "batch_size", "dropout", "l2", "held_out"),
+    *("frame_stride", "seed"),
+)
+"""Flags of the fit that the page shows."""
 
 
 @dataclass(frozen=True)
@@ -179,136 +181,51 @@ def write_report(fit: Fit, charts: Charts) -> Verdict:
       UserError: the page cannot be written.
     """
     figures = figures_of(fit)
-    content = _page(fit, figures).encode()
-    for path in (report_path(fit.path), fit.path.with_name("report.html")):
-        write_page(path, content)
+    paths = report_path(fit.path), fit.path.with_name("report.html")
+    write_page("report.html", *paths, **_page(fit, figures))
     _chart(fit, figures, charts)
     return figures.verdict
 
 
-def write_page(path: Path, content: bytes) -> None:
-    """Writes a page, atomically.
+def _page(fit: Fit, figures: Figures) -> dict[str, object]:
+    """What templates/report.html shows."""
+    from lib.reward.report import plots  # Matplotlib takes a second to import
 
-    Raises:
-      UserError: it cannot be written.
-    """
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise UserError(f"{path}: the report could not be written: {error.strerror}") from error
-
-
-def _page(fit: Fit, figures: Figures) -> str:
-    data, config = fit.data, fit.config
-    held_out, ceiling = figures.held_out, figures.ceiling
-    curves, kept = [], []
-    for epochs in _by_member(fit.history):
-        curves.append(
-            (
-                [e.epoch for e in epochs],
-                [e.train_loss for e in epochs],
-                [e.held_out_loss for e in epochs],
-            )
-        )
-        kept.append(_kept(epochs).epoch)
+    data, config, held_out = fit.data, fit.config, figures.held_out
+    members = _by_member(fit.history)
     ends = figures.liked()
-    scale = spanned(
-        [float(figures.each[i].min()) for i in (*ends[0], *ends[1])]
-        + [float(figures.each[i].max()) for i in (*ends[0], *ends[1])]
+    shown = [figures.each[i] for end in ends for i in end]
+    # Two standard deviations are always shown, so that dull clips look dull.
+    scale = (
+        min([-2.0, *(float(each.min()) for each in shown)]),
+        max([2.0, *(float(each.max()) for each in shown)]),
     )
-    torn = len(data.pairs) - len(fit.train) - len(fit.test)
-    aside = f", {torn} aside, for they share clips with both" if torn else ""
-    members = len(fit.model.members)
-    between = "; the thin lines are its members" if members > 1 else ""
-    compared = figures.compared
-    settings = (
-        "loss",
-        "error_rate",
-        "ensemble",
-        "lr",
-        "batch_size",
-        "dropout",
-        "l2",
-        "held_out",
-        "frame_stride",
-        "seed",
-    )
-    sections = [
-        page.verdict_section(figures.verdict),
-        page.strip(
-            [
-                (
-                    f"{held_out.value:.0%}" if held_out.count else "–",
-                    f"of {held_out.count} held-out pairs right ({page.span_of(held_out.interval)})",
-                ),
-                (
-                    f"{ceiling.value:.0%}",
-                    f"teacher's ceiling, {ceiling.kind}",
-                ),
-                (
-                    f"{figures.calibration_error:.0%}" if figures.bins else "–",
-                    "expected calibration error",
-                ),
-                (
-                    str(len(data.pairs)),
-                    f"labels on {len(data.segments)} segments: {len(fit.train)} fitted, {len(fit.test)} held out"
-                    + aside,
-                ),
-            ]
-        ),
-        page.accuracy_section(held_out, ceiling),
-        page.clips_section(
-            "What it likes most",
-            [_clip(fit, figures, i, scale) for i in ends[0]],
-            f"The segments of the highest learned reward a step, in standard deviations over all segments{between}. "
-            f"Is this what you would like to see more of?",
-        ),
-        page.clips_section(
-            "What it likes least",
-            [_clip(fit, figures, i, scale) for i in ends[1]],
-            "And the lowest. Is this what you would like to see less of?",
-        ),
-        page.curves_section(curves, kept),
-        page.calibration_section(figures.bins, figures.calibration_error),
-        page.correlation_section(
-            figures.correlations,
-            [float(figures.paid(i).sum()) for i in compared],
-            [float(_scores(data.segments, i).sum()) for i in compared],
-            figures.compared_held_out,
-        ),
-        page.section(
-            "Answers to one question",
-            page.table(
-                ["", "the same", "95 % interval"],
-                [
-                    [name, page.share_text(share), page.span_of(share.interval) if share.count else "–"]
-                    for name, share in (
-                        ("the same labeller, asked again", figures.agreed.same_labeller),
-                        ("two labellers", figures.agreed.between_labellers),
-                    )
-                ],
+    gauge_title = f"held-out accuracy: {held_out.hits} of {held_out.count} pairs, interval {interval(held_out.interval)}"
+    return {
+        "title": fit.path.stem,
+        "subtitle": f"{data.segments.env_id or 'an unnamed game'} · {', '.join(map(str, config.dbs))} · {now()}",
+        "figures": figures,
+        "tone": {READY: "ready", LABEL_MORE: "more", WRONG: "wrong"}[figures.verdict.outcome],
+        "labels": len(data.pairs),
+        "segments": len(data.segments),
+        "fitted": len(fit.train),
+        "judged": len(fit.test),
+        "aside": len(data.pairs) - len(fit.train) - len(fit.test),
+        "members": len(fit.model.members),
+        "most": [_clip(fit, figures, i, scale) for i in ends[0]],
+        "least": [_clip(fit, figures, i, scale) for i in ends[1]],
+        "charts": {
+            "gauge": plots.gauge(gauge_title, held_out, figures.ceiling),
+            "learning": plots.learning_curves(members, [_kept(epochs) for epochs in members]),
+            "calibration": plots.calibration(figures.bins),
+            "returns": plots.returns(
+                [float(figures.paid(i).sum()) for i in figures.compared],
+                [float(_scores(data.segments, i).sum()) for i in figures.compared],
             ),
-            page.note(
-                "Of questions answered twice with a preference. Two who answer at random agree on half."
-            ),
-            page.table(
-                ["this fit", ""],
-                [[name.replace("_", " "), str(getattr(config, name))] for name in settings],
-                numbers_from=2,
-            ),
-        ),
-        page.kinds_section(figures.kinds),
-    ]
-    if data.problems:
-        sections.append(
-            page.section(
-                "Left out", page.table(["labels and segments"], [[text] for text in data.problems]), wide=True
-            )
-        )
-    where = ", ".join(map(str, config.dbs))
-    return page.document(
-        fit.path.stem, f"{data.segments.env_id or 'an unnamed game'} · {where} · {now()}", sections
-    )
+        },
+        "settings": [(name.replace("_", " "), getattr(config, name)) for name in _SETTINGS],
+        "problems": data.problems,
+    }
 
 
 def _scores(segments: SegmentStore, index: int) -> np.ndarray:
@@ -317,13 +234,13 @@ def _scores(segments: SegmentStore, index: int) -> np.ndarray:
     return sidecar.scores
 
 
-def _clip(fit: Fit, figures: Figures, index: int, scale: tuple[float, float]) -> str:
+def _clip(fit: Fit, figures: Figures, index: int, scale: tuple[float, float]) -> PageClip:
     segments, each = fit.data.segments, figures.each[index]
     db, name = segments.source(index)
     sidecar = segments.sidecar(index)
     scored = "" if sidecar is None else f" · score {sidecar.scores.sum():g}"
     return clip(
-        f"{each.mean():+.2f} a step".replace("-", "−"),
+        f"{signed(each.mean())} a step",
         f"{db.root.name}/{name}{scored}",
         segments.get(index)[0],
         figures.paid(index),

@@ -1,36 +1,34 @@
-"""Clips inside a page: frames as one lossless picture in a data URI, played on a canvas beside their reward curve."""
+"""Clips inside a page: frames as one picture in a data URI, played on a canvas above a curve of rewards."""
 
 import base64
-import json
 import math
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
 from lib.envs.world import STEPS_PER_SECOND
 from lib.preferences.sprites import encode_png, sprite_sheet
-from lib.reward.report.plot import Plot
 
 _MAX_FRAMES = 200
 _MAX_SIDE = 320
 """Pixels of a frame."""
 _MAX_BYTES = 250_000
-"""Of a clip; Seaquest takes some 25 KB, and what takes more than this is no flat game graphics."""
+"""Of a lossless clip. Flat game graphics stay below: Seaquest takes some 20 KB."""
 _STRIP_FRAMES, _STRIP_SIDE, _STRIP_GAP = 10, 120, 2
 _LOSSY = 60
 """WebP quality."""
 
 
 def film_strip(frames: np.ndarray) -> np.ndarray:
-    """Ten frames of a clip, evenly spaced from the first to the last and side by side, for where nothing can play it.
+    """Ten frames of a clip side by side, evenly spaced from the first to the last, for where clips cannot play.
 
     Args:
       frames: uint8 `[T, H, W, 3]`.
 
     Returns:
-      uint8 `[h + 2, 10·(w + 2), 3]` with h, w such that a frame has 120 pixels a side at most; grey between them.
+      uint8 `[h + 2, 10·(w + 2), 3]`, grey between frames; h and w are at most 120.
     """
     frames = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
     scale = min(1.0, _STRIP_SIDE / max(frames.shape[1:3]))
@@ -50,6 +48,22 @@ def data_uri(sheet: np.ndarray) -> str:
     return f"data:image/{kind};base64," + base64.b64encode(encoded).decode()
 
 
+@dataclass(frozen=True)
+class PageClip:
+    """A clip on a page: frames that play above a curve."""
+
+    title: str
+    """What matters about it."""
+    source: str
+    """Where it comes from."""
+    curve_name: str
+    """What the curve shows, with its unit."""
+    picture: str
+    """The sprite sheet, as a data URI."""
+    playback: dict[str, object]
+    """For static/report.js: how the frames lie on the sheet, and what is shown at each step."""
+
+
 def clip(
     title: str,
     source: str,
@@ -59,52 +73,38 @@ def clip(
     curve_name: str,
     scores: np.ndarray | None = None,
     others: Sequence[np.ndarray] = (),
-) -> str:
-    """A figure that plays: picture, curve with a cursor, a button and a slider.
+) -> PageClip:
+    """A clip and its curve. Long clips lose frames, large ones pixels.
 
     Args:
       title: what matters about it.
       source: where it comes from.
-      frames: uint8 `[T, H, W, 3]`; long clips lose frames, large ones pixels.
-      curve: float `[T]`, what is drawn below it.
+      frames: uint8 `[T, H, W, 3]`.
+      curve: float `[T]`.
       scale: lower and upper end of the curve's axis.
       curve_name: what the curve shows, with its unit.
-      scores: float `[T]`, told beside the curve.
-      others: more curves, `[T]` each, drawn thin behind it.
+      scores: float `[T]`, shown with the step.
+      others: more curves, float `[T]` each, drawn thin.
     """
     every = math.ceil(len(frames) / _MAX_FRAMES)
-    shown = frames[::every]
-    shrink = max(1, math.ceil(max(shown.shape[1:3]) / _MAX_SIDE))
-    shown = shown[:, ::shrink, ::shrink]
+    shrink = math.ceil(max(frames.shape[1:3]) / _MAX_SIDE)
+    shown = frames[::every, ::shrink, ::shrink]
     sheet, columns = sprite_sheet(shown)
     steps, height, width, _ = shown.shape
-    last = max(1, len(frames) - 1)
-    plot = Plot(title, (0, last), scale, "step", curve_name, 264, 140, y_ticks=3)
-    if scale[0] < 0 < scale[1]:
-        plot.level(0)
-    for other in others:
-        plot.line(range(len(other)), other.tolist(), "thin")
-    plot.line(range(len(curve)), curve.tolist(), "one")
-    plot.cursor(0)
-    content = {
+    playback = {
         "steps": steps,
+        "width": width,
+        "height": height,
         "columns": columns,
         "every": every,
-        "length": len(frames),
         "rate": STEPS_PER_SECOND / every,
-        "from": round(plot.across(0), 2),
-        "to": round(plot.across(last), 2),
-        "signed": scale[0] < 0,
-        "curve": [round(float(value), 3) for value in curve],
-        "scores": None if scores is None else [round(float(value), 3) for value in scores],
+        "scale": scale,
+        "curve": _rounded(curve),
+        "others": [_rounded(other) for other in others],
+        "scores": None if scores is None else _rounded(scores),
     }
-    return (
-        f'<figure class="clip" data-clip="{escape(json.dumps(content, separators=(",", ":")))}">'
-        f'<figcaption><strong>{escape(title)}</strong><span class="muted">{escape(source)}</span></figcaption>'
-        f'<canvas width="{width}" height="{height}" role="img" aria-label="{escape(f"clip {source}")}"></canvas>'
-        f'<img hidden alt="" src="{data_uri(sheet)}">'
-        f"{plot.svg()}"
-        f'<div class="controls"><button type="button" class="button">Play</button>'
-        f'<input type="range" min="0" max="{steps - 1}" value="0" aria-label="step of the clip">'
-        f"<output></output></div></figure>"
-    )
+    return PageClip(title, source, curve_name, data_uri(sheet), playback)
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 3) for value in values]
