@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor test demo online rounds bench bench-quick label label-db clean
+.PHONY: help install doctor lint check test demo online rounds bench bench-quick label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -26,11 +27,16 @@ $(STAMP): $(REQUIREMENTS)
 doctor: ## check versions, ROMs, CUDA, Chromium, the port and the disk, and say what to do
 	@if test -x $(PY); then $(PY) -m lib.tools.doctor; else $(PYTHON) -m lib.tools.doctor; fi
 
-test: install ## format, lint, types and tests
+lint: install
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+
+check: lint ## format, lint, types and the fast tests (90 seconds on two cores)
+	$(TESTS) -m "not slow and not browser and not gpu"
+
+test: lint ## format, lint, types and all tests
+	$(TESTS)
 
 demo: install ## the whole pipeline once on real Seaquest, on the CPU
 	$(PY) demo.py
