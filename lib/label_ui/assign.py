@@ -178,7 +178,7 @@ class Assigner:
         ]
 
     def _why_none(self, playable: list[str], live: set[Pair], strategy: str | None) -> str:
-        """Why a page gets no pair, for whoever looks at it."""
+        """Why a page gets no pair, for the labeller to read."""
         segments, broken = len(playable), self._db.broken
         if strategy == RECHECK:
             return "No label is left to recheck, or the reward model has not rated their clips yet."

@@ -34,7 +34,7 @@ class LabelledDB:
     * Nothing slow runs under it: clips are encoded, segments rated and pairs chosen outside. The exception is writing a
       label, fsync included: labels reach the disk in the order in which they are acknowledged, and of two
       votes on one pair the second sees the first.
-    * Whoever needs this lock and that of a :class:`QueryPrefetcher` or :class:`Ratings` takes this one first. Their
+    * Code that needs this lock and that of a :class:`QueryPrefetcher` or :class:`Ratings` takes this one first. Their
       threads hold no lock of their own when they call back.
     * Other processes may append labels, and add or drop segments, at any time. `sync` sees labels at once and segments
       within a second. A training drops segments under the file lock under which labels are appended, and `write` looks

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lib.preferences.labels import RECHECK, UNDO, Label, Pair
+from lib.preferences.labels import RECHECK, Label, Pair
 
 Labeller = tuple[str | None, str | None]
 """Annotator and teacher, as :attr:`Label.labeller` has them."""
@@ -78,7 +78,7 @@ class Ledger:
         self._count(pair, -1)
         before = self.standing.get(pair, {}).pop(who, None)
         holds: Label | None = None if line.cancelled else line
-        if line.id is not None and line.id.startswith(UNDO):
+        if line.undoes:
             last = next((i for i in reversed(range(len(history))) if history[i].label.pair == pair), None)
             if last is not None:
                 undone = history.pop(last)

@@ -115,7 +115,7 @@ class Votes:
             return reply("undone")
 
     def delete(self, label: Label) -> None:
-        """Cancels a label, whoever gave it.
+        """Cancels a label, anybody's.
 
         Raises:
           NotSaved: as for :meth:`vote`.
@@ -153,7 +153,7 @@ class Votes:
         Args:
           clip1: Id of a clip.
           clip2: Id of another.
-          recheck: Asked anew because the reward model doubts a label of it: sides are drawn, nothing is quoted.
+          recheck: The pair is asked anew because the reward model doubts a label on it: sides are drawn, nobody is quoted.
 
         Raises:
           KeyError: no such clip.

@@ -83,6 +83,11 @@ class Label:
         return self.annotator, self.teacher
 
     @property
+    def undoes(self) -> bool:
+        """Whether this line takes back the labeller's last answer to its pair; see `UNDO`."""
+        return self.id is not None and self.id.startswith(UNDO)
+
+    @property
     def winner(self) -> str | None:
         """The better segment's name, whichever way round the two stand; "" when both are alike, None when nobody can tell."""
         return None if self.label is None else ("", self.sample1, self.sample2)[self.label]
@@ -122,7 +127,7 @@ def answers(
     said: dict[tuple[Pair, tuple[str | None, str | None]], list[Label]] = {}
     for label in labels:
         history = said.setdefault((label.pair, label.labeller), [])
-        if label.id is not None and label.id.startswith(UNDO):
+        if label.undoes:
             del history[-1:]
             if not label.cancelled:
                 history[-1:] = [label]  # the earlier answer, which the line says again
