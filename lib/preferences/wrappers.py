@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from lib.envs.gym_world import EnvAdapter
+from lib.envs.adapter import EnvAdapter
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
 
@@ -163,7 +163,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.recorder.recording[0]:  # rendering costs more than all the rest
             # The environment has not moved since, so this is the frame that the action was chosen on.
             adapter, seen = self._adapter, self._observation
-            self.recorder.before(adapter.frames(seen), adapter.actions(action), adapter.vectors(seen))
+            self.recorder.before(adapter.frames(seen), adapter.from_env(action), adapter.vectors(seen))
         self._observation, score, terminated, truncated, info = self.env.step(action)
         self._tape.after(
             np.array([score]),

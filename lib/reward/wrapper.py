@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from lib.cli import UserError
-from lib.envs.gym_world import EnvAdapter
+from lib.envs.adapter import EnvAdapter
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape
@@ -166,7 +166,7 @@ class _Preferences:
         if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
             return None
         # The environments have not moved since, so these are the frames that the actions were chosen on.
-        actions, frames, vectors = self._adapter.actions(actions), _NO_FRAMES, None
+        actions, frames, vectors = self._adapter.from_env(actions), _NO_FRAMES, None
         if recording or self._rates_frames:
             frames = self._adapter.frames(self._observations)
         if recording or not self._rates_frames:

@@ -11,9 +11,11 @@ from gymnasium import spaces
 
 from lib.cli import UserError
 from lib.envs import control
-from lib.envs.gym_world import ActionAdapter, GymWorld, larger, smaller, to_picture, vector_size
+from lib.envs.adapter import ActionAdapter, vector_size
+from lib.envs.gym_world import GymWorld
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
+from lib.envs.pictures import larger, smaller, to_picture
 from lib.envs.spec import Spec
 from lib.envs.world import MAX_ACTIONS
 from lib.reward.network import conv_features
