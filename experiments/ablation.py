@@ -93,13 +93,12 @@ ARMS = {
 class AblationConfig:
     """What to compare, at which budget. What is None by default depends on --preset."""
 
-    preset: str = flag(default="cpu", choices=tuple(PRESETS), help="size of it all")
+    preset: str = flag(group="most used", default="cpu", choices=tuple(PRESETS), help="size of it all")
     out: Path = flag(default=Path("runs/ablation"), help="folder for everything the experiment makes")
     arms: list[str] = flag(
         default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="recipes to compare, some of"
     )
     seeds: int = flag(default=3, min=1, help="runs of each recipe: another fit, another finetune")
-    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment")
     v0: Path | None = flag(
         default=None, help="policy that all start from, with --db; without, one is trained"
@@ -107,8 +106,14 @@ class AblationConfig:
     db: Path | None = flag(
         default=None, help="segments to label, with --v0; they are copied, labels in it count for nothing"
     )
+    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
+    max_minutes: float | None = max_minutes()
+
     v0_steps: int = flag(
-        default=None, min=1, help=by_preset(PRESETS, "steps of v0, where it is trained here", "v0_steps")
+        group="task and data",
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "steps of v0, where it is trained here", "v0_steps"),
     )
     segments: int = flag(default=1000, min=4, help="segments recorded of its training, about")
     labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all")
@@ -118,27 +123,38 @@ class AblationConfig:
     error_rate: float = flag(
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
-    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit")
-    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
-    eval_every: int = flag(
-        default=None, min=1, help=by_preset(PRESETS, "steps between its evaluations", "eval_every")
+
+    steps: int = flag(
+        group="algorithm", default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps")
     )
-    games: int = flag(default=20, min=2, help="full games of an evaluation")
     lr: float = flag(default=None, min=0, help=by_preset(PRESETS, "learning rate of A2C", "lr"))
     ppo_lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
+    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit")
     kl_penalty: dict[str, Any] = flag(
         default={"kl": 1.0},
         of=TrainConfig,
         formerly="leash",
         help="flags of 01_a2c.py for the KL penalty, where a recipe has one",
     )
+
+    eval_every: int = flag(
+        group="evaluation",
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "steps between its evaluations", "eval_every"),
+    )
+    games: int = flag(default=20, min=2, help="full games of an evaluation")
+
     train_v0: dict[str, Any] = flag(
-        default={}, of=TrainConfig, formerly="v0_flags", help="more flags of 01_a2c.py for v0"
+        group="flags of the scripts",
+        default={},
+        of=TrainConfig,
+        formerly="v0_flags",
+        help="more flags of 01_a2c.py for v0",
     )
     finetune: dict[str, Any] = flag(
         default={}, of=TrainConfig, formerly="train_flags", help="more flags of 01_a2c.py for every finetune"
     )
-    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
         fill_in(self, PRESETS)

@@ -72,24 +72,22 @@ ARMS = {
 class ConcurrentConfig:
     """What to compare, at which budget. What is None by default depends on --preset."""
 
-    preset: str = flag(default="dot", choices=tuple(PRESETS), help="which game, and the size of it all")
+    preset: str = flag(
+        group="most used", default="dot", choices=tuple(PRESETS), help="which game, and the size of it all"
+    )
     out: Path = flag(default=Path("runs/concurrent"), help="folder for everything the experiment makes")
     arms: list[str] = flag(
         default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="what to compare, some of"
     )
     seeds: int = flag(default=5, min=1, help="runs of each")
-    model: Path | None = flag("-m", default=None, help="policy that all begin with; without, one of chance")
-    rounds: int = flag(default=4, min=2, help="rounds of the arm that has them")
     env: str = flag("-e", default=None, help=by_preset(PRESETS, "environment", "env"))
-    teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
-    error_rate: float = flag(
-        default=None,
-        min=0,
-        max=1,
-        help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
-    )
+    model: Path | None = flag("-m", default=None, help="policy that all begin with; without, one of chance")
     steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of training in all", "steps"))
     labels: int = flag(default=None, min=20, help=by_preset(PRESETS, "labels in all", "labels"))
+    dev: str = flag(default="cpu", help="device of the networks")
+    max_minutes: float | None = max_minutes()
+
+    rounds: int = flag(group="labels", default=4, min=2, help="rounds of the arm that has them")
     opening_labels: int = flag(
         default=None, min=10, help=by_preset(PRESETS, "of these, before the first step", "opening_labels")
     )
@@ -98,13 +96,25 @@ class ConcurrentConfig:
         min=1,
         help=by_preset(PRESETS, "new labels for each refit of the concurrent arm", "refit_every"),
     )
+    teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
+    error_rate: float = flag(
+        default=None,
+        min=0,
+        max=1,
+        help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
+    )
     segments: int = flag(default=1000, min=4, help="segments recorded in the course of a training, about")
+
     eval_every: int = flag(
-        default=None, min=1, help=by_preset(PRESETS, "steps between evaluations", "eval_every")
+        group="evaluation",
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "steps between evaluations", "eval_every"),
     )
     games: int = flag(default=20, min=2, help="full games behind each figure")
-    dev: str = flag(default="cpu", help="device of the networks")
+
     train: dict[str, Any] = flag(
+        group="flags of the scripts",
         default=None,
         of=TrainConfig,
         formerly="train_flags",
@@ -116,7 +126,6 @@ class ConcurrentConfig:
         formerly="fit_flags",
         help=by_preset(PRESETS, "more flags of 03_reward_train.py, for every fit", "fit"),
     )
-    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
         fill_in(self, PRESETS)

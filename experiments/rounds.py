@@ -57,23 +57,37 @@ class RoundsConfig:
     """How much of everything. What is None by default depends on --preset."""
 
     preset: str = flag(
-        default="cpu", choices=tuple(PRESETS), help="cpu: within an hour; gpu: the original's budget"
+        group="most used",
+        default="cpu",
+        choices=tuple(PRESETS),
+        help="cpu: within an hour; gpu: the original's budget",
     )
     out: Path = flag(default=Path("runs/rounds"), help="folder for everything the experiment makes")
-    seed: int = flag(default=0, min=0, help="seed of every stage")
-    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     env: str = flag("-e", default=_GAME, help="environment")
     rounds: int = flag(default=3, min=1, help="finetunes, each from the last")
     labels: int = flag(default=100, min=2, help="pairs that the teacher compares in each round")
     teacher: str = flag(default="seaquest", help="who compares; see 02_label_ui.py --teacher")
+    dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
+    seed: int = flag(default=0, min=0, help="seed of every stage")
+    max_minutes: float | None = max_minutes()
+
+    v0_steps: int = flag(
+        group="task and data",
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "steps of v0 on the score", "v0_steps"),
+    )
+    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
+    segments: int = flag(default=1000, min=4, help="segments recorded of each version's training, about")
     error_rate: float = flag(
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
-    v0_steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of v0 on the score", "v0_steps"))
-    steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
-    segments: int = flag(default=1000, min=4, help="segments recorded of each version's training, about")
+
     eval_every: int = flag(
-        default=None, min=1, help=by_preset(PRESETS, "steps between evaluations of a finetune", "eval_every")
+        group="evaluation",
+        default=None,
+        min=1,
+        help=by_preset(PRESETS, "steps between evaluations of a finetune", "eval_every"),
     )
     eval_games: int = flag(default=None, min=1, help=by_preset(PRESETS, "full games of each", "eval_games"))
     games: int = flag(
@@ -82,8 +96,13 @@ class RoundsConfig:
     lives: int = flag(
         default=10, min=1, help="single lives of which the best counts, as in the original's table"
     )
+
     train_v0: dict[str, Any] = flag(
-        default={}, of=TrainConfig, formerly="v0_flags", help="more flags of 01_a2c.py for v0"
+        group="flags of the scripts",
+        default={},
+        of=TrainConfig,
+        formerly="v0_flags",
+        help="more flags of 01_a2c.py for v0",
     )
     fit: dict[str, Any] = flag(
         default={"ensemble": 3, "frame_stride": 10},
@@ -97,7 +116,6 @@ class RoundsConfig:
         formerly="finetune_flags",
         help=by_preset(PRESETS, "more flags of 01_a2c.py for the finetunes", "finetune"),
     )
-    max_minutes: float | None = max_minutes()
 
     def __post_init__(self) -> None:
         fill_in(self, PRESETS)
