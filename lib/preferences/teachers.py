@@ -167,9 +167,9 @@ _SURVIVAL = 10 * MAX_STEPS
 
 
 def _check_seaquest(segment: Segment, teacher: str) -> None:
-    if segment.frames.shape[1:] != (210, 160, 3):
-        size = "×".join(map(str, segment.frames.shape[1:3]))
-        raise UserError(f"teacher {teacher}: expected Seaquest's 210×160 frames, got {size}")
+    height, width, _ = segment.frames.shape[1:]
+    if (height, width) != (210, 160):
+        raise UserError(f"teacher {teacher}: expected Seaquest's 210×160 frames, got {height}×{width}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from lib.cli import UserError
+from lib.envs.spec import Spec
 from lib.preferences.segments import Segment, SegmentError, Sidecar, load_segment, save_segment
 from lib.preferences.strategies import look_of
 from lib.preferences.teachers import TEACHERS, backflip, left
@@ -156,3 +157,11 @@ def test_teachers_who_read_observations_refuse_what_has_none(teacher: Any) -> No
             UserError, match=f"teacher {teacher.__name__}: expected segments of .* with its observations"
         ):
             teacher(wrong)
+
+
+def test_what_a_segment_shows_and_takes() -> None:
+    pictures = segment(size=None, numbers=None)
+    assert pictures.spec == Spec(2, frame_shape=(8, 9, 3))
+    assert segment().spec == Spec(2, True, (4,), (8, 9, 3))
+    unknown = Segment(pictures.frames, np.array([0, 3, 1, 2, 0, 0]), None)
+    assert unknown.spec == Spec(4, frame_shape=(8, 9, 3))
