@@ -6,7 +6,7 @@ from typing import Any
 
 from lib.cli import UserError, as_flag, flag
 from lib.envs.ids import is_atari_id
-from lib.preferences.labels import TEACHER_NAMES
+from lib.preferences.labels import TEACHERS
 from lib.preferences.schedule import SCHEDULES
 
 FINETUNE_DIVISOR = 10
@@ -188,7 +188,7 @@ class TrainConfig:
     eval_games: int = flag(default=10, min=1, help="full games per evaluation")
     teacher: str | None = flag(
         default=None,
-        choices=TEACHER_NAMES,
+        choices=tuple(TEACHERS),
         help="simulated teacher that compares a finetune's clips with each other and with those of its start",
     )
     drift_patience: int = flag(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHER_NAMES
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LabelConfig:
         default="127.0.0.1", metavar="ADDRESS", help="address of the page; 0.0.0.0 lets others in"
     )
     teacher: str | None = flag(
-        default=None, choices=TEACHER_NAMES, help="a simulated teacher labels instead; no page is served"
+        default=None, choices=tuple(TEACHERS), help="a simulated teacher labels instead; no page is served"
     )
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"

@@ -19,11 +19,20 @@ from lib.cli import UserError
 from lib.files import sync_folder
 from lib.provenance import git_commit
 
-TEACHER_NAMES = (
-    *("oracle", "mistake", "noisy", "skip", "myopic", "equal"),
-    *("midwater", "score", "seaquest", "left", "backflip"),
-)
-"""Names of the simulated teachers, lib.preferences.teachers.TEACHERS."""
+TEACHERS: dict[str, dict[str, Any]] = {
+    "oracle": {},
+    "mistake": {"error_rate": 0.1},
+    "noisy": {"beta": 1.0},
+    "skip": {"threshold": 0.1, "skips": True},
+    "myopic": {},
+    "equal": {"threshold": 0.1},
+    "midwater": {"tie": 0.02},
+    "score": {},
+    "seaquest": {},
+    "left": {"tie": 0.02},
+    "backflip": {"tie": 0.01},
+}
+"""The simulated teachers by name, as flags take and labels carry it, with their parameters (`lib.preferences.teachers`)."""
 
 STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lib.cli import UserError
 from lib.files import NotRecorded, signature, write_atomic
@@ -29,7 +28,6 @@ PHASES = ("opening", "waiting", "training", "over")
 """What the training is at: it records the first clips; it waits for labels or a model; it learns; it has ended."""
 
 _SECONDS = 1.0  # between two writes while nothing but the steps has changed
-_MAX_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -149,40 +147,15 @@ class ProgressReader:
 
 
 def _parsed(data: bytes) -> TrainingProgress | None:
-    """The content of a progress.json, or None if it is none of ours."""
+    """The content of a progress.json of ours; None of any other file."""
     try:
-        content: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
-    except (ValueError, RecursionError):
+        content = json.loads(data)
+        if (content["format"], content["version"]) != ("progress", 1):
+            return None
+        parts = {field.name: content[field.name] for field in dataclasses.fields(TrainingProgress)}
+        return TrainingProgress(**{**parts, "plan": LabelPlan(**content["plan"])})
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(content, dict) or content.get("format") != "progress" or content.get("version") != 1:
-        return None
-    plan, version = content.get("plan"), content.get("reward_version")
-    right = (
-        isinstance(plan, dict)
-        and all(
-            _is_count(plan.get(name), least) for name, least in (("steps", 1), ("budget", 0), ("opening", 0))
-        )
-        and plan.get("schedule") in SCHEDULES
-        and type(plan.get("halving")) in (int, float)
-        and 0 < plan["halving"] < math.inf
-        and _is_count(content.get("steps"), 0)
-        and content.get("phase") in PHASES
-        and isinstance(content.get("policy"), str)
-        and (version is None or _is_count(version, 0))
-    )
-    if not right or not isinstance(plan, dict):
-        return None
-    return TrainingProgress(
-        LabelPlan(**{field.name: plan[field.name] for field in dataclasses.fields(LabelPlan)}),
-        content["steps"],
-        content["phase"],
-        content["policy"][:200],
-        version,
-    )
-
-
-def _is_count(value: object, least: int) -> bool:
-    return type(value) is int and least <= value < 2**53
 
 
 class LabelCount:

@@ -93,13 +93,8 @@ class Segment:
         else:
             count = self.actions.shape[1] if self.continuous else int(self.actions.max()) + 1
         height, width, _ = self.frames.shape[1:]
-        size = self.observation_size
-        return Spec(count, self.continuous, PICTURE_SHAPE if size is None else (size,), (height, width, 3))
-
-    @property
-    def observation_size(self) -> int | None:
-        """D, or None where the policy saw pictures, or nothing is known of it."""
-        return None if self.observations is None else self.observations.shape[1]
+        shape = PICTURE_SHAPE if self.observations is None else self.observations.shape[1:]
+        return Spec(count, self.continuous, shape, (height, width, 3))
 
 
 # --- Saving ---------------------------------------------------------------------------------------------------

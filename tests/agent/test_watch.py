@@ -13,7 +13,7 @@ from lib.agent.network import PolicyNet
 from lib.agent.watch import Reading, Watch, agreement, best_before, changes, drifting, preference
 from lib.interrupt import Stopped
 from lib.preferences.segments import Segment
-from lib.preferences.teachers import TEACHERS, Teacher, make_teacher
+from lib.preferences.teachers import Teacher, make_teacher
 from lib.reward.model import RewardModel
 from tests.agent.test_evaluate import CPU, CUT, LONG, SHORT
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
@@ -118,7 +118,7 @@ def test_clips_lie_end_to_end_and_an_unfinished_one_is_none() -> None:
 def test_the_outcome_of_a_clip_is_that_of_its_own_actions() -> None:
     """A row's score is what led to it: the first of each clip belongs to the one before."""
     world = ScriptedWorld([shades((10, 0.0), (32, 1.0), (20, 2.0))])
-    result, watch = played(GreyReader(), world, reward=GreyReward(), teacher=TEACHERS["score"])
+    result, watch = played(GreyReader(), world, reward=GreyReward(), teacher=make_teacher("score"))
     assert sorted(watch.clip_values()) == [1, 49 + 2, 49 * 2]
     # Learned returns are 50·(grey + grey mod 5): 500, 1700, 1000. Right about the first, wrong about the others.
     assert result.overall["agreement"] == pytest.approx(2 / 3)
@@ -152,7 +152,7 @@ def test_games_too_short_for_a_clip_tell_nothing() -> None:
 
 
 def test_agreement_by_hand() -> None:
-    oracle = TEACHERS["oracle"]
+    oracle = make_teacher("oracle")
     # Pairs of values: (1, 2), (1, 2), (2, 2) alike and left out; the learned return is right, then equal.
     assert agreement([0.1, 0.7, 0.1], [1, 2, 2], oracle) == 0.75
     assert agreement([3, 2, 1], [1, 2, 3], oracle) == 0
@@ -163,9 +163,11 @@ def test_agreement_by_hand() -> None:
 
 
 def test_preference_by_hand() -> None:
-    assert preference([3, 1], [1, 2], TEACHERS["mistake"]) == (1 + 1 + 0.5 + 0) / 4  # asked without errors
+    assert (
+        preference([3, 1], [1, 2], make_teacher("mistake")) == (1 + 1 + 0.5 + 0) / 4
+    )  # asked without errors
     assert preference([1], [0.95], make_teacher("equal")) == 0.5
-    assert preference([1.0], [], TEACHERS["oracle"]) is None
+    assert preference([1.0], [], make_teacher("oracle")) is None
     assert preference([0.5, 40], [0, 0.5], make_teacher("skip")) == 1
 
 

@@ -13,7 +13,7 @@ from experiments.pipeline import TIME_IS_UP, TimeUp
 from experiments.rounds import learn_from_comparisons
 from lib.agent.config import TrainConfig
 from lib.envs.make import probes
-from lib.preferences.teachers import TEACHERS
+from lib.preferences.labels import TEACHERS
 from lib.reward.config import FitConfig
 from tests.experiments.paper import Paper
 

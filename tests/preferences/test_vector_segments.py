@@ -13,7 +13,8 @@ from lib.cli import UserError
 from lib.envs.spec import Spec
 from lib.preferences.segments import Segment, SegmentError, Sidecar, load_segment, save_segment
 from lib.preferences.strategies import look_of
-from lib.preferences.teachers import TEACHERS, backflip, left
+from lib.preferences.teachers import make_teacher
+from lib.preferences.values import backflip, left
 
 
 def segment(
@@ -43,7 +44,7 @@ def test_comes_back_as_it_was(tmp_path: Path, size: int | None, numbers: int | N
     before = segment(50, size, numbers)
     save_segment(tmp_path / "db" / "00" / "1.dat", before)
     after = load_segment(tmp_path / "db" / "00" / "1.dat")
-    assert (after.continuous, after.observation_size) == (numbers is not None, size)
+    assert (after.continuous, after.spec.observation_size) == (numbers is not None, size)
     assert after.actions.dtype == before.actions.dtype
     assert np.array_equal(after.actions, before.actions)
     assert np.array_equal(after.frames, before.frames)
@@ -136,7 +137,7 @@ def test_left_prefers_the_cart_further_left_and_any_that_stands() -> None:
     assert left(cart(-2.4, fell=True)) == pytest.approx(-1)
     order = [left(clip) for clip in (cart(-2), cart(-1), cart(1), cart(-2, fell=True), cart(1, fell=True))]
     assert order == sorted(order, reverse=True)
-    assert TEACHERS["left"].compare(left(cart(0.01)), left(cart(0.02))) == 0
+    assert make_teacher("left").compare(left(cart(0.01)), left(cart(0.02))) == 0
 
 
 def test_backflip_counts_turns_backwards() -> None:
