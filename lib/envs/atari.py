@@ -17,9 +17,9 @@ FRAME_SKIP = 4
 """Emulator frames per step (one decision of the agent)."""
 
 FAIR_WEATHER = 750
-"""Steps of Enduro before its weather changes. By the game's own clock, which no action moves, the sky grows lighter after
-1,024 emulator frames and the grass turns to snow after 3,072, which is step 768, or 7 earlier for the no-ops that a game
-begins with; found by playing with and without FIRE and watching the commonest colour of sky and ground."""
+"""Steps of Enduro before its weather changes. Whatever is played, the sky grows lighter after 1,024 emulator frames and
+the grass turns to snow after 3,072: step 768, or up to 7 earlier for the no-ops that a game begins with. Found by playing
+with and without FIRE and watching the commonest colour of sky and ground."""
 
 gymnasium.register_envs(ale_py)
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
@@ -35,16 +35,16 @@ gymnasium.register(
 
 
 def time_limit(env_id: str) -> int:
-    """Steps after which a game of this id is cut off."""
+    """Steps after which a game of this id is truncated."""
     return FAIR_WEATHER if "FairWeather" in env_id else TIME_LIMIT
 
 
 def atari_spec(env_id: str) -> dict[str, Any] | None:
-    """The emulator settings behind an Atari id, or None when the id names no Atari game.
+    """The emulator settings behind an Atari id, or None where the id names no Atari game.
 
     Args:
       env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like, also behind `ale_py:`. Ids whose environment
-        skips frames at random or by itself (`Seaquest-v4`) are no Atari games in this project's sense.
+        skips frames itself (`Seaquest-v4`) are refused.
 
     Returns:
       `{"game": "seaquest", "repeat_action_probability": 0.25, …}` as registered with Gymnasium.
@@ -65,7 +65,7 @@ def atari_spec(env_id: str) -> dict[str, Any] | None:
 
 
 def _registered(env_id: str) -> EnvSpec | None:
-    """What `gymnasium.make` would find: without a version the newest is taken. No module is imported: ids stand in files."""
+    """What `gymnasium.make` would find, without a version the newest; imports no module, because ids come from files."""
     name = atari_name(env_id)
     versions = [spec for spec in gymnasium.registry.values() if spec.id.rpartition("-v")[0] == name]
     newest = max(versions, key=lambda spec: spec.version or 0, default=None)
@@ -75,10 +75,9 @@ def _registered(env_id: str) -> EnvSpec | None:
 class AtariWorld:
     """B games of one Atari title, stepped by the emulator's own thread pool.
 
-    A step is four emulator frames, the picture the maximum over the last two. Games begin with up to 30
-    no-ops and, where the game wants it, a press of FIRE; they end after `time_limit` steps by truncation.
-    A lost life is a terminal that does not reset the game. After the end of a game the next step's action
-    is ignored and its picture is the first of a new game (`Step.reset`).
+    A step is four emulator frames; its picture is the maximum over the last two. Games begin with up to 30 no-ops and,
+    where the game has it, a press of FIRE; after `time_limit` steps they are truncated. A lost life is a terminal that
+    does not reset the game.
     """
 
     continuous: bool = False
@@ -90,7 +89,7 @@ class AtariWorld:
         settings = atari_spec(env_id)
         if settings is None:
             raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
-        # Asked once for its native size, so that the emulator hands frames out without resizing them.
+        # One environment tells the native size, at which the emulator does not resize frames.
         probe = gymnasium.make(env_id)
         height, width, _ = probe.observation_space.shape or ()
         self.action_names: list[str] = list(probe.unwrapped.get_action_meanings())  # type: ignore[attr-defined]
@@ -130,7 +129,7 @@ class AtariWorld:
     def recv(self) -> Step:
         frames, score, terminal, truncated, info = self._emulator.recv()
         game_frame = info["episode_frame_number"]
-        # Lives cannot tell the end of a game (some titles still play at 0); a frame counter that fell can.
+        # Lives do not tell when a game ends (some titles play on at 0); a frame count that falls does.
         reset = game_frame < self._game_frame
         self._game_frame = game_frame.astype(np.int64)
         return Step(frames[:, 0], score.astype(np.float32), terminal, truncated, reset)

@@ -1,7 +1,7 @@
-"""CartPole and Hopper: what a person would read off their observations, and a hopper that may fall.
+"""CartPole and Hopper: what a person would read off their observations, and a hopper that is allowed to fall.
 
-MuJoCo's Hopper ends as soon as it leans by 0.2 rad, so nothing can be taught to it but to hop. Importing this module
-registers `HopperFlip-v0`, which goes on for 500 steps (4 s) however it lies; it needs requirements-mujoco.txt.
+MuJoCo's Hopper ends as soon as it leans by 0.2 rad, so it can learn nothing but to hop. Importing this module registers
+`HopperFlip-v0`, which lasts 500 steps (4 s) however it lies; it needs requirements-mujoco.txt.
 """
 
 from typing import Any
@@ -32,10 +32,9 @@ def backward_turns(observations: np.ndarray) -> float:
 
 
 def hopper_flip(**options: Any) -> gymnasium.Env[np.ndarray, np.ndarray]:
-    """A hopper that may fall.
+    """A hopper that is allowed to fall.
 
-    It is drawn without shadows and smoothed edges, five times as fast where no GPU draws; the picture is halved, which
-    smoothes it as well.
+    It is drawn without shadows and smoothed edges, five times as fast without a GPU; halving the picture smoothes it.
     """
     from gymnasium.envs.mujoco.hopper_v5 import HopperEnv  # without MuJoCo it raises
 

@@ -31,13 +31,13 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 
     Args:
       env_id: an Atari id (`SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5`; `EnduroFairWeatherNoFrameskip-v4` is cut off
-        before the weather changes) or that of any Gymnasium environment
-        with a picture and discrete or bounded actions (`MovingDot-v0`, `package.module:Name-v0`).
+        before the weather changes), or that of any Gymnasium environment with a picture and discrete or bounded actions
+        (`MovingDot-v0`, `package.module:Name-v0`).
       num_envs: B.
       num_threads: emulator threads; 0 takes one per core.
 
     Raises:
-      UserError: no such environment, or one that cannot serve; says why.
+      UserError: there is no such environment, or it cannot serve; the message says why.
     """
     if atari_spec(env_id) is not None:
         return AtariWorld(env_id, num_envs, time_limit(env_id), num_threads)

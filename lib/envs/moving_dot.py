@@ -1,8 +1,8 @@
-"""A tiny pixel world whose best behaviour is known: a dot that ought to be kept in the middle of the picture.
+"""A tiny world of pixels whose best behaviour is known: keep a dot in the middle of the picture.
 
 The task of mrahtz's reproduction of Christiano et al. 2017 (arXiv 1706.03741). Nothing in the picture tells where
-the dot should be, so the behaviour has to come from the reward, or from preferences alone. Importing this module
-registers `MovingDot-v0`; `gymnasium.make("lib.envs.moving_dot:MovingDot-v0")` imports it by itself.
+the dot should be, so the behaviour has to come from the reward, or from preferences. Importing this module
+registers `MovingDot-v0`; `gymnasium.make("lib.envs.moving_dot:MovingDot-v0")` does so itself.
 """
 
 from typing import Any
@@ -17,21 +17,21 @@ DOT = 12
 SPEED = 4
 """Pixels the dot moves in a step."""
 LIMIT = 100
-"""Steps of an episode: two segments fit, and the middle is at most 18 of them away."""
+"""Steps of an episode: two clips fit, and the middle is at most 18 of them away."""
 ACTIONS = ("NOOP", "UP", "RIGHT", "DOWN", "LEFT")
 
 _MOVES = ((0, 0), (0, -1), (1, 0), (0, 1), (-1, 0))  # x to the right, y down, as in the picture
 
 
 def dot_position(frames: np.ndarray) -> np.ndarray:
-    """Read off the pixels where the dot is.
+    """Where the dot is, read off the pixels.
 
     Args:
       frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
 
     Returns:
       float32 [..., 2]: x and y of the dot's centre in pixels, 0 at the centre of the left or upper pixel. NaN where
-      the picture is black all over.
+      the picture is all black.
     """
     light = frames[..., 1]
     columns = light.sum(axis=-2, dtype=np.float64)
@@ -43,36 +43,17 @@ def dot_position(frames: np.ndarray) -> np.ndarray:
 
 
 def distance_from_middle(frames: np.ndarray) -> np.ndarray:
-    """Read off the pixels how far the dot is from where it ought to be.
+    """How far the dot is from the middle, read off the pixels.
 
     Args:
       frames: uint8 [..., H, W, 3], pictures with a bright dot on black.
 
     Returns:
-      float32 [...]: pixels sideways plus pixels up or down, the way the dot has to go. NaN where there is no dot.
+      float32 [...]: pixels sideways plus pixels up or down. NaN where there is no dot.
     """
     height, width = frames.shape[-3:-1]
     middle = np.array([(width - 1) / 2, (height - 1) / 2], np.float32)
     return np.abs(dot_position(frames) - middle).sum(axis=-1)
-
-
-def expert_action(position: np.ndarray) -> np.ndarray:
-    """The best action: towards the middle along the longer of the two ways, noop once there.
-
-    Every move towards the middle earns the same, so any order of them is as good as this one.
-
-    Args:
-      position: float [..., 2], the dot's centre as `dot_position` gives it.
-
-    Returns:
-      int64 [...], indices into `ACTIONS`.
-    """
-    offset = np.rint((np.asarray(position, np.float64) - (SIZE - 1) / 2) / SPEED)
-    x, y = offset[..., 0], offset[..., 1]
-    sideways = np.where(x > 0, ACTIONS.index("LEFT"), ACTIONS.index("RIGHT"))
-    upright = np.where(y > 0, ACTIONS.index("UP"), ACTIONS.index("DOWN"))
-    towards = np.where(np.abs(x) >= np.abs(y), sideways, upright)
-    return np.where((x == 0) & (y == 0), ACTIONS.index("NOOP"), towards).astype(np.int64)
 
 
 def best_score(
@@ -118,7 +99,7 @@ class MovingDotEnv(gymnasium.Env[np.ndarray, np.int64]):
       size: height and width of the picture in pixels.
       dot: side of the dot in pixels; size − dot must be even, so that it can stand exactly in the middle.
       speed: pixels the dot moves in a step.
-      limit: steps of an episode; segments are 50 long and never cross a reset, so 50 to 200 serve best.
+      limit: steps of an episode; clips are 50 steps long and never cross a reset, so 50 to 200 serve best.
       render_mode: None or "rgb_array".
 
     Raises:

@@ -1,8 +1,8 @@
 """What the policy sees: the last four frames in grey, area-resized to 84×84 (Mnih et al. 2015).
 
-One source of colour frames feeds the recorder, the reward model and this module. On a CPU the batch is
-treated as one tall picture, so OpenCV greys and resizes every environment in two calls; on a GPU the same
-arithmetic is two matrix products. Both agree with `ptan.common.wrappers.wrap_dqn` to one grey level.
+The recorder, the reward model and this module share one source of colour frames. On a CPU the batch is one tall picture,
+which OpenCV greys and resizes in two calls; on a GPU the same arithmetic is two matrix products. Both agree with
+`ptan.common.wrappers.wrap_dqn` to one grey level.
 """
 
 import cv2
@@ -90,7 +90,7 @@ def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.T
 def stacked_clip(grey: np.ndarray) -> np.ndarray:
     """The observations along consecutive steps of one game.
 
-    What came before the clip is not known; its first frame stands for the three before it.
+    The clip's first frame stands for the three before it, which are not known.
 
     Args:
       grey: uint8 `[T, 84, 84]`, as `grey_resize_cpu` makes them.

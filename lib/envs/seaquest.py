@@ -1,7 +1,7 @@
-"""Probes: what a person reads off Seaquest's picture, as functions over frames. They never feed a model.
+"""What a person reads off Seaquest's picture, as functions of frames. They measure behaviour and never feed a model.
 
 Rows, columns and colours were read off the emulator's frames and checked against its memory: oxygen at address 102
-(0 to 64), divers at 62, spare submarines at 59, height of the submarine at 97 (13 at the surface, 108 on the sea bed).
+(0 to 64), divers at 62, height of the submarine at 97 (13 at the surface, 108 on the sea bed).
 """
 
 import numpy as np
@@ -16,9 +16,7 @@ _PANEL = (142, 142, 142)
 _BAR_ROW, _BAR = 172, slice(49, 111)
 _EMPTY = (163, 57, 21)  # what is left is light, or black where the bar flashes
 _DIVER_ROWS, _DIVER_PIXELS = slice(178, 187), 8  # a diver has 17
-_SPARE_ROWS, _SPARE_PIXELS = slice(22, 30), 16  # a spare submarine has 32
-_SPARE = (210, 210, 64)
-_FIRST_ICON, _ICON_WIDTH, _ICONS = 58, 8, 6  # of divers and of spare submarines alike
+_FIRST_ICON, _ICON_WIDTH, _ICONS = 58, 8, 6  # of divers
 
 LOW_OXYGEN = 16 / 62
 """The game flashes the bar from here down."""
@@ -29,13 +27,6 @@ def _is(pixels: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
     red, green, blue = colour
     same: np.ndarray = (pixels[..., 0] == red) & (pixels[..., 1] == green) & (pixels[..., 2] == blue)
     return same
-
-
-def _icons(lit: np.ndarray, least: int) -> np.ndarray:
-    """How many of the six places for icons in bool `[..., rows, 160]` have at least so many lit pixels."""
-    places = lit[..., _FIRST_ICON : _FIRST_ICON + _ICONS * _ICON_WIDTH]
-    pixels = places.reshape(*places.shape[:-1], _ICONS, _ICON_WIDTH).sum((-3, -1))
-    return (pixels >= least).sum(-1)
 
 
 def _panel_shows(frames: np.ndarray) -> np.ndarray:
@@ -51,8 +42,8 @@ def submarine_depth(frames: np.ndarray) -> np.ndarray:
       frames: uint8 `[..., 210, 160, 3]`, RGB.
 
     Returns:
-      float32 `[...]`: 0 at the surface, 1 on the sea bed; NaN where no submarine is in sight (it blinks away after
-      a hit and between lives).
+      float32 `[...]`: 0 at the surface, 1 on the sea bed; NaN where no submarine is in sight (it blinks after a hit and
+      between lives).
     """
     water = frames[..., _WATER_ROWS, :, :]
     body = _is(water, _YELLOW)
@@ -78,8 +69,8 @@ def at_surface(frames: np.ndarray) -> np.ndarray:
 def oxygen(frames: np.ndarray) -> np.ndarray:
     """How much of the oxygen bar is left.
 
-    A life begins with an empty bar that fills within 33 steps; in the moment of a hit the game empties it. Full are
-    all values from 62 to 64 of the game's own count.
+    A life begins with an empty bar that fills within 33 steps; a hit empties it at once. All values from 62 to 64 of the
+    game's own count look full.
 
     Args:
       frames: uint8 `[..., 210, 160, 3]`, RGB.
@@ -94,7 +85,7 @@ def oxygen(frames: np.ndarray) -> np.ndarray:
 def divers(frames: np.ndarray) -> np.ndarray:
     """How many divers the submarine carries.
 
-    All six blink: half of such frames show, and read, none.
+    Six divers blink: half of their frames show, and read, none.
 
     Args:
       frames: uint8 `[..., 210, 160, 3]`, RGB.
@@ -102,29 +93,19 @@ def divers(frames: np.ndarray) -> np.ndarray:
     Returns:
       float32 `[...]`: 0 to 6; NaN where the panel is not in the picture.
     """
-    count = _icons(~_is(frames[..., _DIVER_ROWS, :, :], _PANEL), _DIVER_PIXELS)
-    return np.where(_panel_shows(frames), count, np.nan).astype(np.float32)
-
-
-def lives(frames: np.ndarray) -> np.ndarray:
-    """Lives left, the one being played included: 1 to 7.
-
-    Args:
-      frames: uint8 `[..., 210, 160, 3]`, RGB.
-
-    Returns:
-      float32 `[...]`; NaN where the panel is not in the picture.
-    """
-    count = 1 + _icons(_is(frames[..., _SPARE_ROWS, :, :], _SPARE), _SPARE_PIXELS)
+    places = slice(_FIRST_ICON, _FIRST_ICON + _ICONS * _ICON_WIDTH)
+    lit = ~_is(frames[..., _DIVER_ROWS, places, :], _PANEL)
+    pixels = lit.reshape(*lit.shape[:-1], _ICONS, _ICON_WIDTH).sum((-3, -1))
+    count = (pixels >= _DIVER_PIXELS).sum(-1)
     return np.where(_panel_shows(frames), count, np.nan).astype(np.float32)
 
 
 class SurfaceCounter:
-    """Counts what happened to the submarines of B games, from their frames alone.
+    """Counts refuels, rescues and pickups in B games, from their frames alone.
 
-    A refuel is a visit to the surface from below on which the oxygen bar rises: the filling at the start of a life
-    is none, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
-    divers are set ashore one by one; the refuel that follows counts as well. A pickup is a diver more on board.
+    A refuel is a visit to the surface from below on which the oxygen bar rises. Filling up at the start of a life does
+    not count, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
+    divers are set ashore one by one; the refuel that follows counts as well. A pickup is one more diver on board.
 
     Attributes:
       refuels, rescues, pickups: int64 `[B]`.
@@ -137,7 +118,7 @@ class SurfaceCounter:
         self._divers = np.full(games, np.nan)
 
     def push(self, frames: np.ndarray) -> None:
-        """Takes in the next frame of every game, uint8 `[B, 210, 160, 3]`."""
+        """Take in the next frame of every game, uint8 `[B, 210, 160, 3]`."""
         depth, oxygen_now, divers_now = submarine_depth(frames), oxygen(frames), divers(frames)
         alive, surface = ~np.isnan(depth), depth < _SURFACE
         self._from_below = alive & (self._from_below | ~surface)

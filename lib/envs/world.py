@@ -1,4 +1,4 @@
-"""What every world says to the rest of the house: batches of frames, scores and flags as NumPy arrays."""
+"""The interface of every world: batches of frames, scores and flags as NumPy arrays."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -13,31 +13,30 @@ if TYPE_CHECKING:
 Actions = TypeVar("Actions", np.ndarray, "torch.Tensor")
 
 STEPS_PER_SECOND = 15
-"""An Atari game's own pace: 60 emulator frames a second, 4 to a step."""
+"""An Atari game's own pace: 60 emulator frames a second, 4 a step."""
 
 TIME_LIMIT = 5000
-"""Steps after which a game is cut off (a truncation, not an end) where nothing else sets a limit."""
+"""Steps after which a game is cut off (truncated, not terminated) where nothing else sets a limit."""
 
 MAX_ACTIONS = 1024
-MAX_OBSERVATION = 4096  # numbers that a policy sees; more are as good as a picture
+MAX_OBSERVATION = 4096  # numbers that a policy sees; of what has more it sees the picture
 
 
 class Step(NamedTuple):
-    """What a world says after a reset or after a step of its B environments.
+    """What a world of B environments returns after a reset or a step.
 
     `frames` are the frames the *next* actions are chosen on; every other field is about the transition that led to
     them. After `World.reset` there was no transition: scores are 0, `terminal` and `truncated` False, `reset` True.
 
-    A game that ends does so over two steps (next-step autoreset). The step that ends it has `terminal` or
-    `truncated` set and shows the last frame of the old game. In the step after it `reset` is set: the action sent
-    was ignored, the score is 0 and the frame is the first of the new game. So a `terminal` whose next step has
-    `reset` was a game over, one whose next step has not was a lost life, and a transition with `reset` must be left
-    out of losses and segments.
+    A game ends over two steps (next-step autoreset). The step that ends it sets `terminal` or `truncated` and shows the
+    last frame of the old game. The next step sets `reset`: it ignored the action, its score is 0 and its frame is the
+    first of the new game. So `terminal` means game over where the next step sets `reset`, else a lost life.
+    Transitions with `reset` must be left out of losses and clips.
     """
 
     frames: np.ndarray
-    """uint8 [B, H, W, 3]: what a person sees now. A world that has to draw them hands out `LazyFrames`, which draw what
-    is looked at: `frames[env]` one, `np.asarray(frames)` all."""
+    """uint8 [B, H, W, 3]: what a person sees now. A world that has to draw them hands out `LazyFrames`, which draw on
+    access: `frames[env]` one, `np.asarray(frames)` all."""
     score: np.ndarray
     """float32 [B]: the game's own reward of the transition, unclipped."""
     terminal: np.ndarray
@@ -47,20 +46,20 @@ class Step(NamedTuple):
     reset: np.ndarray
     """bool [B]: the transition's action was ignored; this is the first frame of a new game."""
     observations: np.ndarray | None = None
-    """float32 [B, D]: what the policy sees now, where that is no picture."""
+    """What the policy sees now, float32 [B, D] or uint8 [B, 4, 84, 84]; None where it is to be made of the frames."""
 
 
 class LazyFrames:
-    """Frames of B environments that are drawn when they are looked at, each once, and before the next step.
+    """Frames of B environments, each drawn on first access, which must come before the next step.
 
-    Drawing often takes longer than all the rest of a step, and of most steps nobody looks at a frame.
+    Drawing often takes longer than the rest of the step, and most frames are never needed.
 
     Args:
       draw: the frame of an environment as it is now, uint8 [H, W, 3].
       shape: (B, H, W, 3).
 
     Attributes:
-      expired: the environments have moved on; what was not drawn is lost, and asking for it is an error.
+      expired: whether the environments have moved on; asking for a frame that was not drawn is an error then.
     """
 
     dtype = np.dtype(np.uint8)
@@ -79,7 +78,7 @@ class LazyFrames:
             return part
         if at not in self._drawn:
             if self.expired:
-                raise RuntimeError("a frame was looked at after the step that followed it")
+                raise RuntimeError("a frame was asked for after the step that followed it")
             self._drawn[at] = self._draw(at)
         return self._drawn[at]
 
@@ -88,10 +87,10 @@ class LazyFrames:
 
 
 def bounded_actions(actions: Actions, continuous: bool) -> Actions:
-    """The actions as an environment takes them: continuous ones clipped to their bounds, others as they are.
+    """Actions as an environment takes them: continuous ones clipped to their bounds, others as they are.
 
-    Recorders and reward models are given these, so that nothing is paid for beyond the bounds. A policy learns from
-    what it drew.
+    Recorders and reward models get these, so that nothing beyond the bounds is paid for. A policy learns from the actions
+    it drew.
 
     Args:
       actions: int64 [...] or float32 [..., A], an array or a tensor.
@@ -104,7 +103,7 @@ def bounded_actions(actions: Actions, continuous: bool) -> Actions:
 
 
 class World(Protocol):
-    """A batch of B environments stepped together. `send` then `recv`: other work may go on between the two.
+    """A batch of B environments stepped together: `send`, then `recv`, with other work in between.
 
     Attributes:
       spec: what the environments show and take. Where the observation is a picture, `Observer` makes it of the frames.
@@ -123,7 +122,7 @@ class World(Protocol):
     action_names: list[str]
 
     def reset(self, seed: int) -> Step:
-        """Start a new game in every environment; equal seeds give equal games.
+        """Start a new game in every environment. Equal seeds give equal games.
 
         Args:
           seed: environment i is seeded from this and i, so that no two play the same game.
@@ -134,7 +133,7 @@ class World(Protocol):
         ...
 
     def send(self, actions: np.ndarray) -> None:
-        """Hand over the next actions without waiting for their outcome.
+        """Hand over the next actions; do not wait for their outcome.
 
         Args:
           actions: int64 [B], each in 0 .. num_actions − 1, or float32 [B, num_actions], clipped to ±1.
@@ -145,8 +144,7 @@ class World(Protocol):
         """Wait for the outcome of the actions sent last.
 
         Returns:
-          The step. Its arrays stay valid and unchanged until the next `recv` or `reset` and no longer: copy what
-          must outlive it.
+          The step. Its arrays are valid and unchanged until the next `recv` or `reset`: copy what must outlive it.
         """
         ...
 

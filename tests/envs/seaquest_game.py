@@ -42,8 +42,8 @@ class Game:
             self.memory.append(Memory(int(ram[102]), int(ram[62]), int(ram[59]), int(ram[97])))
             self.scores.append(score)
 
-    def give(self, *, oxygen: int | None = None, divers: int | None = None, spare: int | None = None) -> None:
-        for address, value in ((102, oxygen), (62, divers), (59, spare)):
+    def give(self, *, oxygen: int | None = None, divers: int | None = None) -> None:
+        for address, value in ((102, oxygen), (62, divers)):
             if value is not None:
                 self.ale.setRAM(address, value)
 

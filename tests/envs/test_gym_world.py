@@ -11,8 +11,9 @@ import pytest
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import make_world
-from lib.envs.moving_dot import best_score, distance_from_middle, dot_position, expert_action
+from lib.envs.moving_dot import best_score, distance_from_middle, dot_position
 from lib.envs.world import TIME_LIMIT
+from tests.envs.dot import expert_action
 
 
 class Counter(gymnasium.Env[np.ndarray, np.int64]):

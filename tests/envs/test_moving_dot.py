@@ -13,9 +13,9 @@ from lib.envs.moving_dot import (
     best_score,
     distance_from_middle,
     dot_position,
-    expert_action,
     mean_best_score,
 )
+from tests.envs.dot import expert_action
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

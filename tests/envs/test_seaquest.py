@@ -9,7 +9,6 @@ from lib.envs.seaquest import (
     SurfaceCounter,
     at_surface,
     divers,
-    lives,
     oxygen,
     submarine_depth,
     submarine_midwater,
@@ -99,7 +98,6 @@ def test_the_probes_agree_with_the_memory() -> None:
     assert len({m.spare for m in memory}) == 3
     assert np.rint(oxygen(frames) * 62).tolist() == [min(m.oxygen, 62) for m in memory]
     assert divers(frames).tolist() == [m.divers for m in memory]
-    assert lives(frames).tolist() == [m.spare + 1 for m in memory]
     surface = at_surface(frames)
     # A picture shows the later two of four frames, so only where the submarine lies still it has one height.
     still = [t for t in range(1, len(memory)) if memory[t].height == memory[t - 1].height]
@@ -134,20 +132,19 @@ def test_the_oxygen_bar_is_read_while_it_flashes_too(left: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(7))
-def test_icons_are_counted(count: int) -> None:
+def test_divers_are_counted(count: int) -> None:
     game = begun()
-    game.give(divers=count, spare=count)
+    game.give(divers=count)
     game.play("NOOP", 2)
     first = len(game.frames)
     game.play("NOOP", 8)
     frames = np.stack(game.frames[first:])
-    assert set(lives(frames).tolist()) == {count + 1}
     assert set(divers(frames).tolist()) == ({0, 6} if count == 6 else {count})  # six blink
 
 
 def test_without_the_panel_there_is_nothing_to_read() -> None:
     frames = np.zeros((2, 3, 210, 160, 3), np.uint8)
-    for probe in (oxygen, divers, lives):
+    for probe in (oxygen, divers):
         assert probe(frames).shape == (2, 3)
         assert probe(frames).dtype == np.float32
         assert np.isnan(probe(frames)).all()
