@@ -1,12 +1,13 @@
 """Fits of reward models that leave nothing behind, for the benchmarks that make many."""
 
+import contextlib
 import io
 
 import numpy as np
 import torch
 
 from lib.devices import has_fast_bf16
-from lib.interrupt import Interrupt
+from lib.interrupt import Interrupt, Stopped
 from lib.reporting import Charts, Progress
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData
@@ -22,7 +23,7 @@ def fit_quietly(
       UserError: nothing can be made of the labels.
       KeyboardInterrupt: the end was asked for.
     """
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, contextlib.suppress(Stopped):
         fitted = fit_model(
             config,
             data,
@@ -32,8 +33,8 @@ def fit_quietly(
             has_fast_bf16(device),
             Charts(None),
             Progress(io.StringIO()),
-            interrupt,
+            should_stop=lambda: interrupt.asked,
         )
-        if interrupt.asked:
-            raise KeyboardInterrupt
+    if interrupt.asked:
+        raise KeyboardInterrupt
     return fitted

@@ -148,7 +148,7 @@ def test_a_db_that_is_deleted_while_a_fit_reads_it_is_said(
         return split(*arguments)
 
     monkeypatch.setattr(fit_module, "split_by_segment", delete)
-    with pytest.raises(UserError, match=r"cannot be read any more: .*\.dat.*go on with --resume"):
+    with pytest.raises(UserError, match=r"cannot be read any more: .*\.dat.*continue with --resume"):
         fit(config(db, tmp_path / "out", memory_mb=0))
     assert not list((tmp_path / "out").glob("*.dat"))
 

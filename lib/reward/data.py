@@ -50,6 +50,8 @@ class PreferenceData:
     """What each DB contributed, for the checkpoint."""
     at_random: np.ndarray | None = None
     """bool `[N]`: the pairs that may be held out (see `asked_at_random`); None for all."""
+    lines: Sequence[int] = ()
+    """Of each DB, how many lines of labels.json were read."""
 
 
 def load_preferences(
@@ -59,6 +61,7 @@ def load_preferences(
     weights: dict[str, float] | None = None,
     only: Collection[str] = (),
     input: str | None = None,
+    lines: Sequence[int] | None = None,
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -73,6 +76,8 @@ def load_preferences(
         and labels of weight 0 are left out.
       only: the labellers whose labels to take; empty for all.
       input: what the network will see; see `SegmentStore`.
+      lines: of each DB, how many lines of labels.json to read, as `PreferenceData.lines` of an earlier call has them;
+        None for all.
 
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
@@ -83,15 +88,22 @@ def load_preferences(
     parents: list[dict[str, object]] = []
     first, second, kept, db_of, at_random = [], [], [], [], []
     known: set[str] = set()
+    read: list[int] = []
     for number, path in enumerate(dbs):
         db, log = SegmentDB(path), LabelLog(path / "labels.json")
         db.refresh()
         try:
-            lines = log.read()
+            said = log.read()
         except OSError as error:
             raise UserError(f"{log.path}: cannot be read: {error.strerror or error}") from error
-        labels = [label for label in current(lines) if label.label is not None]
         problems += [f"{path}: {problem}" for problem in log.problems]
+        if lines is not None:
+            since = len(current(said)) - len(current(said[: lines[number]]))
+            said = said[: lines[number]]
+            if since > 0:
+                problems.append(f"{path}: {since} labels that came since the fit began")
+        read.append(len(said))
+        labels = [label for label in current(said) if label.label is not None]
         if not labels:
             raise UserError(
                 f"{path}: expected labels in {path / 'labels.json'}, found none; label with 02_label_ui.py"
@@ -105,7 +117,7 @@ def load_preferences(
         index: dict[str, int] = {}
         broken: set[str] = set()
         used = 0
-        for label, random in zip(labels, asked_at_random(labels, lines), strict=True):
+        for label, random in zip(labels, asked_at_random(labels, said), strict=True):
             for name in label.pair:
                 if name in index or name in broken:
                     continue
@@ -146,7 +158,7 @@ def load_preferences(
         np.array([weights.get(labeller_of(label), 1) for label in kept], np.float32),
     )
     numbers = np.array(db_of, np.int64)
-    return PreferenceData(store, pairs, kept, numbers, problems, parents, np.array(at_random, bool))
+    return PreferenceData(store, pairs, kept, numbers, problems, parents, np.array(at_random, bool), read)
 
 
 def labeller_of(label: Label) -> str:

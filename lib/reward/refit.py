@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lib.checkpoints import load_checkpoint
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.files import remove_stale
-from lib.interrupt import Interrupt
+from lib.interrupt import Interrupt, Stopped
 from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
 from lib.reporting import Charts, Progress
 from lib.reward.checkpoints import load_reward_model, save_reward_model
@@ -48,25 +48,6 @@ class _Published:
         """Whether the model sees and chooses among what the segments hold."""
 
         return bool(self.members) and self.members[0].network.spec == data.segments.spec
-
-
-class _Abandoned(Exception):
-    """The end was asked for during a fit; the model before stands."""
-
-
-class _Stopper:
-    """Ends a fit at its next update once that is asked for."""
-
-    def __init__(self, interrupt: Interrupt) -> None:
-        self._interrupt = interrupt
-
-    def keep(self, state: dict[str, Any]) -> None:
-        """A refit has no state of its own."""
-
-    def tick(self, state: Callable[[], dict[str, Any]], may_stop: bool) -> None:
-        """Raises _Abandoned when the end was asked for."""
-        if self._interrupt.asked:
-            raise _Abandoned
 
 
 def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:
@@ -134,7 +115,7 @@ def keep_refitting(config: FitConfig) -> None:
                 continue
             try:
                 before, tried = _refit(config, before, labels, device, charts, progress, interrupt), 0
-            except _Abandoned:
+            except Stopped:
                 progress.line("the fit under way is dropped")
             except (OSError, UserError) as error:
                 tried = labels
@@ -182,7 +163,7 @@ def _refit(
 
     Raises:
       UserError, OSError: it came to nothing.
-      _Abandoned: the end was asked for.
+      Stopped: the end was asked for.
     """
     present = [db for db in config.dbs if LabelCount(db).read()]
     data = load_preferences(
@@ -207,12 +188,12 @@ def _refit(
     # Members of another game, or of another --input than before, are no beginning.
     fits = before.members if before.model_fits(data) else ()
     fitted = fit_model(
-        *(fitting, data, train, test, device, bf16, Charts(None), progress, interrupt),
-        keeper=_Stopper(interrupt),
+        *(fitting, data, train, test, device, bf16, Charts(None), progress),
+        should_stop=lambda: interrupt.asked,
         start=fits,
     )
     if interrupt.asked:  # the last epochs were cut off
-        raise _Abandoned
+        raise Stopped
     trained, held_names = (
         before_side | {names[i] for i in np.unique(ends)}
         for before_side, ends in (

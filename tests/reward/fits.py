@@ -9,7 +9,8 @@ from torch import nn
 
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
-from lib.reward.fit import Epoch, Fit, evaluate_ensemble, output_statistics, pair_loss
+from lib.reward.epoch import evaluate_ensemble, output_statistics, pair_loss
+from lib.reward.fit import Epoch, Fit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 

@@ -16,15 +16,16 @@ from lib.reward import fit as fit_module
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, load_preferences
-from lib.reward.fit import (
-    adapted_l2,
+from lib.reward.epoch import (
+    HeldOut,
     evaluate_ensemble,
     evaluate_pairs,
-    fit,
     output_statistics,
+    pair_loss,
     segment_returns,
     train_epoch,
 )
+from lib.reward.fit import adapted_l2, fit
 from lib.reward.loss import preference_loss
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
@@ -219,7 +220,7 @@ def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) ->
         ({"loss": "original"}, (math.log(2) / 2 + 0 + math.log(2) / 2 + 1000 / 2) / 2),
     ):
         asked = config(db, tmp_path, **flags)
-        result = evaluate_pairs(Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False)
+        result = evaluate_pairs(Grey(), store, pairs, pair_loss(asked), CPU, bf16=False)
         assert result.loss == pytest.approx(expected)
         assert (result.correct, result.decided) == (1, 2)
         network = Still()
@@ -233,9 +234,7 @@ def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> N
     first, second = np.array([0, 0]), np.array([1, 1])
     pairs = Pairs(first, second, np.array([0, 1], np.float32), np.array([1, 3], np.float32))
     asked = config(db, tmp_path, error_rate=0.0)  # Bradley-Terry: right costs 0, wrong 1000
-    assert evaluate_pairs(
-        Grey(), store, pairs, fit_module.pair_loss(asked), CPU, bf16=False
-    ).loss == pytest.approx(750)
+    assert evaluate_pairs(Grey(), store, pairs, pair_loss(asked), CPU, bf16=False).loss == pytest.approx(750)
     network = Still()
     optimizer = torch.optim.SGD(network.parameters(), lr=0)
     trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
@@ -287,8 +286,8 @@ def test_l2_is_adapted_between_epochs(db: Path, tmp_path: Path, monkeypatch: pyt
         _shake(network)
         return losses[len(used) - 1][0]
 
-    def judge_spy(*_: Any) -> fit_module.HeldOut:
-        return fit_module.HeldOut(losses[len(used) - 1][1], 3, 4)
+    def judge_spy(*_: Any) -> HeldOut:
+        return HeldOut(losses[len(used) - 1][1], 3, 4)
 
     monkeypatch.setattr(fit_module, "train_epoch", train_spy)
     monkeypatch.setattr(fit_module, "evaluate_pairs", judge_spy)
@@ -344,12 +343,12 @@ def test_an_interrupt_keeps_the_best_so_far(
     """Ctrl-C in the second epoch, which is then made to look worse than the first."""
     judged: list[list[torch.Tensor]] = []
 
-    def spy(network: RewardNet, *rest: Any) -> fit_module.HeldOut:
+    def spy(network: RewardNet, *rest: Any) -> HeldOut:
         assert not network.training
         judged.append([value.clone() for value in network.state_dict().values()])
         if len(judged) == 2:
             signal.raise_signal(signal.SIGINT)
-        return fit_module.HeldOut(float(len(judged)), 3, 4)
+        return HeldOut(float(len(judged)), 3, 4)
 
     monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
     path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
@@ -394,9 +393,9 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Pairs] = []
-    trained = fit_module.train_epoch
+    trained = train_epoch
 
-    def spy(network: RewardNet, *rest: Any) -> float:
+    def spy(network: RewardNet, *rest: Any) -> float | None:
         seen.append(rest[2])
         return trained(network, *rest)
 
@@ -470,9 +469,9 @@ def test_stops_after_epochs_without_improvement(
     losses = [0.9, 0.5, 0.6, 0.4, 0.7, 0.4, 0.41, 0.1]
     seen: list[list[torch.Tensor]] = []
 
-    def spy(network: RewardNet, *rest: Any) -> fit_module.HeldOut:
+    def spy(network: RewardNet, *rest: Any) -> HeldOut:
         seen.append([value.clone() for value in network.state_dict().values()])
-        return fit_module.HeldOut(losses[len(seen) - 1], 3, 4)
+        return HeldOut(losses[len(seen) - 1], 3, 4)
 
     monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
     monkeypatch.setattr(fit_module, "train_epoch", _shake)
@@ -562,9 +561,9 @@ def test_epochs_are_judged_by_the_steps_that_are_fitted_and_the_result_by_all(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strides: list[int] = []
-    judge_by = fit_module.evaluate_pairs
+    judge_by = evaluate_pairs
 
-    def spy(*arguments: Any) -> fit_module.HeldOut:
+    def spy(*arguments: Any) -> HeldOut:
         strides.append(arguments[6] if len(arguments) > 6 else 1)
         return judge_by(*arguments)
 

@@ -16,7 +16,8 @@ import torch
 from lib.preferences.segments import Segment
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
-from lib.reward.fit import adapted_l2, fit, output_statistics, segment_returns
+from lib.reward.epoch import HeldOut, output_statistics, segment_returns
+from lib.reward.fit import adapted_l2, fit
 from lib.reward.loss import preference_accuracy, preference_loss
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
@@ -242,8 +243,8 @@ def test_a_fit_under_l2_takes_the_steps_of_imitation(tmp_path: Path, monkeypatch
         reached.append(theta.tolist())
         return stored["losses"][len(used) - 1][0]
 
-    def judge(*_: Any, **__: Any) -> fit_module.HeldOut:
-        return fit_module.HeldOut(stored["losses"][len(used) - 1][1], 3, 4)
+    def judge(*_: Any, **__: Any) -> HeldOut:
+        return HeldOut(stored["losses"][len(used) - 1][1], 3, 4)
 
     monkeypatch.setattr(fit_module, "train_epoch", train_epoch)
     monkeypatch.setattr(fit_module, "evaluate_pairs", judge)

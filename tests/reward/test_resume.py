@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
+from lib.reward import epoch as epoch_module
 from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
+from lib.reward.epoch import HeldOut, pair_loss, train_epoch
 from lib.reward.fit import Fit, fit
 from tests.reward.clips import add_labels, clip, grey_db, save
 
@@ -46,7 +48,7 @@ class Killed(Exception):
 
 def at_call(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> None:
     """Has something happen when a loss is asked for the number-th time."""
-    pair_loss, calls = fit_module.pair_loss, 0
+    calls = 0
 
     def spied(config: FitConfig) -> Any:
         loss_of = pair_loss(config)
@@ -60,7 +62,8 @@ def at_call(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], None]
 
         return loss
 
-    monkeypatch.setattr(fit_module, "pair_loss", spied)
+    for module in (epoch_module, fit_module):
+        monkeypatch.setattr(module, "pair_loss", spied)
 
 
 def kill() -> None:
@@ -121,7 +124,7 @@ def test_an_interrupted_fit_comes_to_the_same(
         stopped = fit(config(db, out, checkpoint_minutes=60))
     assert len(stopped.model.members) == 1
     assert len(stopped.history) < len(whole.history)
-    assert f"go on with --resume {run_in(out)}\n" in capsys.readouterr().out
+    assert f"continue with --resume {run_in(out)}\n" in capsys.readouterr().out
     assert same(fit(config(db, out, resume=run_in(out))), whole)
 
 
@@ -140,9 +143,10 @@ def test_labels_that_came_since_are_not_taken_in(
     first = LabelLog(db / "labels.json").read()[0]
     name = save(db, 100, clip(90, seed=100))
     add_labels(db, [(name, first.sample1, 1), (first.sample2, name, 2)])
-    add_labels(db, [(first.sample1, first.sample2, first.label)])  # said again, and so last in the file
+    changed_mind = {1: 2, 2: 1, 0: 1}[first.label or 0]
+    add_labels(db, [(first.sample1, first.sample2, changed_mind)])  # and so last in the file
     gone_on = fit(config(db, out, resume=run_in(out)))
-    assert "2 labels came since the fit began and are not taken in" in capsys.readouterr().out
+    assert f"left out: {db}: 2 labels that came since the fit began" in capsys.readouterr().out
     assert same(gone_on, whole)
     assert torch.load(gone_on.path, weights_only=True)["parents"] == {
         "dbs": whole.data.parents,
@@ -150,18 +154,19 @@ def test_labels_that_came_since_are_not_taken_in(
     }
 
 
-@pytest.mark.parametrize("change", ["label", "segment"])
-def test_labels_that_are_gone_are_said(change: str, db: Path, tmp_path: Path, whole: Fit) -> None:
-    first = whole.data.labels[0]
-    if change == "label":
-        add_labels(db, [(first.sample1, first.sample2, {1: 2, 2: 1, 0: 1}[first.label or 0])])
-    else:
-        (db / first.sample1).unlink()
+def test_labels_that_are_gone_are_said(db: Path, whole: Fit) -> None:
+    (db / whole.data.labels[0].sample1).unlink()
     again = dataclasses.replace(whole.config, resume=whole.run_dir)
-    with pytest.raises(
-        UserError, match=r"of the \d+ labels that the fit began with are gone or changed, such as"
-    ):
+    with pytest.raises(UserError, match=r"of the \d+ labels that the fit began with are gone; begin a new"):
         fit(again)
+
+
+def test_a_state_of_an_older_version_is_refused(whole: Fit) -> None:
+    path = whole.run_dir / "state.dat"
+    state = torch.load(path, weights_only=True)
+    torch.save({key: value for key, value in state.items() if key != "lines"}, path)
+    with pytest.raises(UserError, match=r"--resume .*: its state is from an older version"):
+        fit(dataclasses.replace(whole.config, resume=whole.run_dir))
 
 
 def test_curves_are_not_doubled(
@@ -202,7 +207,7 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trained, left = fit_module.train_epoch, list(losses)
+    trained, left = train_epoch, list(losses)
 
     def broken(network: torch.nn.Module, *rest: Any) -> float:
         trained(network, *rest)  # type: ignore[arg-type]
@@ -224,6 +229,6 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
 def test_a_fit_that_breaks_at_once_names_what_broke(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_module, "evaluate_pairs", lambda *_: fit_module.HeldOut(float("inf"), 0, 1))
+    monkeypatch.setattr(fit_module, "evaluate_pairs", lambda *_: HeldOut(float("inf"), 0, 1))
     with pytest.raises(UserError, match="the fit broke: the held-out loss is no finite number; try a"):
         fit(config(db, tmp_path / "broken"))

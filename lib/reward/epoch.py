@@ -1,0 +1,241 @@
+"""Passes over labelled pairs: returns of segments, their loss, an epoch of fitting, evaluation, output statistics."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from lib.cli import UserError
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs
+from lib.reward.loss import original_loss, preference_accuracy, preference_loss
+from lib.reward.model import RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.store import SegmentStore
+
+_PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
+
+PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
+StepRewards = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""r̂, float32 `[N]`, of inputs (frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`)
+and actions (int64 `[N]`, or float32 `[N, A]`): a `RewardNet`, or an ensemble of them."""
+
+
+def pair_loss(config: FitConfig) -> PairLoss:
+    """The loss that the flags ask for."""
+    if config.loss == "original":
+        return original_loss
+    return functools.partial(preference_loss, error_rate=config.error_rate)
+
+
+def segment_returns(
+    rewards: StepRewards,
+    segments: SegmentStore,
+    indices: np.ndarray,
+    device: torch.device,
+    stride: int,
+    offset: int,
+) -> torch.Tensor:
+    """R̂ = Σₜ r̂(oₜ, aₜ) of some segments, estimated from every `stride`-th step.
+
+    Args:
+      rewards: r̂.
+      segments: where the frames lie.
+      indices: int64 `[K]`, which segments.
+      device: where to compute.
+      stride: 1 sums every step; n sums every n-th (at least one) and multiplies by the share left out.
+      offset: first step, below stride.
+
+    Returns:
+      float32 `[K]`.
+    """
+    inputs, actions, owners, scales = [], [], [], []
+    for owner, index in enumerate(indices):
+        length = segments.length(int(index))
+        every = min(stride, length)
+        some_inputs, some_actions = segments.inputs(int(index), every, offset % every)
+        inputs.append(some_inputs)
+        actions.append(some_actions)
+        owners.append(np.full(len(some_actions), owner))
+        scales.append(length / len(some_actions))
+    all_rewards = rewards(
+        *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (inputs, actions))
+    )
+    owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
+    sums = torch.zeros(len(indices), device=device).index_add(0, owner_of, all_rewards)
+    return sums * torch.tensor(scales, device=device)
+
+
+def _both_returns(
+    rewards: StepRewards,
+    segments: SegmentStore,
+    pairs: Pairs,
+    device: torch.device,
+    bf16: bool,
+    stride: int = 1,
+    offset: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    both = np.concatenate([pairs.first, pairs.second])
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        returns = segment_returns(rewards, segments, both, device, stride, offset)
+    return returns[: len(pairs)], returns[len(pairs) :]
+
+
+def train_epoch(
+    network: RewardNet,
+    optimizer: torch.optim.Optimizer,
+    segments: SegmentStore,
+    pairs: Pairs,
+    config: FitConfig,
+    rng: np.random.Generator,
+    bf16: bool,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> float | None:
+    """One pass over the training pairs in random order.
+
+    Args:
+      network, optimizer: what is fitted.
+      segments: what the network sees.
+      pairs: the training pairs.
+      config: loss, batch size and stride.
+      rng: draws the order of the pairs, and which steps of a segment are used.
+      bf16: whether the network computes in bf16.
+      should_stop: asked before every update.
+
+    Returns:
+      The mean loss; None if the pass was stopped.
+    """
+    network.train()
+    device = next(network.parameters()).device
+    loss_of = pair_loss(config)
+    order, total = rng.permutation(len(pairs)), torch.zeros((), device=device)
+    for start in range(0, len(order), config.batch_size):
+        if should_stop():
+            return None
+        batch = order[start : start + config.batch_size]
+        optimizer.zero_grad(set_to_none=True)
+        for at in range(0, len(batch), _PAIRS_AT_ONCE):
+            part = pairs.subset(batch[at : at + _PAIRS_AT_ONCE])
+            offset = int(rng.integers(config.frame_stride))
+            return1, return2 = _both_returns(
+                network, segments, part, device, bf16, config.frame_stride, offset
+            )
+            preference1 = torch.from_numpy(part.preference1).to(device)
+            loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
+            (loss / float(pairs.weight[batch].sum())).backward()
+            total += loss.detach()
+        optimizer.step()
+    return float(total) / float(pairs.weight.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """How a reward model does on pairs it was not fitted on."""
+
+    loss: float
+    correct: int
+    decided: int
+    """Pairs that are no tie: those that accuracy is about."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.decided if self.decided else float("nan")
+
+    def figures(self) -> dict[str, float]:
+        """As the checkpoint keeps them."""
+        return {
+            "held_out_loss": self.loss,
+            "held_out_correct": self.correct,
+            "held_out_decided": self.decided,
+        }
+
+
+@torch.no_grad()
+def evaluate_pairs(
+    rewards: StepRewards,
+    segments: SegmentStore,
+    pairs: Pairs,
+    loss_of: PairLoss,
+    device: torch.device,
+    bf16: bool,
+    stride: int = 1,
+) -> HeldOut:
+    """Loss and accuracy over every `stride`-th step of some pairs; a network is to be in evaluation mode."""
+    loss, correct, decided = 0.0, 0, 0
+    for at in range(0, len(pairs), _PAIRS_AT_ONCE):
+        part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
+        preference1 = torch.from_numpy(part.preference1).to(device)
+        return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
+        loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())
+        hits = preference_accuracy(return1, return2, preference1)
+        correct, decided = correct + int(hits.sum()), decided + len(hits)
+    return HeldOut(loss / float(pairs.weight.sum()), correct, decided)
+
+
+def evaluate_ensemble(
+    model: RewardModel, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, device: torch.device
+) -> HeldOut:
+    """Loss and accuracy of what an ensemble pays: the average of its members' standardised rewards.
+
+    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss is taken in the
+    mean of the members' units (their standard deviations), so that it can be compared with theirs.
+    """
+    unit = float(np.mean([member.std for member in model.members]))
+    return evaluate_pairs(
+        lambda inputs, actions: unit * model.combine(model.each(inputs, actions)),
+        segments,
+        pairs,
+        loss_of,
+        device,
+        bf16=False,  # the model sees to that itself
+    )
+
+
+def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterator[list[torch.Tensor]]:
+    """Inputs and actions of every `stride`-th step of every segment, each from another first step, in batches."""
+    for start in range(0, len(segments), stride):
+        part = range(start, min(start + stride, len(segments)))
+        seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
+        yield [torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*seen, strict=True)]
+
+
+def mean_disagreement(
+    model: RewardModel, segments: SegmentStore, device: torch.device, stride: int = 1
+) -> float:
+    """How far the members of an ensemble are apart, on average over every `stride`-th step of every segment.
+
+    Returns:
+      The mean of their standard deviation, in units of the standardised reward.
+    """
+    apart = [
+        model.each(inputs, actions).std(0, correction=0)
+        for inputs, actions in _steps(segments, stride, device)
+    ]
+    return float(torch.cat(apart).mean())
+
+
+@torch.no_grad()
+def output_statistics(
+    network: RewardNet, segments: SegmentStore, bf16: bool, stride: int = 1
+) -> tuple[float, float]:
+    """Mean and standard deviation of r̂ over every `stride`-th step of every segment, each from another first step.
+
+    Raises:
+      UserError: r̂ does not depend on what it sees, so it cannot teach anything.
+    """
+    network.eval()
+    device = next(network.parameters()).device
+    outputs = []
+    for inputs, actions in _steps(segments, stride, device):
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            outputs.append(network(inputs, actions))
+    rewards = torch.cat(outputs).double()
+    mean, std = float(rewards.mean()), float(rewards.std())
+    if not std > 1e-6 * max(1.0, abs(mean)):
+        raise UserError(
+            "the reward model pays the same for everything; label more pairs, with fewer ties among them"
+        )
+    return mean, std
