@@ -113,7 +113,7 @@ def _vetted(data: bytes) -> tuple[io.BytesIO, list[object]]:
     `_TextKeyed`. NEWOBJ becomes REDUCE, as a `Made` is no class.
 
     Raises:
-      Refused: an opcode is none of a segment's, or claims too much.
+      Refused: an opcode does not belong in a segment, or claims too much.
     """
     view = memoryview(data)
     vetted = io.BytesIO()
@@ -201,7 +201,7 @@ def shape_in(head: bytes) -> tuple[int, ...]:
     """The shape that a segment of ours begins with, read before its frames are given any memory.
 
     Raises:
-      Refused: there is none; damaged heads may raise ValueError as well.
+      Refused: the head has no shape; damaged heads may raise ValueError as well.
     """
     shape: list[int] | None = None
     for opcode, argument, _ in pickletools.genops(head):

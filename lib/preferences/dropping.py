@@ -1,4 +1,4 @@
-"""Making room in a DB that a long training records into: the oldest segments go, labelled ones never."""
+"""Making room in a DB that a long training records into: the oldest segments go, labelled ones stay."""
 
 import contextlib
 from pathlib import Path
@@ -9,14 +9,14 @@ from lib.preferences.segments import SegmentDB
 
 
 def drop_oldest(db_path: Path, max_bytes: float) -> int:
-    """Removes the oldest segments that no line of labels.json names, cancelled ones included, until a DB is small enough.
+    """Removes the oldest segments that no line of labels.json names, cancelled lines included, until a DB is small enough.
 
-    Nobody's label is written meanwhile, so none can come to name a segment that is just being removed. Where the
-    labels cannot be read, nothing is removed.
+    No label is written meanwhile, so none can name a segment that is being removed. Where the labels cannot be read,
+    nothing is removed.
 
     Args:
       db_path: the DB.
-      max_bytes: size of all its segments to come down to, as far as that goes.
+      max_bytes: size of all its segments to come down to, if unlabelled ones suffice.
 
     Returns:
       Bytes that its segments take now.

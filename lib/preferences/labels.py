@@ -98,7 +98,7 @@ class Label:
 
     @property
     def winner(self) -> str | None:
-        """The better segment's name, whichever way round the two stand; "" when both are alike, None when nobody can tell."""
+        """The better segment's name, whichever way round the two stand; "" when both are alike, None for "cannot tell"."""
         return None if self.label is None else ("", self.sample1, self.sample2)[self.label]
 
 
@@ -160,7 +160,7 @@ class LabelLog:
         self._forget()
 
     def _forget(self) -> None:
-        """What the last read made of the file's whole lines: none of them is parsed again while they stay."""
+        """Start anew: whole lines that were read once are not parsed again while the file still begins with them."""
         self._whole = b""
         self._lines = 0
         self._labels: list[Label] = []
@@ -198,7 +198,7 @@ class LabelLog:
                 return False
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
-                line = b"\n" + line  # whoever wrote last was cut off; its torn line must not swallow this one
+                line = b"\n" + line  # the last writer was cut off; its torn line must not swallow this one
             try:
                 written = os.write(fd, line)
                 if written != len(line):
@@ -262,7 +262,7 @@ class LabelLog:
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[list[Label]]:
-        """All lines, to which nobody on this machine adds any meanwhile.
+        """All lines, while no other process on this machine can add one.
 
         Raises:
           UserError: the path is no regular file.

@@ -24,14 +24,14 @@ def frame_and_action(step: object, number: int) -> tuple[np.ndarray, int]:
     """The content of one step.
 
     Args:
-      step: what stands in the list.
+      step: an element of the list.
       number: of the step, for errors.
 
     Returns:
       The frame, uint8 and not checked further, over the bytes of the pickle where they are bytes there; the action.
 
     Raises:
-      Refused: it is no such step; those of hostile files may raise any other exception as well.
+      Refused: it is not such a step; hostile files may cause any other exception as well.
     """
     obs, act = _obs_and_act(step)
     frame, action = _frame(obs, number), _action(act)

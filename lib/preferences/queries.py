@@ -1,7 +1,7 @@
-"""Which pair of segments to ask next, and who is being asked about it right now.
+"""Which pair of segments to ask about next, and whom each pair is shown to now.
 
-A strategy proposes pairs; :class:`Leases` remembers which proposals are in front of somebody, so that two people are
-not asked the same thing at once. Nothing here reads frames or labels: the caller says which pairs are already taken.
+A strategy proposes pairs; :class:`Leases` remembers which are on a screen, so that two people are not asked about the
+same pair at once. Nothing here reads frames or labels: the caller says which pairs are already taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from lib.preferences.labels import Pair, pair_of
 
 LEASE_SECONDS = 120.0
-"""How long a pair stays with whoever was asked, counted from their last sign of life."""
+"""How long a pair stays reserved after the last sign of life of its holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Query:
 
 
 class Strategy(Protocol):
-    """Proposes pairs that nobody was asked about yet."""
+    """Proposes pairs that have not been asked about."""
 
     def propose(
         self,
@@ -53,7 +53,7 @@ class Strategy(Protocol):
 
         Args:
           names: All segments of the DB, sorted.
-          taken: Pairs that were answered or are being answered; none of them may be proposed.
+          taken: Pairs that were answered or are on a screen, which must not be proposed.
           count: How many to propose.
           rng: The only source of chance.
           asked: Segments of the pairs in `taken`, any number of times each. Only strategies that look for what
@@ -110,7 +110,7 @@ class RandomPairs:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A query in front of somebody."""
+    """A query on somebody's screen."""
 
     id: str
     query: Query
@@ -123,11 +123,10 @@ class Lease:
 
 
 class Leases:
-    """Which pairs are in front of whom. Not thread-safe: the caller holds a lock.
+    """Which pairs are on whose screen. Not thread-safe: the caller holds a lock.
 
-    A lease is renewed by any sign of life of its holder. One that ran out stays known until somebody else gets the
-    pair, so that a holder who comes back late may simply go on. Repeat checks concern one labeller only and block
-    nobody.
+    Any sign of life of its holder renews a lease. An expired lease stays known until another holder gets the pair, so a
+    holder who returns late can continue. Repeat checks concern one labeller and block no other.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -146,7 +145,7 @@ class Leases:
           id: The id of a lease that this or an earlier process granted and the holder still shows.
 
         Returns:
-          The lease, or None while the pair is in front of somebody else.
+          The lease, or None while another holder has the pair.
         """
         now = self._clock()
         if not query.repeat:
@@ -168,25 +167,25 @@ class Leases:
             del self._by_pair[lease.query.pair]
 
     def lapse(self, holder: str) -> None:
-        """Lets the leases of a holder run out at once; who comes back before somebody else has a pair has it again."""
+        """Expires the leases of a holder at once; they can be renewed until another holder gets the pair."""
         now = self._clock()
         for lease in self.held_by(holder):
             self._by_id[lease.id] = replace(lease, expires=now)
 
     def held_by(self, holder: str) -> list[Lease]:
-        """The leases of one holder, oldest first, those that ran out included."""
+        """The leases of one holder, oldest first, expired ones included."""
         return [lease for lease in self._by_id.values() if lease.holder == holder]
 
     def find(self, id: str) -> Lease | None:
-        """The lease of that id, which may have run out."""
+        """The lease of that id, which may have expired."""
         return self._by_id.get(id)
 
     def repeats(self) -> set[Pair]:
-        """Pairs that are in front of somebody as a repeat check."""
+        """Pairs on a screen as a repeat check."""
         return {lease.query.pair for lease in self._by_id.values() if lease.query.repeat}
 
     def live(self) -> set[Pair]:
-        """Pairs in front of somebody now. Forgets leases that ran out long ago."""
+        """Pairs on a screen now. Forgets leases that expired long ago."""
         now = self._clock()
         for lease in [old for old in self._by_id.values() if old.expires + 10 * self._seconds < now]:
             self.release(lease.id)

@@ -1,4 +1,4 @@
-"""Cutting segments out of a batch of running games, at hardly any cost to them."""
+"""Cutting segments out of a batch of running games at little cost."""
 
 import re
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ from lib.preferences.dropping import drop_oldest
 from lib.preferences.segments import MAX_ACTION_NAME, SEGMENT_LENGTH, Segment, Sidecar, save_segment
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
-_IN_VAIN = 20  # recordings cut short before it is said that all are
-_ROOM = (
-    0.95  # of the limit that is left when old segments are dropped: looking for them takes some milliseconds
-)
+_IN_VAIN = 20  # recordings cut short before `obstacle` says so
+# Of the limit, what dropping old segments comes down to: finding them takes some milliseconds, so not every time.
+_ROOM = 0.95
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class SegmentRecorder:
       full: the DB has reached `max_mb`; nothing more is recorded.
 
     Args:
-      db_path: the DB; it is created where there is none.
+      db_path: the DB, created if missing.
       num_envs: B.
       env_id: goes into the sidecars.
       num_actions: goes into the sidecars.
@@ -144,7 +143,7 @@ class SegmentRecorder:
 
         Args:
           frames: uint8 [B, H, W, 3]; not kept.
-          actions: int64 [B], or float32 [B, A] in −1 … 1; those of games about to be reset are sorted out in `after`.
+          actions: int64 [B], or float32 [B, A] in −1 … 1; `after` drops those of games that are reset.
           observations: float32 [B, D], where the policy sees no pictures; not kept.
         """
         for env in map(int, np.flatnonzero(self.recording)):
@@ -225,7 +224,7 @@ class SegmentRecorder:
             self._save(env, recording, game_over=True)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs, for `restore`; segments in the making are not part of it."""
+        """What a resumed run needs, for `restore`; unfinished segments are not included."""
         return {
             "steps": self.steps,
             "stored": self.stored,

@@ -1,7 +1,7 @@
-"""Labels while it trains: how many are due by when, and the file by which the stages know how far the training is.
+"""Labels during training: how many are due by when, and the file that tells the other processes how far the training is.
 
-The training writes `<db>/progress.json`; the page, the watching teacher and the reward trainer read it. Nobody waits for
-anybody there: whoever finds no file, or a broken one, goes by what it knows without.
+The training writes `<db>/progress.json`; the page, the simulated teacher and the refit daemon read it. No process waits for
+another: one that finds no file, or a broken one, does without.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ SCHEDULES = ("constant", "paper")
 """How the labels after the opening are spread over the training, as --label-schedule names it."""
 LEAST_LABELS = 10
 """With fewer no reward model is fitted."""
-PHASES = ("opening", "waiting", "training", "over")
-"""What the training is at: it records the first clips; it waits for labels or a model; it learns; it has ended."""
 
 _SECONDS = 1.0  # between two writes while nothing but the steps has changed
 
@@ -80,7 +78,7 @@ class TrainingProgress:
     steps: int
     """Of training so far; those of the opening do not count."""
     phase: str
-    """One of PHASES."""
+    """opening (records the first clips), waiting (for labels or a model), training or over."""
     policy: str = ""
     """Name of the run."""
     reward_version: int | None = None
@@ -106,7 +104,7 @@ class ProgressWriter:
         self._next = -math.inf
 
     def write(self, progress: TrainingProgress) -> None:
-        """Takes note of where the training is.
+        """Writes where the training is, if that is due.
 
         Raises:
           NotRecorded: the file could not be written; the one before stands.
@@ -136,7 +134,7 @@ class ProgressReader:
         self._found: TrainingProgress | None = None
 
     def read(self) -> TrainingProgress | None:
-        """What the file says; None where there is none that can be read."""
+        """What the file says; None where it is missing or cannot be read."""
         try:
             now = signature(self._path)
             if now != self._seen:

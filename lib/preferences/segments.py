@@ -489,7 +489,7 @@ class SegmentDB:
         return len(set(self._names) - known)
 
     def _scan(self, folder: str) -> tuple[int, frozenset[str]]:
-        """What a folder holds: its modification time in ns (-1: too young to be relied on), its segments' names."""
+        """What a folder holds: its modification time in ns (-1: too recent to rely on), its segments' names."""
         path = self.root / folder
         changed, names = path.stat().st_mtime_ns, self._folders.get(folder)
         if names is not None and names[0] == changed:
@@ -517,7 +517,7 @@ class SegmentDB:
         """Load one segment by its name, such as a label gives it.
 
         Raises:
-          SegmentError: as `load_segment`; also when the name is none of a segment or leads out of the database.
+          SegmentError: as `load_segment`; also when the name is not a segment's or leads out of the database.
         """
         if not _NAME.fullmatch(name):
             raise SegmentError(f"{printable(name)}: not a segment's name (expected one like 00/00001234.dat)")

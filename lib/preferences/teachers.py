@@ -90,7 +90,7 @@ class Teacher:
         return {name: number for name, number in given.items() if number is not None}
 
     def answer(self, value1: float, value2: float, rng: np.random.Generator, mean: float = 0.0) -> int | None:
-        """What the teacher says: `compare`, or what chance makes of it."""
+        """The teacher's answer: that of `compare`, changed by error or noise."""
         if self.beta is None:
             said = self.compare(value1, value2, mean)
         else:
@@ -151,7 +151,7 @@ class LabelSummary:
     skipped: int
     """Queries written as cannot tell."""
     exhausted: bool
-    """No pair is left that nobody was asked about."""
+    """Every pair has been asked about."""
     problems: list[str]
     """Segments that could not be read, one line each."""
 

@@ -1,4 +1,4 @@
-"""Carrying preferences from one DB to another: labels, and the segments that they name."""
+"""Copying preferences from one DB to another: labels and the segments they name."""
 
 import dataclasses
 from collections import Counter
@@ -25,14 +25,14 @@ class Copied:
 
 
 def copy_preferences(source: Path, target: Path) -> Copied:
-    """Copies the labels of a DB and the segments that they name; adds them to those that the target has.
+    """Adds the labels of one DB, and the segments they name, to another.
 
     A segment whose name the target has given to another one takes the next free number there, and its labels follow.
     Labels and segments that the target has already are not added again, so that copying twice does no harm.
 
     Args:
       source: the DB to copy from.
-      target: the DB to add to, made where there is none.
+      target: the DB to add to, created if missing.
 
     Raises:
       UserError: the source is no DB, or both are the same.
@@ -43,7 +43,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
     if source.resolve() == target.resolve():
         raise UserError(f"{source}: expected two DBs to copy preferences between, got one twice")
     target_db, target_log = SegmentDB(target), LabelLog(target / "labels.json")
-    # Counted, as a line may well say again what one before it said: what holds is said last.
+    # Counted, as a line may repeat an earlier one: what holds is said last.
     held, seen = Counter(map(_said, target_log.read())), Counter[str]()
     lines = log.read()
     names: dict[str, str | None] = {}  # in the target; None for a segment that cannot be read
@@ -72,7 +72,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
 
 
 def _said(label: Label) -> str:
-    """All that a line says but for the code that wrote it down, which is another one where it has been copied."""
+    """All that a line says except which code wrote it, which copying changes."""
     return repr(dataclasses.replace(label, commit=None))
 
 

@@ -56,7 +56,7 @@ def midwater(segment: Segment) -> float:
 
 
 def seaquest(segment: Segment) -> float:
-    """What makes a good clip of Seaquest to somebody who knows why a submarine needs air.
+    """How good a clip of Seaquest is in the eyes of a player who knows that a submarine needs air.
 
     First comes survival: +1 for surfacing for air with a diver on board, another +1 where all six were rescued;
     −1 for every submarine lost; −1 where one below the surface ran low on air (the bar flashes) and did not refuel

@@ -13,14 +13,14 @@ from lib.preferences.recorder import SegmentRecorder
 
 
 class Tape:
-    """Tells a recorder what goes on in B Gymnasium environments.
+    """Passes the steps of B Gymnasium environments to a recorder.
 
     Attributes:
       recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
       adapter: how to see the environments.
-      db_path: the DB, created where there is none.
+      db_path: the DB, created if missing.
       env_index: of the first environment.
       **recorder: further arguments of `SegmentRecorder`.
 
@@ -83,7 +83,7 @@ class Tape:
                 reset=reset,
             )
         )
-        # Said at once, as nobody has to reset the last game of a run.
+        # At once, as the last game of a run may never be reset.
         if over.any():
             self.recorder.cut(over)
 
@@ -103,14 +103,14 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Put below `MaxAndSkipEnv` instead, a segment would span 50 emulator frames, less than a second. The steps that
     wrappers above take by themselves (the no-ops and FIRE of a new game) are steps of the game like any others.
-    A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
+    A life is lost where `info["lives"]` falls; this is marked, and the segment continues.
 
     Attributes:
       recorder: counts what was stored; see `SegmentRecorder`.
 
     Args:
       env: environment with discrete or bounded actions.
-      db_path: the DB, created where there is none. Segments that it holds already stay as they are.
+      db_path: the DB, created if missing. Segments in it stay as they are.
       env_index: which of several environments this is; each needs its own.
       record_prob: probability that a step begins a segment, unless one is being recorded.
       frame_fn: from the newest observation to the frame, uint8 [H, W, 3]. None takes the observation where it is
@@ -121,7 +121,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
       UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
-        no picture. From `step`: what should be a picture is none, or of another size than the first.
+        no picture. From `step`: a frame is not a picture, or differs in size from the first.
       OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 

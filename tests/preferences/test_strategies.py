@@ -13,19 +13,16 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
-from lib.preferences import strategies
+from lib.preferences import looks as looks_module
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
+from lib.preferences.looks import Looks, distances, features, k_centre_pairs, look_of
 from lib.preferences.queries import Query, RandomPairs, Strategy
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, save_segment
 from lib.preferences.strategies import (
     NEEDS_ENSEMBLE,
     WithRandomShare,
     disagreement,
-    distances,
     entropy,
-    features,
-    k_centre_pairs,
-    look_of,
     make_strategy,
 )
 
@@ -401,8 +398,8 @@ def test_diversity_of_what_the_ensemble_disagrees_on(tmp_path: Path) -> None:
 
 
 def test_looks_are_kept_but_not_without_end(db: FakeDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategies, "_HELD", 25)
-    looks = strategies._Looks(db)
+    monkeypatch.setattr(looks_module, "_HELD", 25)
+    looks = Looks(db)
     assert list(looks.of(names(20), reads=30)) == names(20)
     assert list(looks.of(names(20), reads=0)) == names(20)
     assert len(db.loaded) == 20

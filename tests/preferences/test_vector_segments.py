@@ -11,8 +11,8 @@ import zstandard
 
 from lib.cli import UserError
 from lib.envs.spec import Spec
+from lib.preferences.looks import look_of
 from lib.preferences.segments import Segment, SegmentError, Sidecar, load_segment, save_segment
-from lib.preferences.strategies import look_of
 from lib.preferences.teachers import make_teacher
 from lib.preferences.values import backflip, left
 
