@@ -66,11 +66,11 @@ def make_strategy(
       name: in STRATEGIES.
       db: what the segments are read from.
       rater: the reward model; only those in NEEDS_RATER ask it.
-      random_share: probability that a proposal is a random pair instead, kept for judging the reward model. All
-        of them are with `random`.
+      random_share: probability that a proposal is a random pair instead, kept to judge the reward model by. Has no
+        effect on `random`.
 
     Raises:
-      UserError: there is no such strategy, or it needs a reward model or an ensemble and none came.
+      UserError: there is no such strategy, or it lacks the reward model or the ensemble it needs.
     """
     if name not in STRATEGIES:
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
@@ -78,7 +78,7 @@ def make_strategy(
         return RandomPairs()
     if name in NEEDS_RATER and rater is None:
         raise UserError(
-            f"--strategy {name} needs a reward model, and none came; give --reward REWARD, "
+            f"--strategy {name} needs a reward model, got none; give --reward REWARD, "
             "fit one with 03_reward_train.py"
         )
     if name in NEEDS_ENSEMBLE and rater is not None and len(rater.returns(())) < 2:
