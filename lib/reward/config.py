@@ -120,7 +120,10 @@ class FitConfig:
     )
 
     checkpoint_minutes: float = flag(
-        group="machine", default=5.0, min=0, help="minutes between the states that --resume needs"
+        group="machine",
+        default=5.0,
+        min=0,
+        help="minutes between states for --resume, at least; each is saved after an epoch",
     )
     memory_mb: int = flag(
         default=4096, min=0, metavar="MB", help="keep this much of the clips decoded in memory"

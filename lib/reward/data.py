@@ -14,7 +14,7 @@ from lib.preferences.segments import SegmentDB, SegmentError
 from lib.reward.store import SegmentStore
 
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
-"""μ of the preference loss for each label; a pair that nobody could tell apart (null) has none."""
+"""μ of the preference loss for each label; null (cannot tell) has none."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,15 @@ def load_preferences(
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
-    Labels of `null` (cannot tell) are left out. Where several people labelled one pair, each of their labels
-    counts.
+    Labels of `null` (cannot tell) are left out. If several people labelled one pair, each of their labels counts.
 
     Args:
       dbs: folders of segments with a labels.json each.
       memory_mb: budget for decoded segments.
-      num_actions: size of the action set, where the segments do not say it.
-      weights: how much the labels of a labeller (a person's or a teacher's name) count; 1 where nothing is said,
-        and labels of weight 0 are left out.
-      only: the labellers whose labels to take; empty for all.
+      num_actions: size of the action set, for segments that do not say it.
+      weights: how much the labels of a labeller (a person's or a teacher's name) count, 1 by default; labels of weight
+        0 are left out.
+      only: labellers whose labels to use; empty for all.
       input: what the network will see; see `SegmentStore`.
       lines: of each DB, how many lines of labels.json to read, as `PreferenceData.lines` of an earlier call has them;
         None for all.
@@ -90,18 +89,9 @@ def load_preferences(
     known: set[str] = set()
     read: list[int] = []
     for number, path in enumerate(dbs):
-        db, log = SegmentDB(path), LabelLog(path / "labels.json")
+        db = SegmentDB(path)
         db.refresh()
-        try:
-            said = log.read()
-        except OSError as error:
-            raise UserError(f"{log.path}: cannot be read: {error.strerror or error}") from error
-        problems += [f"{path}: {problem}" for problem in log.problems]
-        if lines is not None:
-            since = len(current(said)) - len(current(said[: lines[number]]))
-            said = said[: lines[number]]
-            if since > 0:
-                problems.append(f"{path}: {since} labels that came since the fit began")
+        said = _read_lines(path, None if lines is None else lines[number], problems)
         read.append(len(said))
         labels = [label for label in current(said) if label.label is not None]
         if not labels:
@@ -161,28 +151,41 @@ def load_preferences(
     return PreferenceData(store, pairs, kept, numbers, problems, parents, np.array(at_random, bool), read)
 
 
+def _read_lines(path: Path, limit: int | None, problems: list[str]) -> list[Label]:
+    """The first `limit` lines of a DB's labels.json, all where that is None; adds what was left out to `problems`."""
+    log = LabelLog(path / "labels.json")
+    try:
+        lines = log.read()
+    except OSError as error:
+        raise UserError(f"{log.path}: cannot be read: {error.strerror or error}") from error
+    problems += [f"{path}: {problem}" for problem in log.problems]
+    since = len(current(lines)) - len(current(lines[:limit]))
+    if since > 0:
+        problems.append(f"{path}: {since} labels that came since the fit began")
+    return lines[:limit]
+
+
 def labeller_of(label: Label) -> str:
     """The name of the person or the simulated teacher who gave a label."""
     return label.annotator or label.teacher or "unknown"
 
 
 def _named(label: Label) -> str:
-    """Who gave a label, for the record: a teacher is not to be taken for a person."""
+    """Who gave a label, for the record, which tells teachers from people."""
     return f"{label.teacher} teacher" if label.teacher and not label.annotator else labeller_of(label)
 
 
 def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:
-    """Which pairs nobody chose for what a model thinks of them.
+    """Which pairs were drawn at random, not chosen by a model's opinion of them.
 
-    Only those can be held out: a model's accuracy on pairs that were asked because it was unsure of them says
-    little about its accuracy on others. How a pair was chosen is said by the labeller's first answer to it, which a
-    repeat check or a change leaves as it was. A pair that anybody rechecked is out, whoever labelled it: which of
-    its labels stand is then no longer independent of a model. Labels of the original format say nothing; it drew
-    its pairs at random.
+    Only those can be held out: accuracy on pairs that a model was unsure of says little about its accuracy on others.
+    The labeller's first answer says how the pair was chosen; repeat checks and changes do not alter that. A pair that
+    anybody rechecked is excluded, whoever labelled it, as its labels are no longer independent of a model. Labels of
+    the original format do not say; it drew its pairs at random.
 
     Args:
-      labels: N labels that hold, of one DB.
-      lines: every line of its log in the order of the file; None where no pair was answered twice.
+      labels: the N labels of one DB that count.
+      lines: every line of its log, in the order of the file; None if no pair was answered twice.
 
     Returns:
       bool `[N]`.

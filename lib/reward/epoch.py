@@ -133,12 +133,12 @@ def train_epoch(
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """How a reward model does on pairs it was not fitted on."""
+    """Loss and accuracy of a reward model on pairs it was not fitted on."""
 
     loss: float
     correct: int
     decided: int
-    """Pairs that are no tie: those that accuracy is about."""
+    """How many pairs are no tie; accuracy is over those."""
 
     @property
     def accuracy(self) -> float:
@@ -163,7 +163,17 @@ def evaluate_pairs(
     bf16: bool,
     stride: int = 1,
 ) -> HeldOut:
-    """Loss and accuracy over every `stride`-th step of some pairs; a network is to be in evaluation mode."""
+    """Loss and accuracy over every `stride`-th step of some pairs.
+
+    Args:
+      rewards: r̂; a network must be in evaluation mode.
+      segments: what it sees.
+      pairs: the pairs.
+      loss_of: the loss.
+      device: where to compute.
+      bf16: whether to compute in bf16.
+      stride: as for `segment_returns`.
+    """
     loss, correct, decided = 0.0, 0, 0
     for at in range(0, len(pairs), _PAIRS_AT_ONCE):
         part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
@@ -178,10 +188,10 @@ def evaluate_pairs(
 def evaluate_ensemble(
     model: RewardModel, segments: SegmentStore, pairs: Pairs, loss_of: PairLoss, device: torch.device
 ) -> HeldOut:
-    """Loss and accuracy of what an ensemble pays: the average of its members' standardised rewards.
+    """Loss and accuracy of the reward that an ensemble pays, the mean of its members' standardised rewards.
 
-    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss is taken in the
-    mean of the members' units (their standard deviations), so that it can be compared with theirs.
+    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss takes the mean of the
+    members' units (their standard deviations), which makes it comparable with theirs.
     """
     unit = float(np.mean([member.std for member in model.members]))
     return evaluate_pairs(
@@ -190,12 +200,12 @@ def evaluate_ensemble(
         pairs,
         loss_of,
         device,
-        bf16=False,  # the model sees to that itself
+        bf16=False,  # the model decides for itself
     )
 
 
 def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterator[list[torch.Tensor]]:
-    """Inputs and actions of every `stride`-th step of every segment, each from another first step, in batches."""
+    """Inputs and actions of every `stride`-th step of every segment, with varying first steps, in batches."""
     for start in range(0, len(segments), stride):
         part = range(start, min(start + stride, len(segments)))
         seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
@@ -205,10 +215,10 @@ def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterato
 def mean_disagreement(
     model: RewardModel, segments: SegmentStore, device: torch.device, stride: int = 1
 ) -> float:
-    """How far the members of an ensemble are apart, on average over every `stride`-th step of every segment.
+    """How far an ensemble's members are apart, over every `stride`-th step of every segment.
 
     Returns:
-      The mean of their standard deviation, in units of the standardised reward.
+      The mean over the steps of the members' standard deviation, in units of the standardised reward.
     """
     apart = [
         model.each(inputs, actions).std(0, correction=0)
@@ -221,10 +231,10 @@ def mean_disagreement(
 def output_statistics(
     network: RewardNet, segments: SegmentStore, bf16: bool, stride: int = 1
 ) -> tuple[float, float]:
-    """Mean and standard deviation of r̂ over every `stride`-th step of every segment, each from another first step.
+    """Mean and standard deviation of r̂ over every `stride`-th step of every segment.
 
     Raises:
-      UserError: r̂ does not depend on what it sees, so it cannot teach anything.
+      UserError: r̂ is the same for everything, and so cannot teach anything.
     """
     network.eval()
     device = next(network.parameters()).device

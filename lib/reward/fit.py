@@ -67,6 +67,10 @@ class Fitted:
     """Each member's."""
     history: list[Epoch]
 
+    def results(self) -> dict[str, Any]:
+        """Held-out figures of the model and of each member, as the checkpoint keeps them."""
+        return {**self.best.figures(), "members": [member.figures() for member in self.judged]}
+
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
@@ -174,8 +178,7 @@ def fit(config: FitConfig) -> Fit:
         if interrupt.asked:
             progress.line(f"continue with --resume {run_dir}")
         best = fitted.best
-        results = {**best.figures(), "members": [member.figures() for member in fitted.judged]}
-        save_reward_model(path, fitted.model, kept_config, parents, results)
+        save_reward_model(path, fitted.model, kept_config, parents, fitted.results())
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"

@@ -1,8 +1,7 @@
 """Refitting the reward model while labels come in: `03_reward_train.py --watch`.
 
-Each model goes on from the weights of the one before and takes its place in OUT/reward-NAME.dat by an atomic rename, with
-a version that counts up. That file is also all that the next start of this needs: killed at any moment, the same command
-goes on from the last model that was whole.
+Each model starts from the weights of the last one and replaces it in OUT/reward-NAME.dat by an atomic rename; versions
+count up. That file is also the whole state: killed at any moment, the same command continues from the last model.
 """
 
 import contextlib
@@ -11,7 +10,6 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +24,7 @@ from lib.reporting import Charts, Progress
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData, check_enough, load_preferences
-from lib.reward.fit import Fitted, check_writable, fit_model
+from lib.reward.fit import check_writable, fit_model
 from lib.reward.model import Member
 from lib.reward.split import grown_split, split_by_segment
 from lib.runs import check_name, locked, make_run_dir, write_config
@@ -36,31 +34,30 @@ _POLL_SECONDS = 0.5
 
 @dataclasses.dataclass
 class _Published:
-    """What the next refit knows of the model before it."""
+    """What the next refit needs to know of the last model."""
 
-    version: int = 0  # 0: there is none
-    labels: int = 0  # that there were, whether or not it could be fitted on all of them
+    version: int = 0
+    """0: there is no model yet."""
+    labels: int = 0
+    """How many there were, whether or not all could be fitted on."""
     members: Sequence[Member] = ()
-    trained: frozenset[tuple[str, str]] = frozenset()  # segments it was fitted to: DB and name
-    held: frozenset[tuple[str, str]] = frozenset()  # segments it was judged by
-
-    def model_fits(self, data: PreferenceData) -> bool:
-        """Whether the model sees and chooses among what the segments hold."""
-
-        return bool(self.members) and self.members[0].network.spec == data.segments.spec
+    trained: frozenset[tuple[str, str]] = frozenset()
+    """DB and name of the segments that any version was fitted to."""
+    held: frozenset[tuple[str, str]] = frozenset()
+    """Of those that any version was judged by."""
 
 
 def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:
-    """How many labels there have to be for the next fit.
+    """How many labels the next fit waits for.
 
     Args:
-      version: of the model that there is; 0 for none.
+      version: of the last model; 0 for none.
       before: labels that there were when it was fitted.
       refit_every: new labels for each refit.
-      opening: labels that the training's opening asks for; None where no training says so.
+      opening: labels that the training's opening asks for; None without a training.
 
     Returns:
-      For the first fit those of the opening, or as many as a refit wants; ten at the least.
+      For the first fit those of the opening, or else `refit_every`, but at least ten.
     """
     if version:
         return before + refit_every
@@ -68,10 +65,10 @@ def labels_wanted(version: int, before: int, refit_every: int, opening: int | No
 
 
 def keep_refitting(config: FitConfig) -> None:
-    """Fits, waits for labels, refits, and so on until the end is asked for.
+    """Fits, waits for labels, refits, and so on until interrupted.
 
-    Waits for a DB and labels that are not there yet. What keeps one fit from coming to anything (too few labels of one
-    kind, a full disk) costs that fit: a line says so, and the next labels bring the next attempt.
+    DBs and labels may still be missing at the start. A fit that fails (too few labels to hold some out, a full disk) is
+    reported in one line, and tried again when the next labels are in.
 
     Raises:
       UserError: something about the flags that the user can mend.
@@ -91,7 +88,7 @@ def keep_refitting(config: FitConfig) -> None:
         progress.line(
             f"watching the labels of {', '.join(map(str, config.dbs))}; "
             + (
-                f"going on from version {before.version} in {path}"
+                f"starting from version {before.version} in {path}"
                 if before.version
                 else f"models go to {path}"
             )
@@ -99,7 +96,7 @@ def keep_refitting(config: FitConfig) -> None:
         )
         counts = [LabelCount(db) for db in config.dbs]
         trainings = [ProgressReader(db) for db in config.dbs]
-        tried = 0  # labels of the last attempt that came to nothing
+        tried = 0  # labels of the last attempt, if it failed
         while not interrupt.asked:
             labels = sum(count.read() for count in counts)
             openings = [labels_due(found.plan, 0) for training in trainings if (found := training.read())]
@@ -116,21 +113,21 @@ def keep_refitting(config: FitConfig) -> None:
             try:
                 before, tried = _refit(config, before, labels, device, charts, progress, interrupt), 0
             except Stopped:
-                progress.line("the fit under way is dropped")
+                progress.line("dropped the fit under way")
             except (OSError, UserError) as error:
                 tried = labels
                 progress.line(
                     f"no new model: {error}; trying again at {max(wanted, tried + config.refit_every)} labels"
                 )
         progress.line(
-            f"stopped by request, version {before.version} stands in {path}; the same command goes on from it"
+            f"stopped by request, version {before.version} stands in {path}; the same command continues from it"
             if before.version
             else "stopped by request before there was a model"
         )
 
 
 def _last(config: FitConfig, progress: Progress) -> _Published:
-    """What the model in place says of itself; nothing where there is none, or none of ours."""
+    """What the model's file says; a new beginning where there is none, or none that --watch made."""
     path = config.out / f"reward-{config.name}.dat"
     if not path.exists():
         return _Published()
@@ -159,11 +156,11 @@ def _refit(
     progress: Progress,
     interrupt: Interrupt,
 ) -> _Published:
-    """Fits a model to all labels that there are now, of `labels` those that can be fitted on, and publishes it.
+    """Fits a model to the labels that there are now, `labels` in number, and publishes it.
 
     Raises:
-      UserError, OSError: it came to nothing.
-      Stopped: the end was asked for.
+      UserError, OSError: the fit failed.
+      Stopped: interrupted.
     """
     present = [db for db in config.dbs if LabelCount(db).read()]
     data = load_preferences(
@@ -177,7 +174,7 @@ def _refit(
     version = before.version + 1
     progress.line(
         f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
-        + (f", going on from version {before.version}" if before.version else "")
+        + (f", starting from version {before.version}" if before.version else "")
     )
     bf16 = resolve_bf16(config.bf16, device)
     fitting = dataclasses.replace(
@@ -185,14 +182,14 @@ def _refit(
         epochs=config.refit_epochs if before.version else config.epochs,
         seed=config.seed + before.version,  # other draws of the labels, another order
     )
-    # Members of another game, or of another --input than before, are no beginning.
-    fits = before.members if before.model_fits(data) else ()
+    # Members of another game or another --input are no start.
+    start = [member for member in before.members if member.network.spec == data.segments.spec]
     fitted = fit_model(
         *(fitting, data, train, test, device, bf16, Charts(None), progress),
         should_stop=lambda: interrupt.asked,
-        start=fits,
+        start=start,
     )
-    if interrupt.asked:  # the last epochs were cut off
+    if interrupt.asked:  # maybe before its last epoch
         raise Stopped
     trained, held_names = (
         before_side | {names[i] for i in np.unique(ends)}
@@ -202,7 +199,14 @@ def _refit(
         )
     )
     refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held_names)}
-    _publish(config, data, fitted, version, refit)
+    save_reward_model(
+        config.out / f"reward-{config.name}.dat",
+        fitted.model,
+        dataclasses.asdict(config),
+        {"dbs": data.parents, "labels": len(data.pairs)},
+        fitted.results(),
+        {"version": version, "refit": refit},
+    )
     best = fitted.best
     charts.scalars(
         {"labels": len(data.pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
@@ -227,11 +231,11 @@ def _split(
     names: list[tuple[str, str]],
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out pairs; segments stay on the side on which they once were."""
+    """Training and held-out pairs; no segment ever changes sides."""
     assert data.at_random is not None
     if not before.version:
         eligible = data.at_random
-        if not eligible.any():  # the first labels are few, and training waits for a model of them
+        if not eligible.any():  # training waits for a model of these few
             progress.line("none of the pairs was drawn at random: judging by some that were chosen")
             eligible = np.ones(len(data.pairs), bool)
         return split_by_segment(data.pairs, config.held_out, config.seed, eligible, data.db_of)
@@ -244,28 +248,6 @@ def _split(
 
 
 def _wherever(names: Iterable[tuple[str, str]]) -> list[tuple[Path, str]]:
-    """Segments by DB and name, the DB's path spelt in one way."""
+    """Segments by DB and name, with the DB's path resolved."""
     resolved = functools.cache(lambda db: Path(db).resolve())
     return [(resolved(db), name) for db, name in names]
-
-
-def _publish(
-    config: FitConfig,
-    data: PreferenceData,
-    fitted: Fitted,
-    version: int,
-    refit: dict[str, Any],
-) -> None:
-    """Puts a model in the place of the one before.
-
-    Raises:
-      UserError: it could not be written; the one before stands.
-    """
-    save_reward_model(
-        config.out / f"reward-{config.name}.dat",
-        fitted.model,
-        dataclasses.asdict(config),
-        {"dbs": data.parents, "labels": len(data.pairs)},
-        {**fitted.best.figures(), "members": [member.figures() for member in fitted.judged]},
-        {"version": version, "refit": refit},
-    )

@@ -16,23 +16,23 @@ def split_by_segment(
     eligible: np.ndarray | None = None,
     db_of: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits pairs so that no segment stands on both sides, which would leak what it looks like.
+    """Splits pairs so that no segment is on both sides, which would leak what it looks like.
 
-    Held-out segments are gathered by walking from pair to pair, so that few pairs are torn apart; a pair with
-    one segment on either side belongs to neither, and nor does one within the held-out side that is not eligible.
+    A walk from pair to pair gathers the held-out segments, so that few pairs are torn apart. Left out are pairs with
+    one segment on each side, and pairs of held-out segments that are not eligible.
 
     Args:
       pairs: the labelled pairs.
-      held_out: share of the pairs to hold out, of every DB; fewer where fewer are eligible.
+      held_out: share of the pairs to hold out, of every DB; fewer if fewer are eligible.
       seed: of the walk.
       eligible: bool `[N]`, the pairs that may be held out; None for all.
-      db_of: int64 `[N]`, from 0: the DB of each pair; None for one and the same.
+      db_of: int64 `[N]`, from 0: the DB of each pair; None for a single one.
 
     Returns:
       int64 positions of the training pairs and of the held-out pairs, each sorted.
 
     Raises:
-      UserError: too few labels for both sides to have any.
+      UserError: too few labels for two sides.
     """
     rng = np.random.default_rng(seed)
     pool = np.arange(len(pairs)) if eligible is None else np.flatnonzero(eligible)
@@ -42,7 +42,7 @@ def split_by_segment(
             f"label some with 02_label_ui.py --strategy random"
         )
     dbs = np.zeros(len(pairs), np.int64) if db_of is None else db_of
-    # Rounded as they add up, so that many small DBs do not all round to nothing.
+    # Rounds the running total, so that many small DBs do not all round to 0.
     shares = np.diff(np.round(held_out * np.cumsum([0, *np.bincount(dbs)]))).astype(int)
     wanted = np.minimum(shares, np.bincount(dbs[pool], minlength=len(shares)))
     if not wanted.any():
@@ -62,18 +62,18 @@ def split_by_segment(
 def grown_split(
     pairs: Pairs, held_out: float, seed: int, eligible: np.ndarray, trained: np.ndarray, held: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits pairs that have become more, so that no segment ever changes its side.
+    """Splits a growing set of pairs so that no segment ever changes sides.
 
-    A model that goes on from its weights remembers what it was fitted to, and can only be judged by what it never was.
-    Of the pairs that no segment of the training side stands in, as many are held out as their share of all wants.
+    A model that starts from older weights remembers what those were fitted to, and must be judged by other segments.
+    The held-out pairs are chosen among those without a training segment.
 
     Args:
       pairs: the labelled pairs.
-      held_out: share of the pairs to hold out; fewer where fewer can be.
+      held_out: share of all pairs to hold out; fewer if fewer can be.
       seed: of the walk that gathers them.
       eligible: bool `[N]`, the pairs that may be held out.
-      trained: bool `[S]`, segments that a model was fitted to.
-      held: bool `[S]`, segments that were held out.
+      trained: bool `[S]`, segments that any model was fitted to.
+      held: bool `[S]`, segments that were ever held out.
 
     Returns:
       int64 positions of the training pairs and of the held-out pairs, each sorted, as `split_by_segment`.

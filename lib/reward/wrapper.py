@@ -1,4 +1,4 @@
-"""Preferences in other people's training code: around Gymnasium environments, records clips, pays the learned reward."""
+"""Preferences in your own training code: wrappers that record clips and pay the learned reward."""
 
 import dataclasses
 import logging
@@ -27,10 +27,10 @@ _Rate = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.nda
 
 
 class Rewards(Protocol):
-    """What pays: a fitted reward model, or anything that judges frames and actions."""
+    """A fitted reward model, or anything else that rewards frames and actions."""
 
     def rewards(self, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Judge N steps.
+        """The rewards of N steps.
 
         Args:
           frames: uint8 [N, H, W, 3], each the one its action was chosen on.
@@ -43,7 +43,7 @@ class Rewards(Protocol):
 
 
 class _Preferences:
-    """What PreferenceEnv and PreferenceVectorEnv share: everything but the form of a step."""
+    """Everything that PreferenceEnv and PreferenceVectorEnv share."""
 
     env: Any
     _model: "RewardModel | None" = None  # the newest, whether or not it fits
@@ -80,8 +80,8 @@ class _Preferences:
             if isinstance(reward, RewardModel):
                 self._model = reward
             else:
-                judge = reward.rewards
-                self._rate = lambda frames, actions, _first, _vectors: judge(frames, actions)
+                rewards = reward.rewards
+                self._rate = lambda frames, actions, _first, _vectors: rewards(frames, actions)
         if self._rate is not None or (self._model is not None and self._model.spec.observation_size is None):
             self._adapter.check_picture()
         self._path = Path("reward") if self._live is None else self._live.path
@@ -98,14 +98,14 @@ class _Preferences:
         count = self._adapter.num_envs
         self._observations: Any = None
         self._ended = np.zeros(count, bool)  # games whose next step resets them
-        self._first = np.ones(count, bool)  # games of which the model has seen no step yet
-        # Only where a step of its own resets a game is there one that has to be left out.
+        self._first = np.ones(count, bool)  # games whose next step is the first the model sees
+        # With this autoreset the step after the last one only resets the game: it is left out.
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._next_step = isinstance(env, gymnasium.vector.VectorEnv) and mode == AutoresetMode.NEXT_STEP
 
     @property
     def using_reward_from_predictor(self) -> bool:
-        """Whether it is a reward model that pays the steps now."""
+        """Whether a reward model pays the steps now."""
         return self._predicted and self._rate is not None
 
     def switch_to_true_reward(self) -> None:
@@ -239,42 +239,42 @@ class _Preferences:
 
 
 class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment that is taught by preferences, whatever library trains on it.
+    """A single environment taught by preferences, whatever library trains on it.
 
-    It records 50-step segments into a DB, for the labelling page or a simulated teacher, and pays what a reward model
-    makes of each step in place of the environment's own reward, which goes to `info["score"]`. The model's file may
-    come later, and be replaced while it is used; until there is one, steps pay 0.
+    The wrapper records 50-step segments into a DB, for the labelling page or a simulated teacher. It pays the learned
+    reward of each step in place of the environment's own, which goes to `info["score"]`. The model's file may appear
+    later, and be replaced while it is used; until there is one, steps pay 0.
 
-    The learned reward is passed on as the model gives it, neither clipped nor reduced to its sign; switch off what
-    clips above it (`AtariWrapper(..., clip_reward=False)`), or its size is lost. The wrapper belongs *below*
-    preprocessing (the frame is what a person sees) and *above* frame skipping (a step is one decision of the agent):
+    The learned reward is neither clipped nor reduced to its sign. Switch off clipping above it
+    (`AtariWrapper(..., clip_reward=False)`), or its size is lost. The wrapper belongs *below* preprocessing (the frame
+    is what a person sees) and *above* frame skipping (a step is one decision of the agent):
 
         env = gymnasium.make("SeaquestNoFrameskip-v4")
         env = MaxAndSkipEnv(env, skip=4)                # stable_baselines3.common.atari_wrappers
         env = PreferenceEnv(env, db="db/seaquest", reward="rewards/reward-v1.dat")
         env = AtariWrapper(env, frame_skip=1, noop_max=7, clip_reward=False)
 
-    A life is lost where `info["lives"]` falls; that is marked, and the segment goes on.
+    A life is lost where `info["lives"]` falls; the segment marks that and continues.
 
     Args:
       env: environment with discrete or bounded actions.
-      db: folder of the segments, made where there is none; what it holds stays as it is. None: nothing is recorded.
-      reward: path of a reward model, looked at every second; or a `LiveReward`, which several wrappers may
-        share; or anything that judges frames and actions. None: the environment's own reward is paid.
+      db: folder of the segments, created if missing; its content is kept. None records nothing.
+      reward: path of a reward model, checked every second; or a `LiveReward`, which several wrappers may share; or any
+        `Rewards`. None pays the environment's own reward.
       frame_fn: from the observation (of a vector: of one environment) to the frame, uint8 [H, W, 3]. None takes the
-        observation where it is a picture, else `env.render()`. Nobody looks at frames where nothing is recorded and
-        `reward` judges vectors.
+        observation if it is a picture, else `env.render()`. No frame is needed if nothing is recorded and `reward` sees
+        vectors.
       record_prob: probability that a step begins a segment, unless one is being recorded.
-      env_index: which of several environments this is, or where those of a vector begin; each needs its own.
-      seed: decides, together with `env_index`, which steps begin a segment.
+      env_index: number of this environment among several, or of the first of a vector; each needs its own.
+      seed: decides, with `env_index`, which steps begin a segment.
       policy: checkpoint of the recording policy, for the sidecar.
-      max_mb: size of the DB from which on nothing more is recorded.
+      max_mb: size of the DB at which recording stops.
       true_reward_first: until there is a model, pay the environment's own reward rather than 0.
 
     Raises:
-      UserError: it is no environment of this kind, the actions are neither discrete nor bounded, a picture is needed
-        and there is none, or the checkpoint cannot be used. From `reset` and `step`: the first model to come was
-        fitted on other frames, observations or actions, or needs a picture; what should be one is none, or of
+      UserError: env is of another kind, its actions are neither discrete nor bounded, it
+        shows no picture although one is needed, or the checkpoint cannot be used. From `reset` and `step`: the first
+        model was fitted on other frames, observations or actions, or needs a picture; a picture is malformed, or of
         another size than the first.
       OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """

@@ -162,7 +162,7 @@ def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
     assert not second["trained"] & second["held"]
     said = capsys.readouterr().out
     assert "version 2: 42 labels" in said
-    assert "going on from version 1" in said
+    assert "starting from version 1" in said
     assert "stopped by request, version 2 stands" in said
     (run,) = (tmp_path / "runs").iterdir()
     assert list(run.glob("events*"))
@@ -338,7 +338,7 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
                 process.send_signal(signal.SIGTERM)
                 said = process.communicate(timeout=60)[0]
                 assert process.returncode == 0
-                assert "the fit under way is dropped" in said
+                assert "dropped the fit under way" in said
                 assert "version 3 stands in rewards/reward-x.dat" in said
         finally:
             process.kill()
