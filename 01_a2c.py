@@ -10,7 +10,7 @@ from lib.runs import parse_resumable
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = parse_resumable(TrainConfig, MAY_DIFFER, argv, description=__doc__)
-    from lib.agent.trainer import train  # after the flags: --help need not wait for PyTorch
+    from lib.training.train import train  # after the flags: --help need not wait for PyTorch
 
     train(config)
 

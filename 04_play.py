@@ -17,9 +17,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(lineage_text(config.info))
         return
-    from lib.agent.play import play  # after the flags: --help need not wait for PyTorch
+    from lib.tools.play_games import play_games  # after the flags: --help need not wait for PyTorch
 
-    play(config)
+    play_games(config)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from benchmarks.setup import Setup
-from lib.agent import trainer
+from lib.agent.actor_critic import ActorCritic
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
-from lib.agent.update import update
 from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.preferences.segments import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.training import loop
+from lib.training.train import Run, build
 
 UPDATES_A_PIECE = 5
 FRAME_SHAPE, NUM_ACTIONS = (210, 160, 3), 18
@@ -75,69 +75,62 @@ def ours_by_default(setup: Setup, **changes: Any) -> TrainConfig:
 
 
 class Training:
-    """The run that `lib.agent.trainer.train` makes of its flags, curves and all, a few updates at a time.
+    """A run of 01_a2c.py, curves and all, a few updates at a time.
 
     Args:
       config: the flags.
-      watch: takes the time of the parts.
+      stopwatch: takes the time of the parts.
     """
 
-    def __init__(self, config: TrainConfig, watch: Stopwatch | None = None) -> None:
-        self._names = {} if watch is None else _watched(watch)
+    def __init__(self, config: TrainConfig, stopwatch: Stopwatch | None = None) -> None:
         self._on_gpu = resolve_device(config.dev).type == "cuda"
         with contextlib.ExitStack() as stack:
-            # Its progress goes on to the end of its days.
-            with contextlib.redirect_stdout(io.StringIO()), self._timed():
-                self._run = trainer.Run(config, stack)
-                self._run.begin()
+            # Its progress is written to the same place until it ends.
+            with contextlib.redirect_stdout(io.StringIO()):
+                self._run = build(config, stack)
+                for hook in self._run.hooks:
+                    hook.begin(self._run.learner)
+            if stopwatch is not None:
+                _time(self._run, stopwatch)
             self()
             self._stack = stack.pop_all()
 
     @property
     def network(self) -> PolicyNet:
         """The policy."""
-        return self._run.network
+        return self._run.learner.policy().network
 
     def __call__(self) -> int:
         """A few updates on from the last; the device has done them all when it returns."""
-        before = self._run.count.steps
-        with self._timed():
-            for _ in range(UPDATES_A_PIECE):
-                if not self._run.advance():
-                    raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
+        learner, before = self._run.learner, self._run.learner.steps
+        for _ in range(UPDATES_A_PIECE):
+            if self._run.stop():
+                raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
+            loop.update(learner, self._run.hooks)
         if self._on_gpu:
             torch.cuda.synchronize()
-        return self._run.count.steps - before
+        return learner.steps - before
 
     def close(self) -> None:
         """Ends the run, which frees the emulators."""
         self._stack.close()
 
-    def _timed(self) -> contextlib.AbstractContextManager[Any]:
-        return patch.multiple(trainer, **self._names) if self._names else contextlib.nullcontext()
 
-
-def _watched(watch: Stopwatch) -> dict[str, Any]:
-    """The names that a run builds its parts by, as ones that build parts whose time is taken."""
-
-    def building(name: str, label: str, *methods: str) -> Callable[..., Any]:
-        build = vars(trainer)[name]
-
-        def built(*args: Any, **options: Any) -> Any:
-            part = build(*args, **options)
-            for method in methods:
-                setattr(part, method, watch.around(label, getattr(part, method)))
-            return part
-
-        return built
-
-    parts = (
-        ("make_world", "emulator", "send", "recv"),
-        ("load_reward_model", "reward model", "pay"),
-        ("SegmentRecorder", "recorder", "before", "after"),
-        ("Collector", "collect", "collect"),
+def _time(run: Run, stopwatch: Stopwatch) -> None:
+    """Has the parts of a run take their time."""
+    learner = run.learner
+    assert isinstance(learner, ActorCritic)
+    parts: tuple[tuple[str, object, tuple[str, ...]], ...] = (
+        ("emulator", run.world, ("send", "recv")),
+        ("reward model", learner.collector.reward, ("pay",)),
+        ("recorder", run.recording.recorder, ("before", "after")),
+        ("collect", learner.collector, ("collect",)),
+        ("update", learner, ("learn",)),
     )
-    return {part[0]: building(*part) for part in parts} | {"update": watch.around("update", update)}
+    for label, part, methods in parts:
+        if part is not None:
+            for method in methods:
+                setattr(part, method, stopwatch.around(label, getattr(part, method)))
 
 
 class Emulator:

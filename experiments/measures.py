@@ -14,16 +14,14 @@ import numpy as np
 import torch
 
 from lib import cli
-from lib.agent.actor_critic import sample_actions
 from lib.agent.checkpoints import check_policy, load_policy
-from lib.agent.evaluate import evaluate
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import autocast
-from lib.agent.watch import Watch
+from lib.agent.evaluate import ProbeMeans, evaluate
+from lib.agent.finetune_metrics import FinetuneMetrics
+from lib.agent.network import ActorPolicy
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
-from lib.envs.make import counter, make_world, probes
-from lib.envs.observation import Viewer
+from lib.envs.make import make_world
+from lib.envs.play import Policy, play
 from lib.envs.world import World
 from lib.files import write_atomic
 from lib.reporting import format_mean
@@ -55,36 +53,27 @@ class Lives(NamedTuple):
     steps: np.ndarray  # int64 [B]
 
 
-@torch.no_grad()
-def first_lives(
-    network: PolicyNet, world: World, seed: int, device: torch.device, bf16: bool = False
-) -> Lives:
+def first_lives(policy: Policy, world: World, seed: int, device: torch.device) -> Lives:
     """Plays one game in every environment until its first life is lost, with sampled actions.
 
-    The original's table is the best of ten of these. Whatever ends a game counts as well: the time limit, or the end of
-    a game that has no lives.
+    The original's table is the best of ten of these. The time limit counts as well, and so does the end of a game that has
+    no lives.
 
     Args:
-      network: the policy, on `device`.
+      policy: on `device`.
       world: B environments; they are reset.
       seed: of the games and of the actions.
-      device: where the network lies.
-      bf16: whether it computes in bf16.
+      device: where the policy computes.
     """
-    envs = world.num_envs
-    generator = torch.Generator(device).manual_seed(seed)
-    viewer = Viewer(world, device)
-    step = world.reset(seed)
-    scores, steps, alive = np.zeros(envs), np.zeros(envs, np.int64), np.ones(envs, bool)
-    while alive.any():
-        observation = viewer.look(step)
-        with autocast(device, bf16):
-            logits, _ = network(observation)
-        world.send(sample_actions(logits, generator, network.continuous).cpu().numpy())
-        step = world.recv()
-        scores[alive] += step.score[alive]
+    scores, steps = np.zeros(world.num_envs), np.zeros(world.num_envs, np.int64)
+    alive = np.ones(world.num_envs, bool)
+    for turn in play(world, policy, seed, device):
+        outcome = turn.outcome()
+        scores[alive] += outcome.score[alive]
         steps[alive] += 1
-        alive &= ~(step.terminal | step.truncated)
+        alive &= ~(outcome.terminal | outcome.truncated)
+        if not alive.any():
+            break
     return Lives(scores, steps)
 
 
@@ -102,17 +91,19 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     env_id = origin["config"]["env"]
     reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
     reference = None if config.reference is None else load_policy(config.reference)[0]
-    for policy in filter(None, (network, reference)):
-        policy.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for net in filter(None, (network, reference)):
+        net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    policy = ActorPolicy(network, bf16)
     with contextlib.closing(make_world(env_id, config.lives)) as world:
         check_policy(network, world, config.model)
-        lives = first_lives(network, world, seed, device, bf16)
+        lives = first_lives(policy, world, seed, device)
     with contextlib.closing(make_world(env_id, config.games)) as world:
         if reward is not None and config.reward is not None:
             reward.check(world.spec, config.reward, world.env_id)
-        watch = Watch(world, device, bf16, seed, reward, reference)
-        events = counter(env_id, config.games)
-        played = evaluate(network, world, seed, device, bf16, probes(env_id), events, watch)
+        metrics = FinetuneMetrics(
+            *(world, device, seed, reward), None if reference is None else ActorPolicy(reference, bf16)
+        )
+        played = evaluate(policy, world, seed, device, [ProbeMeans.of(env_id, config.games), metrics])
     found = {
         "model": str(config.model),
         "trained_steps": origin["steps"],

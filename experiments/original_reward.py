@@ -8,7 +8,6 @@ For the ablation alone; lib has neither, on purpose. Takes the flags of 01_a2c.p
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 
@@ -16,7 +15,10 @@ from lib import cli
 from lib.agent.config import MAY_DIFFER, TrainConfig
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.model import RewardModel
+from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device
 from lib.runs import parse_resumable
+from lib.training.train import Trained, train
 
 WINDOW = 100
 """Steps of one environment that a reward is compared with, itself among them."""
@@ -75,12 +77,13 @@ def load_original_reward(
     )
 
 
-def train_on_original_reward(config: TrainConfig) -> Path | None:
-    """`lib.agent.trainer.train`, paid as the original did."""
-    from lib.agent import trainer
-
-    with patch.object(trainer, "load_reward_model", load_original_reward):
-        return trainer.train(config)
+def train_on_original_reward(config: TrainConfig) -> Trained:
+    """`lib.training.train.train`, paid as the original did."""
+    if config.reward is None:
+        raise UserError("expected a reward model: add -r FILE")
+    device = resolve_device(config.dev)
+    bf16 = resolve_bf16(config.bf16, device)
+    return train(config, reward=load_original_reward(config.reward, device, bf16, config.pessimism))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -77,7 +77,7 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     assert f"of {REACH} with actions of 2 numbers" in call(tmp_path, "04_play.py", "--info", "db")
     # What was learned there means nothing elsewhere.
     said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", "MovingDot-v0", status=2)
-    assert "a policy of actions of 2 numbers, but MovingDot-v0 has 5 actions" in said
+    assert "a policy for actions of 2 numbers, but MovingDot-v0 has 5 actions" in said
     call(tmp_path, "03_reward_train.py", "-n", "f", "-o", ".", "db", "--epochs", 1, "--input", "frame")
     said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", REACH, "-n", 1, "--reward", "reward-f.dat")
     assert "learned return" in said

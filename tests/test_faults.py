@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from lib import checkpoints, files, reporting, runs
-from lib.agent import play as play_module
-from lib.agent import trainer
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
+from lib.envs.gym_world import GymWorld
 from lib.envs.world import Step
 from lib.label_ui.db import NotSaved
 from lib.label_ui.desk import Desk
@@ -241,13 +240,8 @@ def test_bad_flags_are_found_before_any_work(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for module, name in (
-        (trainer, "Collector"),
-        (trainer, "evaluate"),
-        (fit_module, "train_epoch"),
-        (play_module, "_play_one"),
-    ):
-        monkeypatch.setattr(module, name, work)
+    monkeypatch.setattr(GymWorld, "reset", work)  # before any game is played
+    monkeypatch.setattr(fit_module, "train_epoch", work)
     monkeypatch.chdir(artefacts)
     assert says in refusal(line, monkeypatch, capsys)
     assert not list(artefacts.glob("*.json"))

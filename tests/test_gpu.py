@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.actor_critic import update
 from lib.agent.config import TrainConfig
-from lib.agent.leash import Leash
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector, autocast
-from lib.agent.update import update
+from lib.agent.kl import KLPenalty
+from lib.agent.network import PolicyNet, autocast
+from lib.agent.rollout import Collector
 from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.reward.model import Member, RewardModel
@@ -91,13 +91,13 @@ def test_the_networks_say_the_same_as_on_a_cpu(bf16: bool) -> None:
 def test_no_update_waits(config: TrainConfig) -> None:
     torch.manual_seed(0)
     world = make_world("MovingDot-v0", 4)
-    network, leash = PolicyNet(5).to(GPU), Leash(PolicyNet(5).to(GPU), 0.1, 0.1, 1000)
+    network, penalty = PolicyNet(5).to(GPU), KLPenalty(PolicyNet(5).to(GPU), 0.1, 0.1, 1000)
     network.body.requires_grad_(not config.freeze_convs)
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trainable, lr=1e-3, fused=True)
     reward = None
     if config.reward is not None:
-        reward = RewardModel([Member(RewardNet(world.frame_shape, 5), 0.0, 1.0)], GPU, bf16=True).pay
+        reward = RewardModel([Member(RewardNet(world.frame_shape, 5), 0.0, 1.0)], GPU, bf16=True)
     try:
         collector = Collector(world, 5, GPU, seed=0, bf16=True, reward=reward)
         before = {name: weight.clone() for name, weight in network.state_dict().items()}
@@ -105,8 +105,8 @@ def test_no_update_waits(config: TrainConfig) -> None:
             rollout = collector.collect(network, config.one_pass, keep_features=config.freeze_convs)
             torch.cuda.set_sync_debug_mode("error")
             try:
-                parts = update(network, optimizer, rollout, config, bf16=True, leash=leash)
-                leash.adapt(parts["kl_ref"], 20)
+                parts = update(network, optimizer, rollout, config, bf16=True, penalty=penalty)
+                penalty.adapt(parts["kl_ref"], 20)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
     finally:

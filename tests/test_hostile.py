@@ -10,13 +10,13 @@ import torch
 
 from lib.agent.checkpoints import check_env_of_file, load_policy
 from lib.agent.network import PolicyNet
-from lib.agent.play import play
 from lib.agent.play_config import PlayConfig
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.tools.play_games import play_games
 
 ROOT = Path(__file__).parents[1]
 # The benchmarks time the original's own way of reading, on files that they have just written.
@@ -152,7 +152,7 @@ def test_a_policy_whose_configuration_is_none_is_played_in_the_default_environme
     path = tmp_path / "p.dat"
     torch.save({"kind": "policy", "format_version": 1, "state_dict": WEIGHTS, "config": config}, path)
     with pytest.raises(UserError, match="a policy of 4 actions, but SeaquestNoFrameskip-v4 has 18"):
-        play(PlayConfig(model=path))
+        play_games(PlayConfig(model=path))
 
 
 def test_no_module_is_imported_for_a_files_sake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +162,12 @@ def test_no_module_is_imported_for_a_files_sake(tmp_path: Path, monkeypatch: pyt
     path, env = tmp_path / "p.dat", "planted:Name-v0"
     save_checkpoint(path, "policy", {"state_dict": WEIGHTS}, {"env": env}, {})
     with pytest.raises(UserError, match=f"p.dat: names the environment {env}, .*add --env {env}"):
-        play(PlayConfig(model=path))
+        play_games(PlayConfig(model=path))
     with pytest.raises(UserError, match=r"db: names the environment planted:Name-v0, .*add --audit-env"):
         check_env_of_file(env, tmp_path / "db", "--audit-env")
     assert not (tmp_path / "mark").exists()
     with pytest.raises(UserError, match="no environment"):
-        play(PlayConfig(model=path, env=env))  # named by whoever plays, it is
+        play_games(PlayConfig(model=path, env=env))  # named by whoever plays, it is
     assert (tmp_path / "mark").exists()
     check_env_of_file("lib.envs.moving_dot:MovingDot-v0", path, "--env")  # is imported anyway
 

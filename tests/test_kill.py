@@ -1,5 +1,5 @@
-"""Each stage, killed at random moments and gone on with: whatever lies on disk can be read, and nothing that was said to
-be done is lost.
+"""Each stage, killed at random moments and resumed: whatever lies on disk can be read, and nothing that was said to be
+done is lost.
 
 A server imports everything once and forks a child for every life of a stage; that is what makes so many kills cheap.
 """
@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from lib import checkpoints, cli, provenance, runs
-from lib.agent import trainer
+from lib.agent.config import MAY_DIFFER, TrainConfig
+from lib.agent.evaluate import Evaluation, evaluate
 from lib.envs.world import Step
 from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchRequest
@@ -31,13 +32,13 @@ from lib.preferences import recorder, segments
 from lib.preferences.labels import LabelLog
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
-from lib.reward import fit
 from lib.reward.data import load_preferences
 from lib.tools.lineage import lineage_text
+from lib.training.train import train
 from tests.reward.clips import add_labels, clip, grey_db, save
 
 ROOT = Path(__file__).parents[1]
-DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py")
+SCRIPTS = ("02_label_ui.py", "03_reward_train.py")
 KILLS = 18  # of each stage
 
 pytestmark = pytest.mark.slow
@@ -51,14 +52,14 @@ def serve() -> None:
 
     torch.set_num_threads(1)
     provenance.git_commit(), provenance.versions()  # known to all children then
-    doors = {name: runpy.run_path(str(ROOT / name))["main"] for name in DOORS}
+    scripts = {name: runpy.run_path(str(ROOT / name))["main"] for name in SCRIPTS}
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         end, begin = os.pipe()
         child = os.fork()
         if child == 0:
-            live(doors[job["door"]], job, begin)
+            live(scripts.get(job["script"]), job, begin)
         os.close(begin)
         with open(end) as told:
             # Its work is what the moment is counted by, for how fast a machine is differs.
@@ -83,17 +84,16 @@ def processor_seconds(process: int | str) -> float:
     return (int(after_its_name[11]) + int(after_its_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int) -> None:
+def live(main: Callable[[list[str]], int | None] | None, job: dict[str, Any], told: int) -> None:
     """A life of a stage, in a process of its own; tells of each label, segment and state that is said to be on disk, and
-    of each evaluation that begins."""
+    of each evaluation that begins. Without `main` the stage is that of 01_a2c.py."""
     status = 1
     try:
         os.chdir(job["folder"])
         log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        append, save_segment, save_state = LabelLog.append, segments.save_segment, runs.save_state
-        evaluate = vars(trainer)["evaluate"]
+        append, save_segment, replace = LabelLog.append, segments.save_segment, os.replace
 
         def append_and_tell(self: LabelLog, label: Any, present: Callable[[], bool] = lambda: True) -> bool:
             written = append(self, label, present)
@@ -105,20 +105,23 @@ def live(main: Callable[[list[str]], int | None], job: dict[str, Any], told: int
             os.write(told, f"{path}\n".encode())
             return size
 
-        def keep_and_tell(*arguments: Any) -> None:
-            save_state(*arguments)
-            os.write(told, f"state {time.process_time()}\n".encode())
+        def replace_and_tell(old: str | Path, new: str | Path) -> None:
+            replace(old, new)
+            if Path(new).name == runs.STATE:
+                os.write(told, f"state {time.process_time()}\n".encode())
 
-        def tell_and_evaluate(*arguments: Any) -> Any:
+        def tell_and_evaluate(*arguments: Any) -> Evaluation:
             os.write(told, b"evaluating\n")
             return evaluate(*arguments)
 
-        vars(trainer)["evaluate"] = tell_and_evaluate
-        for module in (trainer, fit):
-            vars(module)["save_state"] = keep_and_tell
+        def train_and_tell(argv: list[str]) -> None:
+            train(runs.parse_resumable(TrainConfig, MAY_DIFFER, argv), evaluate=tell_and_evaluate)
+
+        vars(os)["replace"] = replace_and_tell
         vars(recorder)["save_segment"] = save_and_tell
         LabelLog.append = append_and_tell  # type: ignore[method-assign]
-        cli.run(lambda argv: main(list(argv or [])), job["argv"])
+        stage = main or train_and_tell
+        cli.run(lambda argv: stage(list(argv or [])), job["argv"])
     except SystemExit as end:
         status = int(end.code or 0)
     finally:
@@ -154,14 +157,14 @@ class Stages:
     def run(
         self,
         folder: Path,
-        door: str,
+        script: str,
         argv: list[object],
         lines: int,
         seconds: float,
         how: int = signal.SIGKILL,
     ) -> list[str]:
         """Lets a stage live until it has told so much, and so many seconds; returns all that it told."""
-        job = {"folder": str(folder), "door": door, "argv": list(map(str, argv))}
+        job = {"folder": str(folder), "script": script, "argv": list(map(str, argv))}
         print(
             json.dumps(job | {"lines": lines, "seconds": seconds, "signal": int(how)}),
             file=self._jobs,

@@ -1,179 +1,296 @@
-"""Actor-critic: choosing actions, and the loss of a pass over a rollout. A2C and PPO are settings of one loss.
+"""A2C and PPO: a learner that acts for a rollout, asks what its steps were worth, and makes passes over them."""
 
-PPO: Schulman et al. 2017, arXiv 1707.06347. A2C: Mnih et al. 2016, arXiv 1602.01783. That A2C is PPO of one pass:
-Huang et al. 2022, arXiv 2205.09123.
-"""
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from lib.agent.gaussian import gaussian_entropy, gaussian_kl, gaussian_log_prob, gaussian_sample
-
-# One of n actions, or A numbers: these four functions know which, so that nothing else has to. Actions tell by their
-# type. What a network says of a state is called its logits throughout; of a Gaussian policy, see lib.agent.gaussian.
-
-
-def sample_actions(
-    logits: torch.Tensor, generator: torch.Generator | None = None, continuous: bool = False
-) -> torch.Tensor:
-    """Draws aₜ ~ softmax(logits) without leaving the device, or from a Gaussian.
-
-    argmaxₐ pₐ / eₐ with eₐ ~ Exp(1) is distributed as p (an exponential race, the Gumbel-max trick).
-
-    Args:
-      logits: float32 `[B, A]`, of a continuous policy `[B, 2A]`.
-      generator: source of randomness on the logits' device.
-      continuous: whether the policy is a Gaussian.
-
-    Returns:
-      int64 `[B]`, or float32 `[B, A]` without bounds.
-    """
-    if continuous:
-        return gaussian_sample(logits, generator)
-    race = torch.empty_like(logits).exponential_(generator=generator)
-    return (logits.softmax(-1) / race).argmax(-1)
+from lib.agent.config import TrainConfig
+from lib.agent.distributions import log_prob_of
+from lib.agent.exploration import HeldActions
+from lib.agent.kl import KLPenalty
+from lib.agent.losses import actor_critic_loss
+from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, autocast
+from lib.agent.returns import explained_variance, lambda_advantages, normalised
+from lib.agent.rollout import Collector, GameLog, Recorder, Rollout
+from lib.envs.world import World
+from lib.learner import Advance, alone
+from lib.reward.model import RewardModel
 
 
-def log_prob_of(logits: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """log π(aₜ|sₜ), float `[...]`, of logits `[..., A]` and int64 actions `[...]`, or `[..., 2A]` and float `[..., A]`."""
-    if actions.is_floating_point():
-        return gaussian_log_prob(logits, actions)
-    return logits.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
-def entropy_of(logits: torch.Tensor, continuous: bool = False) -> torch.Tensor:
-    """H(π(·|sₜ)) in nats, float `[...]`, of logits `[..., A]`, or of `[..., 2A]` of a continuous policy."""
-    if continuous:
-        return gaussian_entropy(logits)
-    log_probs = logits.log_softmax(-1)
-    return -(log_probs.exp() * log_probs).sum(-1)
-
-
-def exact_kl(logits: torch.Tensor, reference: torch.Tensor, continuous: bool = False) -> torch.Tensor:
-    """KL(π ‖ π_ref) = Σₐ π(a) (log π(a) − log π_ref(a)), in nats.
+class ActorCritic:
+    """The learner of A2C and PPO; see `lib.learner.Learner`.
 
     Args:
-      logits: float `[..., A]` of π, of a continuous policy `[..., 2A]`.
-      reference: the same of π_ref.
-      continuous: whether both are Gaussians.
+      network: the policy and its critic, on `device`.
+      world: B environments; they are reset.
+      config: rollout, discount, passes, clip ranges, weights of the loss, learning rate.
+      device: where everything is computed.
+      bf16: whether networks compute in bf16.
+      seed: of the games and the actions.
+      reward: what pays in place of the score.
+      penalty: the KL penalty, where there is a reference policy.
+      recorder: sees every step.
+      held: exploration by held actions.
+      together: makes one decision of those of all processes.
 
-    Returns:
-      float `[...]`.
+    Attributes:
+      network: see above.
+      steps: made so far, all environments together.
+      updates: made so far.
+      collector: plays.
     """
-    if continuous:
-        return gaussian_kl(logits, reference)
-    log_probs = logits.log_softmax(-1)
-    return (log_probs.exp() * (log_probs - reference.log_softmax(-1))).sum(-1)
+
+    def __init__(
+        self,
+        network: PolicyNet,
+        world: World,
+        config: TrainConfig,
+        device: torch.device,
+        bf16: bool,
+        seed: int,
+        reward: RewardModel | None = None,
+        penalty: KLPenalty | None = None,
+        recorder: Recorder | None = None,
+        held: HeldActions | None = None,
+        together: Callable[[bool], bool] = alone,
+    ) -> None:
+        self.network, self.steps, self.updates = network, 0, 0
+        self.collector = Collector(world, config.rollout, device, seed, bf16, reward, recorder, held)
+        self._config, self._device, self._bf16 = config, device, bf16
+        self._penalty, self._together = penalty, together
+        self._games = GameLog(world.num_envs)
+        self._warm_until = config.critic_warmup
+        network.body.requires_grad_(not config.freeze_convs)
+        trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
+
+    def advance(self) -> Advance:
+        """Acts for a rollout, and learns from it."""
+        rollout = self.collector.collect(self.network, self._config.one_pass, self._config.freeze_convs)
+        games = self._games.read(rollout)
+        scalars = self.learn(rollout)
+        self.steps += rollout.score.size
+        self.updates += 1
+        return Advance(rollout.score.size, scalars, games)
+
+    def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
+        """Learns from a rollout of its own; returns scalars by chart name."""
+        config, network = self._config, self.network
+        lr = config.lr * max(0.0, 1 - self.steps / config.lr_decay_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        # While the critic warms up, nothing that the policy depends on moves, nor does the price of the KL.
+        policy_moves = self.updates >= self._warm_until
+        network.body.requires_grad_(policy_moves and not config.freeze_convs)
+        network.policy.requires_grad_(policy_moves)
+        parts = update(
+            *(network, self._optimizer, rollout, config, self._bf16), self._penalty, self._together
+        )
+        if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
+            network.body.update(rollout.observations)
+        if self._penalty is not None and policy_moves:
+            self._penalty.adapt(parts["kl_ref"], rollout.score.size)
+        return {**parts, "lr": lr}
+
+    def play(self) -> None:
+        """Acts for a rollout without learning from it; its games are not reported."""
+        self.collector.collect(self.network)
+        self._games.miss()
+
+    def use_reward(self, model: RewardModel, another: bool = True) -> None:
+        """Lets a reward model pay from the next rollout on.
+
+        Args:
+          model: on the same device.
+          another: whether it is not the one that paid before; the critic then warms up anew.
+        """
+        self.collector.reward = model
+        if another:
+            self._warm_until = self.updates + self._config.critic_warmup
+
+    def policy(self) -> ActorPolicy:
+        """Its policy as it is now, which learns on as the learner does."""
+        return ActorPolicy(self.network, self._bf16)
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """Everything that must stay finite, by name."""
+        return self.network.named_parameters()
+
+    def state(self) -> dict[str, Any]:
+        """All that `load_state` needs; the games under way are lost."""
+        penalty = self._penalty
+        return {
+            "steps": self.steps,
+            "updates": self.updates,
+            "new_reward_at": self._warm_until - self._config.critic_warmup,
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "reference": None if penalty is None else penalty.reference.state_dict(),
+            "kl_coef": None if penalty is None else penalty.coef,
+            "device": self._device.type,
+            "actions": self.collector.generator.get_state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state` said, of a learner with the same settings."""
+        self.steps, self.updates = state["steps"], state["updates"]
+        # Older states lack it.
+        self._warm_until = state.get("new_reward_at", 0) + self._config.critic_warmup
+        self.network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._penalty is not None:
+            self._penalty.reference.load_state_dict(state["reference"])
+            if state["kl_coef"] is not None:  # in older states of runs without --kl
+                self._penalty.coef = state["kl_coef"].to(self._device)
+        if state["device"] == self._device.type:
+            self.collector.generator.set_state(state["actions"])
 
 
-def surrogate_loss(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: float) -> torch.Tensor:
-    """Clipped surrogate of the policy gradient, of each step.
+class Batch(NamedTuple):
+    """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
 
-        −min(ρₜ Âₜ, clip(ρₜ, 1 − ε, 1 + ε) Âₜ),  ρₜ = π(aₜ|sₜ) / π_old(aₜ|sₜ)
+    seen: torch.Tensor
+    """Features `[N, F]` where the rollout has them, else observations, uint8 `[N, 4, 84, 84]` or float32 `[N, D]`."""
+    actions: torch.Tensor  # int64 [N], or float32 [N, A] as they were drawn
+    old_log_probs: torch.Tensor  # float32 [N], of the acting policy
+    old_values: torch.Tensor  # float32 [N], of the acting policy
+    advantages: torch.Tensor  # float32 [N]
+    returns: torch.Tensor  # float32 [N]
+    valid: torch.Tensor  # bool [N]
 
-    At ρ = 1 its gradient is that of −log π(aₜ|sₜ) Âₜ.
 
-    Source: arXiv 1707.06347, eq. 7.
+def assess(
+    rollout: Rollout, config: TrainConfig, penalty: KLPenalty | None, bf16: bool
+) -> tuple[Batch, dict[str, torch.Tensor]]:
+    """What every step of a rollout was worth: rewards less the KL penalty, advantages and returns.
 
     Args:
-      log_ratio: float `[...]`, log ρₜ.
-      advantages: float `[...]`.
-      clip: ε; 0 leaves the ratio free.
+      rollout: T steps of B environments.
+      config: discount, λ, and what is paid.
+      penalty: the KL penalty, where there is a reference policy.
+      bf16: whether the reference computes in bf16.
 
     Returns:
-      float `[...]`.
+      The batch to learn from, and scalars on the device by chart name; charts read them later, so nothing waits here.
     """
-    ratio = log_ratio.exp()
-    if clip == 0:
-        return -ratio * advantages
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    device = rollout.actions.device
+    terminal, truncated, valid = (
+        torch.from_numpy(flags).to(device, non_blocking=True)
+        for flags in (rollout.terminal, rollout.truncated, rollout.valid & ~rollout.held)
+    )
+    weight = valid / valid.sum().clamp(min=1)
+    parts: dict[str, torch.Tensor] = {}
+    if rollout.learned is None or config.score_weight:
+        score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
+        score = score.sign() if config.clip_score else score
+    if rollout.learned is None:
+        rewards = score
+    else:
+        rewards = rollout.learned
+        mean = (rewards * weight).sum()
+        parts["reward_mu"] = mean
+        parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
+        if config.score_weight:
+            rewards = rewards + config.score_weight * score
+    if penalty is not None:
+        rewards, scalars = penalty.charge(rollout, rewards, valid, bf16)
+        parts |= scalars
+
+    values = rollout.values.detach()
+    advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)
+    values = values[:-1]
+    returns = advantages + values
+    parts["advantage"] = (advantages * weight).sum()
+    parts["batch_rewards"] = (returns * weight).sum()
+    parts["explained_variance"] = explained_variance(values, returns, valid)
+    if config.normalise_advantages:
+        advantages = normalised(advantages, valid)
+    old = log_prob_of(rollout.dist_params.detach(), rollout.actions)
+    seen = rollout.observations if rollout.features is None else rollout.features
+    steps = (seen, rollout.actions, old, values, advantages, returns, valid)
+    return Batch(*(rows.flatten(0, 1) for rows in steps)), parts
 
 
-def value_error(
-    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float
-) -> torch.Tensor:
-    """Squared error of each value, pessimistic about moves of more than `clip` away from the old one.
-
-        max((vₜ − Gₜ)², (v_old + clip(vₜ − v_old, ±ε_v) − Gₜ)²)
-
-    No factor of ½: where a source has one, it is in the weight of the value loss here.
-
-    Source: the PPO of OpenAI's baselines; detail 9 of Huang et al. 2022, "The 37 implementation details of PPO".
+def update(
+    network: PolicyNet,
+    optimizer: torch.optim.Optimizer,
+    rollout: Rollout,
+    config: TrainConfig,
+    bf16: bool,
+    penalty: KLPenalty | None = None,
+    together: Callable[[bool], bool] = alone,
+) -> dict[str, torch.Tensor]:
+    """The passes over one rollout: one for A2C, several over minibatches for PPO.
 
     Args:
-      values: float `[...]`, vₜ.
-      old_values: float `[...]`, those at the time of the rollout.
-      returns: float `[...]`, Gₜ.
-      clip: ε_v; 0 leaves the value free.
+      network: the policy that gathered the rollout.
+      optimizer: of its trainable parameters.
+      rollout: T steps of B environments.
+      config: what is paid, passes, clips and weights of the loss.
+      bf16: whether networks compute in bf16.
+      penalty: the KL penalty, where there is a reference policy.
+      together: makes one decision of those of all processes: whether `config.target_kl` is passed.
 
     Returns:
-      float `[...]`.
+      Scalars on the device by chart name, averaged over the passes. Only `--target-kl` waits for the device, once
+      a pass.
     """
-    error = (values - returns).square()
-    if clip == 0:
-        return error
-    clipped = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.maximum(error, (clipped - returns).square())
+    batch, parts = assess(rollout, config, penalty, bf16)
+    device, count = batch.actions.device, len(batch.actions)
+    passes: list[dict[str, torch.Tensor]] = []
+    for epoch in range(config.epochs):
+        for rows in _minibatches(count, config.minibatches, device):
+            part = Batch(*(column[rows] for column in batch))
+            if config.one_pass and rollout.dist_params.requires_grad:
+                dist_params, values = rollout.dist_params.flatten(0, 1), rollout.values[:-1].flatten()
+            else:
+                with autocast(device, bf16):
+                    features = network.features(part.seen) if rollout.features is None else part.seen
+                    dist_params, values = network.dist_params(features), network.values(features)
+            loss, scalars = actor_critic_loss(
+                dist_params,
+                values,
+                part.actions,
+                None if config.one_pass else part.old_log_probs,
+                part.old_values,
+                part.advantages,
+                part.returns,
+                part.valid,
+                clip_range=config.clip_range,
+                value_clip_range=config.value_clip_range,
+                entropy_coef=config.entropy,
+                value_coef=config.value_coef,
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+            passes.append(scalars | _gradient_scalars(gradients, norm))
+            nn.utils.clip_grads_with_norm_(parameters, config.grad_clip, norm)
+            optimizer.step()
+        last = epoch == config.epochs - 1
+        if config.target_kl and not last and together(bool(passes[-1]["approx_kl"] > config.target_kl)):
+            break
+    means = torch.stack([torch.stack(list(scalars.values())) for scalars in passes]).mean(0)
+    parts |= dict(zip(passes[0], means.unbind(), strict=True))
+    return parts | {"epochs_done": torch.full((), epoch + 1.0, device=device)}
 
 
-def actor_critic_loss(
-    logits: torch.Tensor,
-    values: torch.Tensor,
-    actions: torch.Tensor,
-    old_log_probs: torch.Tensor | None,
-    old_values: torch.Tensor,
-    advantages: torch.Tensor,
-    returns: torch.Tensor,
-    valid: torch.Tensor,
-    *,
-    clip: float,
-    value_clip: float,
-    entropy_coef: float,
-    value_coef: float,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Policy gradient, squared value error and entropy bonus, averaged over the valid steps.
+def _minibatches(count: int, parts: int, device: torch.device) -> Sequence[slice | torch.Tensor]:
+    """Rows of each minibatch of a pass, in random order; all as they are where there is but one."""
+    if parts == 1:
+        return [slice(None)]
+    return torch.randperm(count, device=device).tensor_split(parts)
 
-        L = mean[ surrogateₜ + c_v value errorₜ − c_e H(π(·|sₜ)) ]
 
-    Args:
-      logits: float32 `[N, A]`, of a continuous policy `[N, 2A]`.
-      values: float32 `[N]`, v(sₜ).
-      actions: int64 `[N]`, or float32 `[N, A]` as they were drawn.
-      old_log_probs: float32 `[N]`, log π_old(aₜ|sₜ); None where the policy is still the one that acted, so that the
-        ratio is exactly 1 and the loss that of A2C.
-      old_values: float32 `[N]`, those at the time of the rollout.
-      advantages: float32 `[N]`, Âₜ; no gradient flows through them.
-      returns: float32 `[N]`, Gₜ; nor through these.
-      valid: bool `[N]`; False where the environment ignored the action.
-      clip: of `surrogate_loss`.
-      value_clip: of `value_error`.
-      entropy_coef: c_e.
-      value_coef: c_v.
-
-    Returns:
-      The loss, and the detached parts by chart name: `approx_kl` is Schulman's k3 estimate of KL(π_old ‖ π),
-      `clip_fraction` the share of steps whose ratio is beyond the clip.
-    """
-    weight = valid.float() / valid.sum().clamp(min=1)
-    log_prob = log_prob_of(logits, actions)
-    old = log_prob.detach() if old_log_probs is None else old_log_probs
-    # The ratio of an ignored action means nothing, and one that overflows would survive a weight of 0.
-    log_ratio = torch.where(valid, log_prob - old, 0.0)
-    entropy = entropy_of(logits, actions.is_floating_point())
-
-    policy_loss = (surrogate_loss(log_ratio, advantages.detach(), clip) * weight).sum()
-    value_loss = (value_error(values, old_values, returns.detach(), value_clip) * weight).sum()
-    entropy_loss = -entropy_coef * (entropy * weight).sum()
-    loss = policy_loss + value_coef * value_loss + entropy_loss
-    moved = log_ratio.detach()
-    beyond = ((moved.exp() - 1).abs() > clip).float() if clip else torch.zeros_like(moved)
-    parts = {
-        "loss_policy": policy_loss,
-        "loss_value": value_loss,
-        "loss_entropy": entropy_loss,
-        "loss_total": loss,
-        "values": (values * weight).sum(),
-        "entropy": (entropy * weight).sum(),
-        "approx_kl": ((moved.exp() - 1 - moved) * weight).sum(),
-        "clip_fraction": (beyond * weight).sum(),
-    }
-    return loss, {name: part.detach() for name, part in parts.items()}
+def _gradient_scalars(gradients: list[torch.Tensor], norm: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Root mean square, largest size and variance of all components, before clipping; `norm` is that of all together."""
+    count = sum(gradient.numel() for gradient in gradients)
+    squares = norm.square() / count
+    # aminmax goes over the data once; an L∞ norm took 25 times as long on a CPU.
+    largest = torch.stack([torch.stack(gradient.aminmax()).abs().max() for gradient in gradients]).max()
+    mean = torch.stack([gradient.sum() for gradient in gradients]).sum() / count
+    return {"grad_l2": squares.sqrt(), "grad_max": largest, "grad_var": squares - mean.square()}

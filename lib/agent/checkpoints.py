@@ -69,24 +69,12 @@ def check_policy(network: PolicyNet, world: World, path: Path) -> None:
     Raises:
       UserError: says what each side has.
     """
-    has, wanted = ((side.num_actions, side.continuous, side.observation_size) for side in (network, world))
-    if has == wanted:
-        return
-    if has[:2] != wanted[:2]:
-        difference = f"of {_actions(*has[:2])}, but {world.env_id} has {_actions(*wanted[:2])}"
-    else:
-        difference = f"that sees {_seen(has[2])}, but {world.env_id} shows {_seen(wanted[2])}"
-    raise UserError(
-        f"{path}: a policy {difference}; take the policy of this environment, or name its own with --env"
-    )
-
-
-def _actions(count: int, continuous: bool) -> str:
-    return f"actions of {count} numbers" if continuous else f"{count} actions"
-
-
-def _seen(size: int | None) -> str:
-    return "pictures" if size is None else f"{size} numbers"
+    difference = network.spec.difference(world.spec)
+    if difference is not None:
+        raise UserError(
+            f"{path}: a policy for {difference[0]}, but {world.env_id} has {difference[1]}; "
+            "take the policy of this environment, or name its own with --env"
+        )
 
 
 class CheckpointFolder:

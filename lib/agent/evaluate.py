@@ -1,19 +1,15 @@
 """Full games: every number this project reports about a policy comes from here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from lib.agent.actor_critic import sample_actions
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import autocast
-from lib.agent.watch import Watch
-from lib.envs.make import Counter, Probe
-from lib.envs.observation import Viewer
-from lib.envs.world import World, bounded_actions
-from lib.interrupt import Stopped
+from lib.envs.make import Counter, Probe, counter, probes
+from lib.envs.play import Policy, Turn, play
+from lib.envs.world import World
 from lib.reporting import format_mean
 
 
@@ -26,10 +22,9 @@ class Evaluation:
     steps: np.ndarray
     """int64 `[N]`: its length."""
     measures: dict[str, np.ndarray]
-    """float64 `[N]` by name: what a probe read, averaged over the steps of each game, what was counted in it, and what
-    a `Watch` made of it."""
+    """float64 `[N]` by name: what observers measured in each game."""
     overall: dict[str, float] = field(default_factory=dict)
-    """Figures of all games together, by name."""
+    """What they measured over all games together, by name."""
 
     @property
     def figures(self) -> dict[str, np.ndarray]:
@@ -46,31 +41,91 @@ class Evaluation:
         )
 
 
+class Observer(Protocol):
+    """Measures B games while they are played. An observer remembers, so every evaluation takes new ones."""
+
+    def before(self, turn: Turn) -> None:
+        """Looks at a step while the emulator works on it."""
+        ...
+
+    def after(self, turn: Turn) -> None:
+        """Looks at the outcome of the step."""
+        ...
+
+    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        """Measures by name, float64 `[B]` each, of games of so many steps, int64 `[B]`."""
+        ...
+
+    def overall(self) -> dict[str, float]:
+        """Measures of all games together, by name."""
+        ...
+
+
+class ProbeMeans:
+    """Averages what probes read over the frames of each game, its last one included, and counts events.
+
+    Args:
+      num_envs: B.
+      probes: what to read off every step, by name.
+      counter: of events; a new one, as it remembers.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        probes: dict[str, Probe] | None = None,
+        counter: Counter | None = None,
+    ) -> None:
+        self._probes, self._counter = probes or {}, counter
+        self._sums = {name: np.zeros(num_envs) for name in self._probes}
+        self._readings = {name: np.zeros(num_envs) for name in self._probes}
+        self._counts = {name: np.zeros(num_envs) for name in counter.counts()} if counter else {}
+
+    @classmethod
+    def of(cls, env_id: str, num_envs: int) -> "ProbeMeans":
+        """With all the probes and the counter that an environment has."""
+        return cls(num_envs, probes(env_id), counter(env_id, num_envs))
+
+    def before(self, turn: Turn) -> None:
+        step, running = turn.step, turn.running
+        for name, probe in self._probes.items():
+            reading = probe(step)
+            seen = running & ~np.isnan(reading)
+            self._sums[name][seen] += reading[seen]
+            self._readings[name][seen] += 1
+        if self._counter:
+            self._counter.push(np.asarray(step.frames))
+            for name, count in self._counter.counts().items():
+                self._counts[name][running] = count[running]
+
+    def after(self, turn: Turn) -> None:
+        pass
+
+    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        means = {name: self._sums[name] / np.maximum(self._readings[name], 1) for name in self._sums}
+        return means | self._counts
+
+    def overall(self) -> dict[str, float]:
+        return {}
+
+
 @torch.no_grad()
 def evaluate(
-    network: PolicyNet,
+    policy: Policy,
     world: World,
     seed: int,
     device: torch.device,
-    bf16: bool,
-    probes: dict[str, Probe] | None = None,
-    counter: Counter | None = None,
-    watch: Watch | None = None,
+    observers: Sequence[Observer] = (),
     stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
-    """Plays one full game in every environment of a world, with sampled actions.
-
-    One game each, however long, so that short games are not counted more often than long ones.
+    """Plays one full game in every environment of a world.
 
     Args:
-      network: the policy, on `device`.
+      policy: on `device`; its actions are drawn, not the likeliest.
       world: B environments; they are reset.
       seed: of the games and of the actions.
-      device: where the network lies.
-      bf16: whether it computes in bf16.
-      probes: what to read at every step and average over each game.
-      counter: of events in the B games; a new one, as it remembers.
-      watch: what else to measure; a new one, as it remembers.
+      device: where the policy computes.
+      observers: measure the games.
       stop: asked at every step whether to give up.
 
     Returns:
@@ -79,46 +134,17 @@ def evaluate(
     Raises:
       Stopped: `stop` said so.
     """
-    envs = world.num_envs
-    probes = probes or {}
-    generator = torch.Generator(device).manual_seed(seed)
-    viewer = Viewer(world, device)
-    step = world.reset(seed)
-    running = np.ones(envs, bool)
-    scores, steps = np.zeros(envs), np.zeros(envs, np.int64)
-    sums = {name: np.zeros(envs) for name in probes}
-    readings = {name: np.zeros(envs) for name in sums}
-    counts = {name: np.zeros(envs) for name in counter.counts()} if counter else {}
-    while True:
-        if stop is not None and stop():
-            raise Stopped
-        for name, probe in probes.items():
-            reading = probe(step)
-            seen = running & ~np.isnan(reading)
-            sums[name][seen] += reading[seen]
-            readings[name][seen] += 1
-        if counter:
-            counter.push(np.asarray(step.frames))
-            for name, count in counter.counts().items():
-                counts[name][running] = count[running]
-        observation = viewer.look(step)
-        with autocast(device, bf16):
-            logits = network.logits(network.features(observation))
-        actions = bounded_actions(sample_actions(logits, generator, network.continuous), network.continuous)
-        chosen = actions.cpu().numpy()
-        world.send(chosen)
-        if watch is not None:  # while the emulator works
-            watch.record(step, chosen)
-            watch.judge(viewer, observation, logits, actions)
-        step = world.recv()
-        running &= ~step.reset
-        if watch is not None:
-            watch.after(step, running)
-        if not running.any():
-            break
-        scores[running] += step.score[running]
-        steps[running] += 1
-    means = {name: sums[name] / np.maximum(readings[name], 1) for name in sums}
-    if watch is None:
-        return Evaluation(scores, steps, means | counts)
-    return Evaluation(scores, steps, means | counts | watch.measures(steps), watch.overall())
+    scores, steps = np.zeros(world.num_envs), np.zeros(world.num_envs, np.int64)
+    for turn in play(world, policy, seed, device, stop=stop):
+        for observer in observers:
+            observer.before(turn)
+        outcome, counts = turn.outcome(), turn.counts
+        for observer in observers:
+            observer.after(turn)
+        scores[counts] += outcome.score[counts]
+        steps[counts] += 1
+    result = Evaluation(scores, steps, {})
+    for observer in observers:
+        result.measures.update(observer.measures(steps))
+        result.overall.update(observer.overall())
+    return result

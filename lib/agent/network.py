@@ -2,15 +2,19 @@
 
 import itertools
 import math
+from contextlib import AbstractContextManager
 from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lib.agent.distributions import sample_actions
 from lib.cli import UserError
 from lib.envs.observation import STACK
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
+from lib.envs.play import Decision
+from lib.envs.spec import PICTURE_SHAPE, Spec
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
 
 _CLIP = 10.0  # standard deviations of an observation
 
@@ -70,7 +74,7 @@ class PolicyNet(nn.Module):
 
     Attributes:
       num_actions: A, how many actions there are, or how many numbers an action is.
-      continuous: whether it is a Gaussian over A numbers; see lib.agent.gaussian.
+      continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
       observation_size: D of the vectors that it sees; None where it sees pictures.
     """
 
@@ -106,6 +110,12 @@ class PolicyNet(nn.Module):
             self.policy.append(_WithSpread(num_actions))
 
     @property
+    def spec(self) -> Spec:
+        """What the policy sees and does."""
+        size = self.observation_size
+        return Spec(self.num_actions, self.continuous, PICTURE_SHAPE if size is None else (size,))
+
+    @property
     def body(self) -> nn.Module:
         """What both heads stand on: the convolutions, or the normaliser, of which a finetune leaves either as it is."""
         return self.conv if self.observation_size is None else self.normaliser
@@ -120,16 +130,16 @@ class PolicyNet(nn.Module):
                 nn.init.orthogonal_(parameter, gain=gains.get(name, math.sqrt(2)))
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and values.
+        """Distribution parameters and values.
 
         Args:
           observations: uint8 `[N, 4, 84, 84]`, or float32 `[N, D]`.
 
         Returns:
-          float32 logits `[N, A]`, of a continuous policy `[N, 2A]`, and float32 values `[N]`.
+          float32 logits `[N, A]`, or `[N, 2A]` of a Gaussian (`lib.agent.distributions`), and float32 values `[N]`.
         """
         features = self.features(observations)
-        return self.logits(features), self.values(features)
+        return self.dist_params(features), self.values(features)
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
         """What the body makes of observations, `[N, F]`: all that the heads see."""
@@ -140,8 +150,8 @@ class PolicyNet(nn.Module):
         on_cpu = observations.device.type == "cpu"
         return self._features_cpu(observations, dtype) if on_cpu else self._features_gpu(observations, dtype)
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
-        """The policy head: float32 `[N, A]`, of a continuous policy `[N, 2A]`."""
+    def dist_params(self, features: torch.Tensor) -> torch.Tensor:
+        """The policy head: float32 logits `[N, A]`, or `[N, 2A]` of a Gaussian."""
         return cast(torch.Tensor, self.policy(features)).float()
 
     def values(self, features: torch.Tensor) -> torch.Tensor:
@@ -195,6 +205,39 @@ def _head(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+class ActorPolicy:
+    """The policy of a network, for whoever plays it.
+
+    Args:
+      network: on the device it computes on.
+      bf16: whether it computes in bf16.
+
+    Attributes:
+      network: the same.
+      spec: what it sees and does.
+    """
+
+    def __init__(self, network: PolicyNet, bf16: bool = False) -> None:
+        self.network, self.spec = network, network.spec
+        self._bf16 = bf16
+
+    def act(self, observations: torch.Tensor, generator: torch.Generator) -> Decision:
+        """Draws actions; see `lib.envs.play.Policy`."""
+        dist_params = self.dist_params(observations)
+        drawn = sample_actions(dist_params, generator, self.spec.continuous)
+        return Decision(bounded_actions(drawn, self.spec.continuous), dist_params)
+
+    def dist_params(self, observations: torch.Tensor) -> torch.Tensor:
+        """The parameters of the distribution it acts by, of observations as `act` takes them."""
+        with autocast(observations.device, self._bf16):
+            return self.network.dist_params(self.network.features(observations))
+
+
+def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[None]:
+    """bf16 arithmetic in the networks where `enabled`; weights, sums and losses stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:

@@ -1,22 +1,15 @@
 """Rollouts: T steps of B environments, gathered for one update."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from lib.agent.actor_critic import sample_actions
-from lib.agent.network import PolicyNet
+from lib.agent.distributions import sample_actions
+from lib.agent.exploration import HeldActions
+from lib.agent.network import PolicyNet, autocast
 from lib.envs.observation import Viewer
-from lib.envs.world import World, bounded_actions
-from lib.interrupt import Stopped
-from lib.preferences.recorder import SegmentRecorder
-
-RewardFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Frames uint8 `[B, H, W, 3]`, actions as the environment takes them, int64 `[B]` or float32 `[B, A]`, and observations
-as the policy sees them, uint8 `[B, 4, 84, 84]` or float32 `[B, D]`, to float32 `[B]`, all on one device."""
+from lib.envs.world import Step, World, bounded_actions
 
 
 class Rollout(NamedTuple):
@@ -24,10 +17,9 @@ class Rollout(NamedTuple):
 
     observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] or float32 [T, B, D] on the device
     actions: torch.Tensor  # int64 [T, B], or float32 [T, B, A] as they were drawn, on the device
-    logits: (
-        torch.Tensor
-    )  # float32 [T, B, A or 2A] on the device, of the acting policy; with their graph if asked for
-    values: torch.Tensor  # float32 [T+1, B] on the device, as the logits; the last row never has a graph
+    dist_params: torch.Tensor
+    """float32 `[T, B, A or 2A]` on the device, of the acting policy; with their graph if asked for."""
+    values: torch.Tensor  # float32 [T+1, B] on the device, likewise; the last row never has a graph
     learned: torch.Tensor | None  # float32 [T, B] on the device: the learned reward, where one is paid
     score: np.ndarray  # float32 [T, B]: the game's own reward
     terminal: np.ndarray  # bool [T, B]
@@ -38,66 +30,61 @@ class Rollout(NamedTuple):
     """`[T, B, F]` on the device, where asked for: what the network's body made of the observations."""
 
 
-def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[None]:
-    """bf16 arithmetic in the networks where `enabled`; weights, sums and losses stay float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+class Reward(Protocol):
+    """What pays in place of the score; a `RewardModel` does.
 
-
-class HeldActions:
-    """Exploration in time: now and then an environment holds one random action for a number of steps.
-
-    What takes many steps of one action, such as a climb to the surface, independent random actions never find. Source:
-    ε-greedy with temporally extended options, Dabney et al. 2021, arXiv 2006.01782; action repetition is what lets
-    actor-critics refuel in Seaquest, Sharma et al. 2017, arXiv 1702.06054. Durations are uniform here.
-
-    Args:
-      num_envs: B.
-      num_actions: actions to choose from.
-      prob: chance per step that an environment that follows its policy begins to hold an action.
-      shortest, longest: steps that an action is held for, each length as likely as any other.
-      seed: of the choices.
+    Attributes:
+      input: "frame" or "observation", what it looks at. Frames are not drawn for one that looks at observations.
     """
 
-    def __init__(
-        self, num_envs: int, num_actions: int, prob: float, shortest: int, longest: int, seed: int
-    ) -> None:
-        self._num_actions, self._prob = num_actions, prob
-        self._shortest, self._longest = shortest, longest
-        self._rng = np.random.default_rng([seed, 1])
-        self._action = np.zeros(num_envs, np.int64)
-        self._left = np.zeros(num_envs, np.int64)
+    input: str
 
-    def replace(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Puts held actions in place of the policy's, for one step.
+    def pay(self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
+        """Pays one step of every environment.
 
         Args:
-          actions: int64 `[B]`, the policy's.
+          frames: uint8 `[B, H, W, 3]`; empty for one that looks at observations.
+          actions: as the environment takes them, int64 `[B]` or float32 `[B, A]`.
+          observations: as the policy sees them, uint8 `[B, 4, 84, 84]` or float32 `[B, D]`.
 
         Returns:
-          The actions to play, int64 `[B]`, and where they are held, bool `[B]`.
+          float32 `[B]`, on the same device.
         """
-        begins = (self._left == 0) & (self._rng.random(len(actions)) < self._prob)
-        count = int(begins.sum())
-        self._action[begins] = self._rng.integers(self._num_actions, size=count)
-        self._left[begins] = self._rng.integers(self._shortest, self._longest + 1, size=count)
-        held = self._left > 0
-        self._left[held] -= 1
-        return np.where(held, self._action, actions), held
+        ...
 
-    def drop(self, games: np.ndarray) -> None:
-        """Ends the holding where a new game began, bool `[B]`."""
-        self._left[games] = 0
+
+class Recorder(Protocol):
+    """Sees every step of every environment; a `SegmentRecorder` does."""
+
+    def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
+        """Takes in what the next step's actions are chosen on."""
+        ...
+
+    def after(self, step: Step) -> None:
+        """Takes in the outcome."""
+        ...
 
 
 class Collector:
     """Plays the policy in a world and keeps what happened.
 
-    Buffers are allocated once and overwritten by every `collect`. While the emulator works on a step, the
-    reward model judges it and the recorder takes its frames; per step the actions are the only thing that
-    is copied from the device.
+    Buffers are allocated once and overwritten by every `collect`. While the emulator works on a step, the reward model
+    judges it and the recorder takes its frames; per step the actions are the only thing that is copied from the device.
+
+    Args:
+      world: B environments; they are reset.
+      num_steps: T.
+      device: where the networks lie.
+      seed: of the games and the actions.
+      bf16: whether the policy computes in bf16.
+      reward: what pays in place of the score.
+      recorder: sees every step.
+      held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
+        bootstrapped from the value of the state that the holding began in.
 
     Attributes:
-      reward_input: what the reward looks at; it may change while another reward pays.
+      reward: see above; it may be replaced between two rollouts.
+      generator: what the actions are drawn with.
     """
 
     def __init__(
@@ -107,29 +94,15 @@ class Collector:
         device: torch.device,
         seed: int,
         bf16: bool,
-        reward: RewardFunction | None = None,
-        recorder: SegmentRecorder | None = None,
-        reward_input: str = "frame",
+        reward: Reward | None = None,
+        recorder: Recorder | None = None,
         held: HeldActions | None = None,
     ) -> None:
-        """Begins the games.
-
-        Args:
-          world: B environments; they are reset.
-          num_steps: T.
-          device: where the networks lie.
-          seed: of the games and the actions.
-          bf16: whether the policy computes in bf16.
-          reward: what pays in place of the score.
-          recorder: of segments.
-          reward_input: what `reward` looks at; frames are not drawn for one that looks at observations.
-          held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
-            bootstrapped from the value of the state that the holding began in.
-        """
         steps, envs = num_steps, world.num_envs
+        self.reward = reward
+        self.generator = torch.Generator(device).manual_seed(seed)
         self._world, self._device, self._bf16 = world, device, bf16
-        self._reward, self._recorder = reward, recorder
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._recorder, self._hold = recorder, held
         self._viewer = Viewer(world, device)
         # One row more than a rollout has, for what its last step led to.
         self._observations = torch.empty(
@@ -141,56 +114,36 @@ class Collector:
             if world.continuous
             else torch.empty(steps, envs, dtype=torch.int64, device=device)
         )
-        self.reward_input = reward_input
         self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
-        self._learned = None if reward is None else torch.empty(steps, envs, device=device)
+        self._learned = torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid, self._held = np.zeros((4, steps, envs), bool)
-        self._hold = held
         self._step = world.reset(seed)
         self._viewer.look(self._step, self._observations[0])
 
-    @property
-    def generator(self) -> torch.Generator:
-        """What the actions are drawn with."""
-        return self._generator
-
-    def collect(
-        self,
-        network: PolicyNet,
-        keep_graph: bool = False,
-        stop: Callable[[], bool] | None = None,
-        keep_features: bool = False,
-    ) -> Rollout:
+    def collect(self, network: PolicyNet, keep_graph: bool = False, keep_features: bool = False) -> Rollout:
         """T steps further.
 
         Args:
           network: the policy to act by.
-          keep_graph: keep what the logits and the values but the last were computed from. An update that looks at
-            its rollout once can then begin with the way back.
-          stop: asked at every step whether to give up.
-          keep_features: keep what the network's body made of the observations. Where the body is frozen, nobody who
-            looks at the rollout need work that out again.
+          keep_graph: keep what the distributions and the values but the last were computed from. An update that looks
+            at its rollout once can then begin with the way back.
+          keep_features: keep what the network's body made of the observations. Where the body is frozen, that need not
+            be worked out again.
 
         Returns:
           Views of the collector's own buffers, valid until the next call.
-
-        Raises:
-          Stopped: `stop` said so; the steps so far are lost.
         """
-        all_logits, all_features = [], []
+        all_params, all_features = [], []
         observations = self._observations
         observations[0] = observations[self._newest]
         # One context for all steps: the weights are cast to bf16 once.
         with torch.no_grad(), autocast(self._device, self._bf16):
             for t in range(len(self._actions)):
-                if stop is not None and stop():
-                    raise Stopped
                 with torch.set_grad_enabled(keep_graph):
                     all_features.append(network.features(observations[t]))
-                    logits = network.logits(all_features[t])
-                all_logits.append(logits)
-                self._actions[t] = sample_actions(logits, self._generator, network.continuous)
+                    all_params.append(network.dist_params(all_features[t]))
+                self._actions[t] = sample_actions(all_params[t], self.generator, network.continuous)
                 actions = bounded_actions(self._actions[t], network.continuous)
                 chosen = actions.cpu().numpy()
                 if self._hold is not None:
@@ -200,34 +153,34 @@ class Collector:
                         self._truncated[t - 1] |= self._held[t] & ~self._held[t - 1]
                 self._world.send(chosen)
 
-                if self._reward is not None and self._learned is not None:
-                    frames = self._viewer.frames() if self.reward_input == "frame" else self._no_frames
-                    self._learned[t] = self._reward(frames, actions, observations[t])
+                if self.reward is not None:
+                    frames = self._viewer.frames() if self.reward.input == "frame" else self._no_frames
+                    self._learned[t] = self.reward.pay(frames, actions, observations[t])
                 if self._recorder is not None:
                     self._recorder.before(self._step.frames, chosen, self._step.observations)
 
                 self._step = self._world.recv()
                 if self._recorder is not None:
                     self._recorder.after(self._step)
+                if self._hold is not None:
+                    self._hold.drop(self._step.reset)
                 self._score[t] = self._step.score
                 self._terminal[t] = self._step.terminal
                 self._truncated[t] = self._step.truncated
                 self._valid[t] = ~self._step.reset
-                if self._hold is not None:
-                    self._hold.drop(self._step.reset)
                 self._newest = t + 1
                 self._viewer.look(self._step, observations[t + 1])
             last = network.values(network.features(observations[-1]))
             with torch.set_grad_enabled(keep_graph):
-                logits, features = torch.stack(all_logits), torch.stack(all_features)
-                # Nobody acts by the values, and one product over all steps is cheaper than one for each.
+                dist_params, features = torch.stack(all_params), torch.stack(all_features)
+                # Acting needs no values, and one product over all steps is cheaper than one for each.
                 values = torch.cat([network.values(features), last.unsqueeze(0)])
         return Rollout(
             observations[:-1],
             self._actions,
-            logits,
+            dist_params,
             values,
-            self._learned,
+            None if self.reward is None else self._learned,
             self._score,
             self._terminal,
             self._truncated,
@@ -254,6 +207,15 @@ class GameLog:
     def miss(self) -> None:
         """Steps were made that it is not told of: the games under way count as none."""
         self._sums[1] = -np.inf  # whatever is added
+
+    def read(self, rollout: Rollout) -> list[Game]:
+        """The games that a rollout shows to be over.
+
+        To be called before the update, or the copy of the learned rewards would wait for that.
+        """
+        learned = np.zeros_like(rollout.score) if rollout.learned is None else rollout.learned.cpu().numpy()
+        rows = zip(rollout.score, rollout.valid, learned, strict=True)
+        return [game for score, valid, paid in rows for game in self.add(score, valid, paid)]
 
     def add(self, score: np.ndarray, valid: np.ndarray, learned: np.ndarray) -> list[Game]:
         """One step of every environment.

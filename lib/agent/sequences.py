@@ -32,7 +32,7 @@ def token_rewards(
 
     Args:
       scores: float `[B]`, what a reward model says of each whole answer.
-      kl: float `[T, B]`, an estimate of `lib.agent.leash` at each token.
+      kl: float `[T, B]`, an estimate of `lib.agent.kl` at each token.
       mask: bool `[T, B]`, False on padding.
       kl_coef: β.
       score_clip: scores count up to ± this.

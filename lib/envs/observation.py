@@ -145,7 +145,10 @@ class Viewer:
 
     Attributes:
       shape, dtype: of the observations.
+      observations: what `look` returned last.
     """
+
+    observations: torch.Tensor
 
     def __init__(self, world: World, device: torch.device) -> None:
         self._device = device
@@ -172,10 +175,14 @@ class Viewer:
         self._step, self._frames = step, None
         if step.observations is not None:
             seen = torch.from_numpy(step.observations)
-            return seen.to(self._device, non_blocking=True) if out is None else out.copy_(seen)
-        assert self._observer is not None
-        reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
-        return self._observer.push(self.frames(), reset, out)
+            self.observations = (
+                seen.to(self._device, non_blocking=True) if out is None else out.copy_(seen)
+            )
+        else:
+            assert self._observer is not None
+            reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
+            self.observations = self._observer.push(self.frames(), reset, out)
+        return self.observations
 
     def frames(self) -> torch.Tensor:
         """The frames of the newest step, uint8 `[B, H, W, 3]`; a world that draws them does so now."""

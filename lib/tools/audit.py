@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lib.agent.actor_critic import sample_actions
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import autocast
+from lib.agent.distributions import sample_actions
+from lib.agent.network import PolicyNet, autocast
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
@@ -118,7 +117,7 @@ def play_and_judge(
             frames[t] = step.frames
             observation = viewer.look(step)
             with autocast(device, bf16):
-                logits = network.logits(network.features(observation))
+                logits = network.dist_params(network.features(observation))
             actions = bounded_actions(
                 sample_actions(logits, generator, network.continuous), network.continuous
             )

@@ -1,229 +1,241 @@
-"""The loss by hand on tiny steps, its gradients by sign and against A2C's, and the draw of actions by frequency."""
+"""One update: A2C as PPO of one pass, passes and their end, and what is paid."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
-from lib.agent.actor_critic import (
-    actor_critic_loss,
-    log_prob_of,
-    sample_actions,
-    surrogate_loss,
-    value_error,
-)
+from lib.agent.actor_critic import _minibatches, assess, update
+from lib.agent.config import TrainConfig
+from lib.agent.distributions import log_prob_of
+from lib.agent.kl import KLPenalty
+from lib.agent.losses import value_error
+from lib.agent.network import PolicyNet
+from lib.agent.rollout import Rollout
+from tests.agent.worlds import random_rollout
 
-# Policies (¼, ¾) and (½, ½); the third step was ignored by its environment and must not matter.
-LOGITS = torch.tensor([[0.0, math.log(3)], [7.0, 7.0], [1e3, -1e3]])
-VALUES = torch.tensor([1.0, 2.0, 1e3])
-ACTIONS = torch.tensor([1, 0, 1])
-ADVANTAGES = torch.tensor([2.0, -4.0, 1e6])
-RETURNS = torch.tensor([4.0, 2.5, -1e6])
-VALID = torch.tensor([True, True, False])
-
-
-def loss(
-    logits: torch.Tensor = LOGITS,
-    values: torch.Tensor = VALUES,
-    old_log_probs: torch.Tensor | None = None,
-    advantages: torch.Tensor = ADVANTAGES,
-    returns: torch.Tensor = RETURNS,
-    valid: torch.Tensor = VALID,
-    **settings: float,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    defaults = {"clip": 0.0, "value_clip": 0.0, "entropy_coef": 0.1, "value_coef": 0.5}
-    count = len(logits)
-    return actor_critic_loss(
-        logits,
-        values,
-        ACTIONS[:count],
-        old_log_probs,
-        VALUES[:count],
-        advantages,
-        returns,
-        valid,
-        **(defaults | settings),
-    )
+A2C_AS_PPO: dict[str, Any] = {
+    "algo": "ppo",
+    "epochs": 1,
+    "minibatches": 1,
+    "gae_lambda": 1.0,
+    "normalise_advantages": False,
+    "value_coef": 1.0,
+    "grad_clip": 0.1,
+}
 
 
-def test_a2c_by_hand() -> None:
-    total, parts = loss()
-    value = ((1 - 4) ** 2 + (2 - 2.5) ** 2) / 2
-    entropy = (-(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4) + math.log(2)) / 2
-    assert parts["loss_policy"].item() == -(2 - 4) / 2  # the ratio is 1
-    assert parts["loss_value"].item() == pytest.approx(value, rel=1e-6)
-    assert parts["entropy"].item() == pytest.approx(entropy, rel=1e-6)
-    assert parts["loss_entropy"].item() == pytest.approx(-0.1 * entropy, rel=1e-6)
-    assert total.item() == pytest.approx(1 + 0.5 * value - 0.1 * entropy, rel=1e-6)
-    assert parts["loss_total"].item() == total.item()
-    assert parts["values"].item() == pytest.approx(1.5)
-    assert parts["approx_kl"].item() == parts["clip_fraction"].item() == 0
-    assert not any(part.requires_grad for part in parts.values())
+def fresh() -> PolicyNet:
+    torch.manual_seed(0)
+    return PolicyNet(6)
 
 
-def test_ppo_by_hand() -> None:
-    """Old policies (½, ½) and (¼, ¾): the ratios are 1.5 and 2; only the first is cut, to 1.2."""
-    old = torch.tensor([math.log(1 / 2), math.log(1 / 4), -1e30])
-    total, parts = loss(old_log_probs=old, clip=0.2, value_clip=0.25)
-    # −min(1.5·2, 1.2·2) and −min(2·−4, 1.2·−4): pessimism cuts what would be too good only.
-    assert parts["loss_policy"].item() == pytest.approx((-2.4 + 8) / 2, rel=1e-6)
-    assert parts["clip_fraction"].item() == 1
-    kl = (1.5 - 1 - math.log(1.5) + 2 - 1 - math.log(2)) / 2
-    assert parts["approx_kl"].item() == pytest.approx(kl, rel=1e-5)
-    assert total.isfinite()
+@torch.no_grad()
+def acted_by(network: PolicyNet, played: Rollout) -> Rollout:
+    """The rollout as if that network had played it."""
+    logits, _ = network(played.observations.flatten(0, 1))
+    return played._replace(dist_params=logits.view_as(played.dist_params))
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected", "gradient"),
-    [
-        (1.1, 2.0, -2.2, -2.2),  # within the clip: d(−ρÂ)/d log ρ = −ρÂ
-        (1.5, 2.0, -2.4, 0.0),  # up enough
-        (0.5, 2.0, -1.0, -1.0),  # fell, though good: must come back
-        (0.5, -2.0, 1.6, 0.0),  # down enough
-        (1.5, -2.0, 3.0, 3.0),  # rose, though bad: must come back
-    ],
-)
-def test_the_clipped_surrogate(ratio: float, advantage: float, expected: float, gradient: float) -> None:
-    log_ratio = torch.tensor(math.log(ratio), requires_grad=True)
-    result = surrogate_loss(log_ratio, torch.tensor(advantage), 0.2)
-    result.backward()
-    assert result.item() == pytest.approx(expected, rel=1e-6)
-    assert log_ratio.grad is not None
-    assert log_ratio.grad.item() == pytest.approx(gradient, rel=1e-6)
+def updated(played: Rollout, lr: float = 1e-3, **flags: Any) -> tuple[PolicyNet, dict[str, torch.Tensor]]:
+    network = fresh()
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, eps=1e-5)
+    return network, update(network, optimizer, played, TrainConfig(name="x", **flags), bf16=False)
 
 
-@pytest.mark.parametrize(
-    ("value", "returned", "clip", "expected"),
-    [
-        (3.0, 4.0, 0.0, 1.0),
-        (3.0, 4.0, 0.5, 6.25),  # went from 1 to 3, may go to 1.5: (1.5 − 4)²
-        (1.25, 4.0, 0.5, 2.75**2),  # within the clip
-        (3.0, 1.0, 0.5, 4.0),  # moved away from the return: the real error is the larger
-        (-1.0, 0.0, 0.5, 1.0),  # from 1 to −1, past 0.5: 0.5² is less than (−1)²
-    ],
-)
-def test_the_clipped_value(value: float, returned: float, clip: float, expected: float) -> None:
-    error = value_error(torch.tensor(value), torch.tensor(1.0), torch.tensor(returned), clip)
-    assert error.item() == expected
+def same(one: PolicyNet, other: PolicyNet) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_gradients_point_the_right_way_and_masked_steps_have_none() -> None:
-    logits, values = LOGITS.clone().requires_grad_(), VALUES.clone().requires_grad_()
-    total, _ = loss(logits, values, entropy_coef=0.0)
-    total.backward()
-    assert logits.grad is not None
-    assert values.grad is not None
-    # dL/dz = Â (π − 1ₐ) / N: the better action up (down the gradient), the worse one down.
-    expected = torch.tensor([[0.25 * 2, -0.25 * 2], [-0.5 * -4, 0.5 * -4], [0, 0]]) / 2
-    torch.testing.assert_close(logits.grad, expected)
-    # dL/dv = 2 c_v (v − G) / N
-    torch.testing.assert_close(values.grad, torch.tensor([-3.0, -0.5, 0.0]) / 2)
+def gradient(network: PolicyNet) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 
-def random_steps(count: int = 64) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "logits": torch.randn(count, 6, generator=generator, dtype=torch.float64),
-        "values": torch.randn(count, generator=generator, dtype=torch.float64),
-        "actions": torch.randint(0, 6, (count,), generator=generator),
-        "old_values": torch.randn(count, generator=generator, dtype=torch.float64),
-        "advantages": torch.randn(count, generator=generator, dtype=torch.float64),
-        "returns": torch.randn(count, generator=generator, dtype=torch.float64),
-        "valid": torch.rand(count, generator=generator) < 0.8,
+def test_a2c_is_ppo_of_one_pass() -> None:
+    (a2c, parts), (ppo, others) = updated(random_rollout()), updated(random_rollout(), **A2C_AS_PPO)
+    assert same(a2c, ppo)
+    assert not same(a2c, fresh())
+    assert {name: value.item() for name, value in parts.items()} == {
+        name: value.item() for name, value in others.items()
     }
+    assert parts["approx_kl"].item() == parts["clip_fraction"].item() == 0
+    assert parts["epochs_done"].item() == 1
 
 
-def gradients(steps: dict[str, Any], old: torch.Tensor | None, clip: float) -> list[torch.Tensor]:
-    given = steps | {name: steps[name].clone().requires_grad_() for name in ("logits", "values")}
-    total, _ = actor_critic_loss(
-        **given, old_log_probs=old, clip=clip, value_clip=0.0, entropy_coef=0.01, value_coef=1.0
+def test_at_ratio_1_the_gradient_through_the_whole_network_is_that_of_a2c() -> None:
+    """A second pass of a policy that has not moved (its learning rate is 0) takes the kept log-probabilities."""
+    played = acted_by(fresh(), random_rollout())
+    a2c, _ = updated(played, lr=0.0)
+    ppo, parts = updated(played, lr=0.0, **(A2C_AS_PPO | {"epochs": 2}))
+    assert parts["approx_kl"].item() == pytest.approx(0, abs=1e-6)
+    assert gradient(a2c).norm() > 0.05
+    torch.testing.assert_close(gradient(a2c), gradient(ppo), rtol=1e-4, atol=1e-7)
+
+
+def test_passes_move_the_policy_away_from_the_one_that_acted() -> None:
+    played = acted_by(fresh(), random_rollout())
+    _, parts = updated(played, algo="ppo", minibatches=2)
+    assert parts["epochs_done"].item() == 4
+    assert parts["approx_kl"].item() > 1e-3
+    assert 0 < parts["clip_fraction"].item() < 1
+
+
+@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (0.0, 4)])
+def test_passes_end_at_the_target_kl(target: float, epochs: int) -> None:
+    played = acted_by(fresh(), random_rollout())
+    _, parts = updated(played, algo="ppo", minibatches=2, target_kl=target)
+    assert parts["epochs_done"].item() == epochs
+
+
+def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
+    torch.manual_seed(0)
+    first, second = (_minibatches(50, 4, torch.device("cpu")) for _ in range(2))
+    for pass_ in (first, second):
+        assert [len(rows) for rows in pass_ if isinstance(rows, torch.Tensor)] == [13, 13, 12, 12]
+        assert sorted(torch.cat(list(pass_)).tolist()) == list(range(50))  # type: ignore[arg-type]
+    assert not torch.equal(torch.cat(list(first)), torch.cat(list(second)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip_range": 0.1}, {"minibatches": 3}])
+def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) -> None:
+    """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
+    played = acted_by(fresh(), random_rollout(envs=3))
+    played.terminal[1, 0] = True
+    played.valid[2, 0] = False
+    penalty = KLPenalty(fresh(), 0.1, 0.0, 100)
+
+    def learnt(played: Rollout) -> PolicyNet:
+        network = fresh()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, eps=1e-5)
+        config = TrainConfig(name="x", algo="ppo", **flags)
+        update(network, optimizer, played, config, False, penalty)
+        return network
+
+    quiet = learnt(played)
+    played.score[2, 0], played.actions[2, 0] = -1.0, (played.actions[2, 0] + 3) % 6
+    played.observations[2, 0] = 255 - played.observations[2, 0]
+    played.dist_params[2, 0] = torch.tensor([50.0, 0, 0, 0, 0, -50])
+    played.values[2, 0] -= 1e3
+    loud = learnt(played)
+    for one, other in zip(quiet.parameters(), loud.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    played.valid[2, 0] = True
+    assert not same(quiet, learnt(played))
+
+
+@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip_range": 0.1}])
+def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]) -> None:
+    played = acted_by(fresh(), random_rollout())
+    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0, "value_clip_range": 0.0}
+    weights |= {"algo": "ppo", "epochs": 2, "minibatches": 1}
+    without, _ = updated(played, **weights)
+    weights |= flags
+    network, parts = updated(played, **weights)
+    assert not same(network, without)
+    value, entropy = weights["value_coef"] * parts["loss_value"], weights["entropy"] * parts["entropy"]
+    assert parts["loss_total"].item() == pytest.approx(
+        (parts["loss_policy"] + value - entropy).item(), rel=1e-5
     )
-    total.backward()
-    return [given["logits"].grad, given["values"].grad]
 
 
-def test_at_ratio_1_the_gradient_of_ppo_is_that_of_a2c() -> None:
-    """And both are that of −log π Â + c_v (v − G)² − c_e H, written out."""
-    steps = random_steps()
-    a2c = gradients(steps, None, 0.0)
-    ppo = gradients(steps, log_prob_of(steps["logits"], steps["actions"]), 0.2)
-
-    logits, values = steps["logits"].clone().requires_grad_(), steps["values"].clone().requires_grad_()
-    distribution = torch.distributions.Categorical(logits=logits)
-    each = (
-        -distribution.log_prob(steps["actions"]) * steps["advantages"]
-        + (values - steps["returns"]) ** 2
-        - 0.01 * distribution.entropy()
-    )
-    each[steps["valid"]].mean().backward()
-    for ours, same, direct in zip(a2c, ppo, (logits.grad, values.grad), strict=True):
-        torch.testing.assert_close(ours, same, rtol=0, atol=1e-15)
-        torch.testing.assert_close(ours, direct, rtol=0, atol=1e-8)  # the weights of a mean are float32
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+def test_the_critic_is_held_to_the_values_of_the_rollout(clip: float) -> None:
+    """It says about 0 where they are about ±1. Nothing moves between the passes, their learning rate being 0."""
+    played = acted_by(fresh(), random_rollout())
+    batch, _ = assess(played, TrainConfig(name="x", algo="ppo"), None, bf16=False)
+    with torch.no_grad():
+        _, values = fresh()(batch.seen)
+    errors = [
+        value_error(values, batch.old_values, batch.returns, each).mean().item()
+        for each in (clip, 0.1 - clip)
+    ]
+    _, parts = updated(played, lr=0.0, algo="ppo", epochs=2, minibatches=1, value_clip_range=clip)
+    assert parts["loss_value"].item() == pytest.approx(errors[0], rel=1e-4)
+    assert abs(errors[0] - errors[1]) > 0.1
 
 
-def test_away_from_ratio_1_they_differ() -> None:
-    steps = random_steps()
-    elsewhere = F.log_softmax(steps["logits"] * 0.5, -1).gather(-1, steps["actions"][:, None])[:, 0]
-    a2c, ppo = (gradients(steps, old, 0.2)[0] for old in (None, elsewhere))
-    assert (a2c - ppo).abs().max() > 1e-3
+def test_no_step_is_longer_than_the_gradients_clip_allows() -> None:
+    """By plain gradient descent, so that the step is the gradient times the rate."""
+
+    def length(clip: float) -> float:
+        network = fresh()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+        update(network, optimizer, random_rollout(), TrainConfig(name="x", grad_clip=clip), bf16=False)
+        moves = [new - old for new, old in zip(network.parameters(), fresh().parameters(), strict=True)]
+        return math.sqrt(sum(move.square().sum().item() for move in moves))
+
+    assert length(0.01) == pytest.approx(0.5 * 0.01, rel=1e-3)
+    assert length(1e6) > 0.5 * 0.1
 
 
-def test_the_entropy_bonus_evens_the_policy_out() -> None:
-    logits = LOGITS[:2].clone().requires_grad_()
-    zeros = torch.zeros(2)
-    total, _ = loss(
-        logits, zeros, advantages=zeros, returns=zeros, valid=VALID[:2], entropy_coef=1.0, value_coef=1.0
-    )
-    total.backward()
-    assert logits.grad is not None
-    assert logits.grad[0, 1] > 0  # the likelier action becomes less likely
-    assert logits.grad[0, 0] < 0
-    torch.testing.assert_close(logits.grad[1], torch.zeros(2))  # an even policy is already at the top
+LEARNED = torch.tensor([[0.25, -3.0], [0.5, 8.0], [1e6, 0.0], [0.0, 0.25]])
 
 
-def test_no_gradient_flows_through_advantages_and_returns() -> None:
-    advantages, returns = ADVANTAGES.clone().requires_grad_(), RETURNS.clone().requires_grad_()
-    total, _ = loss(values=VALUES.clone().requires_grad_(), advantages=advantages, returns=returns)
-    total.backward()
-    assert advantages.grad is None
-    assert returns.grad is None
+def judged(penalty: KLPenalty | None = None, **flags: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Returns of the valid steps of a rollout in which each step ends a life, so that they are its rewards."""
+    played = random_rollout(learned=LEARNED.clone(), score=20.0)
+    played.score[1] = [-5.0, 0.0]
+    played.terminal[:] = True
+    played.valid[2, 0] = False
+    batch, parts = assess(played, TrainConfig(name="x", **flags), penalty, bf16=False)
+    assert played.learned is not None
+    assert torch.equal(played.learned, LEARNED)
+    return batch.returns[batch.valid].tolist(), parts
 
 
-@pytest.mark.parametrize("old", [None, torch.tensor([-1.0, -2.0, -1e30])])
-def test_a_batch_without_a_valid_step_teaches_nothing(old: torch.Tensor | None) -> None:
-    logits = LOGITS.clone().requires_grad_()
-    total, _ = loss(logits, old_log_probs=old, valid=torch.zeros(3, dtype=torch.bool), clip=0.2)
-    total.backward()
-    assert total.item() == 0
-    assert logits.grad is not None
-    assert not logits.grad.any()
+def test_advantages_go_by_the_flags_and_by_how_the_games_ended() -> None:
+    """Values 10, 20, …; the game of row 1 is cut by the time limit, a life is lost in row 2."""
+    played = random_rollout(envs=1, learned=torch.tensor([[1.0], [2.0], [4.0], [8.0]]))
+    played.values[:, 0] = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0])
+    played.truncated[1] = played.terminal[2] = True
+    config = TrainConfig(name="x", reward=Path("r.dat"), gamma=0.5, gae_lambda=0.7)
+    batch, _ = assess(played, config, None, bf16=False)
+    # δ = 1 + ½·20 − 10, 2 + ½·30 − 20, 4 − 30, 8 + ½·50 − 40; only row 0 goes on into the next.
+    advantages = [1 + 0.5 * 0.7 * -3, -3, -26, -7]
+    assert batch.advantages.tolist() == pytest.approx(advantages, abs=1e-5)
+    assert batch.returns.tolist() == pytest.approx([9.95, 17, 4, 33], abs=1e-5)
 
 
-def test_actions_are_drawn_with_the_probabilities_of_the_softmax() -> None:
-    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    draws = 40_000
-    logits = (probabilities.log() + 3).expand(draws, 4)
-    actions = sample_actions(logits, torch.Generator().manual_seed(0))
-    assert actions.shape == (draws,)
-    assert actions.dtype == torch.int64
-    counts = torch.bincount(actions, minlength=4)
-    bound = 4 * (draws * probabilities * (1 - probabilities)).sqrt()
-    assert ((counts - draws * probabilities).abs() < bound).all()
+PAID = [0.25, -3.0, 0.5, 8.0, 0.0, 0.0, 0.25]
+SIGNS = [1, 1, -1, 0, 1, 1, 1]
 
 
-def test_each_row_is_drawn_from_its_own_policy() -> None:
-    rows = torch.arange(50) % 7
-    logits = torch.nn.functional.one_hot(rows, 7) * 1e3
-    assert torch.equal(sample_actions(logits.float()), rows)
+def test_the_score_is_paid_on_top_of_the_learned_reward(tmp_path: Any) -> None:
+    reward = {"reward": tmp_path / "r.dat"}
+    assert judged(**reward)[0] == pytest.approx(PAID, abs=1e-5)
+    signed, parts = judged(score_weight=0.5, **reward)
+    assert signed == pytest.approx([p + 0.5 * s for p, s in zip(PAID, SIGNS, strict=True)], abs=1e-5)
+    # The charts of the learned reward are of that alone.
+    assert parts["reward_mu"].item() == pytest.approx(np.mean(PAID), rel=1e-4)
+    assert parts["batch_rewards"].item() == pytest.approx(np.mean(signed), rel=1e-4)
+    whole, _ = judged(score_weight=0.5, clip_score=False, **reward)
+    points = [20, 20, -5, 0, 20, 20, 20]
+    assert whole == pytest.approx([p + 0.5 * s for p, s in zip(PAID, points, strict=True)], abs=1e-5)
 
 
-def test_a_generator_makes_draws_repeat() -> None:
-    logits = torch.zeros(200, 18)
+def test_the_penalty_is_paid_within_each_step() -> None:
+    reference = fresh()
+    played = random_rollout()
+    with torch.no_grad():
+        reference.get_parameter("policy.2.bias")[0] += 3.0
+        logits, _ = reference(played.observations.flatten(0, 1))
+    strayed = math.log(1 / 6) - log_prob_of(logits.view(4, 2, 6), played.actions)
+    price = (0.25 * strayed)[torch.from_numpy(np.array([[1, 1], [1, 1], [0, 1], [1, 1]], bool))]
+    paid, parts = judged(KLPenalty(reference, 0.25, 0.0, 100))
+    assert paid == pytest.approx([p - c for p, c in zip(PAID, price.tolist(), strict=True)], abs=1e-4)
+    assert parts["kl_ref"].item() > 0.1
 
-    def draw(seed: int) -> torch.Tensor:
-        return sample_actions(logits, torch.Generator().manual_seed(seed))
 
-    assert torch.equal(draw(1), draw(1))
-    assert not torch.equal(draw(1), draw(2))
+def test_advantages_are_normalised_where_asked_and_charted_as_they_were() -> None:
+    played = random_rollout(steps=8)
+    played.valid[3, 1] = False
+    raw, parts = assess(played, TrainConfig(name="x"), None, bf16=False)
+    flat, same_parts = assess(played, TrainConfig(name="x", normalise_advantages=True), None, bf16=False)
+    assert flat.advantages[flat.valid].mean().item() == pytest.approx(0, abs=1e-6)
+    assert flat.advantages[flat.valid].std(correction=0).item() == pytest.approx(1, rel=1e-5)
+    assert torch.equal(raw.returns, flat.returns)
+    assert same_parts["advantage"].item() == parts["advantage"].item() != 0
+    assert parts["advantage"].item() == pytest.approx(raw.advantages[raw.valid].mean().item(), rel=1e-5)

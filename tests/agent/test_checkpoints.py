@@ -182,18 +182,24 @@ def test_refuses_what_is_no_policy(tmp_path: Path) -> None:
 
 def test_refuses_a_policy_of_other_actions(network: PolicyNet) -> None:
     check_policy(network, ScriptedWorld([[]], num_actions=4), Path("m.dat"))
-    with pytest.raises(UserError, match=r"m\.dat: a policy of 4 actions, but Scripted-v0 has 18"):
+    with pytest.raises(UserError, match=r"m\.dat: a policy for 4 actions, but Scripted-v0 has 18"):
         check_policy(network, ScriptedWorld([[]], num_actions=18), Path("m.dat"))
 
 
 @pytest.mark.parametrize(
     ("network", "says"),
     [
-        (PolicyNet(2), "a policy that sees pictures, but CartPole-v1 shows 4 numbers"),
-        (PolicyNet(2, observation_size=3), "a policy that sees 3 numbers, but CartPole-v1 shows 4 numbers"),
+        (
+            PolicyNet(2),
+            "a policy for observations that are pictures, but CartPole-v1 has observations of 4 numbers",
+        ),
+        (
+            PolicyNet(2, observation_size=3),
+            "a policy for observations of 3 numbers, but CartPole-v1 has observations of 4 numbers",
+        ),
         (
             PolicyNet(1, continuous=True, observation_size=4),
-            "a policy of actions of 1 numbers, but CartPole-v1 has 2 actions",
+            "a policy for actions of 1 numbers, but CartPole-v1 has 2 actions",
         ),
     ],
 )

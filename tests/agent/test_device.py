@@ -5,18 +5,17 @@ these tests need no GPU; tests/test_gpu.py has those that do.
 """
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lib.agent.actor_critic import update
 from lib.agent.config import TrainConfig
-from lib.agent.leash import Leash
+from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Collector, Rollout
-from lib.agent.update import update
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from tests.agent.worlds import Row, ScriptedWorld
@@ -60,15 +59,14 @@ def reward_model(members: int = 1, pessimism: float = 0.0) -> RewardModel:
 
 def played(network: PolicyNet, reward: RewardModel | None = None, **flags: Any) -> Rollout:
     world = ScriptedWorld([[Row(step) for step in range(STEPS + 1)]] * ENVS, ACTIONS)
-    pay: Callable[..., torch.Tensor] | None = None if reward is None else reward.pay
-    return Collector(world, STEPS, META, seed=0, bf16=False, reward=pay).collect(network, **flags)
+    return Collector(world, STEPS, META, seed=0, bf16=False, reward=reward).collect(network, **flags)
 
 
 def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]) -> None:
     rollout = played(PolicyNet(ACTIONS).to(META), reward_model(members=2, pessimism=1.0))
     assert copies == [(ENVS,)] * STEPS
     assert rollout.learned is not None
-    on_device = (rollout.observations, rollout.actions, rollout.logits, rollout.values, rollout.learned)
+    on_device = (rollout.observations, rollout.actions, rollout.dist_params, rollout.values, rollout.learned)
     assert {tensor.device for tensor in on_device} == {META}
 
 
@@ -83,16 +81,16 @@ def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]
     ],
 )
 def test_no_update_waits_for_the_device(copies: list[torch.Size], flags: dict[str, Any]) -> None:
-    network, leash = PolicyNet(ACTIONS).to(META), Leash(PolicyNet(ACTIONS).to(META), 0.0, 0.1, 1000)
-    leash.coef = torch.empty((), device=META)  # a number would be copied there
+    network, penalty = PolicyNet(ACTIONS).to(META), KLPenalty(PolicyNet(ACTIONS).to(META), 0.0, 0.1, 1000)
+    penalty.coef = torch.empty((), device=META)  # a number would be copied there
     optimizer = torch.optim.Adam(network.parameters())
     config = TrainConfig(name="x", **flags)
     network.body.requires_grad_(not config.freeze_convs)
     reward = None if config.reward is None else reward_model()
     rollout = played(network, reward, keep_graph=config.one_pass, keep_features=config.freeze_convs)
     copies.clear()
-    parts = update(network, optimizer, rollout, config, bf16=False, leash=leash)
-    leash.adapt(parts["kl_ref"], STEPS * ENVS)
+    parts = update(network, optimizer, rollout, config, bf16=False, penalty=penalty)
+    penalty.adapt(parts["kl_ref"], STEPS * ENVS)
     assert copies == []
     assert {part.device for part in parts.values()} == {META}
 

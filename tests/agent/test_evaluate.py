@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.evaluate import Evaluation, evaluate
-from lib.agent.network import PolicyNet
+from lib.agent.evaluate import Evaluation, ProbeMeans, evaluate
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import probes
 from lib.envs.world import Step
@@ -38,7 +38,9 @@ def grey(step: Step) -> np.ndarray:
 
 def test_one_full_game_in_every_environment() -> None:
     world = ScriptedWorld([SHORT, CUT, LONG])
-    result = evaluate(GreyReader(), world, seed=9, device=CPU, bf16=False, probes={"grey": grey})
+    result = evaluate(
+        ActorPolicy(GreyReader()), world, seed=9, device=CPU, observers=[ProbeMeans(3, {"grey": grey})]
+    )
     assert world.seeds == [9]
     assert result.scores.tolist() == [60, -3, 221]
     assert result.steps.tolist() == [1, 2, 3]
@@ -63,9 +65,8 @@ class Greys:
 
 def test_counts_end_with_their_game() -> None:
     world = ScriptedWorld([SHORT, CUT, LONG])
-    result = evaluate(
-        GreyReader(), world, seed=9, device=CPU, bf16=False, probes={"grey": grey}, counter=Greys(3)
-    )
+    means = ProbeMeans(3, {"grey": grey}, Greys(3))
+    result = evaluate(ActorPolicy(GreyReader()), world, seed=9, device=CPU, observers=[means])
     assert set(result.measures) == {"grey", "greys"}
     assert result.measures["greys"].tolist() == [10 + 20, 11 + 21 + 31, 12 + 22 + 0 + 42]
 
@@ -78,10 +79,10 @@ def test_says_mean_interval_and_best() -> None:
 
 def test_seeds_decide_games_and_actions() -> None:
     torch.manual_seed(0)
-    network, world = PolicyNet(5), GymWorld("MovingDot-v0", 4, limit=20)
+    policy, world = ActorPolicy(PolicyNet(5)), GymWorld("MovingDot-v0", 4, limit=20)
 
     def play(seed: int) -> Evaluation:
-        return evaluate(network, world, seed, CPU, bf16=False, probes=probes("MovingDot-v0"))
+        return evaluate(policy, world, seed, CPU, [ProbeMeans(4, probes("MovingDot-v0"))])
 
     one, same, other = play(0), play(0), play(1)
     assert one.scores.tolist() == same.scores.tolist()

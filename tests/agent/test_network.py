@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.actor_critic import update
 from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.agent.rollout import Rollout
-from lib.agent.update import update
 from lib.cli import UserError
 from lib.reward.network import RewardNet
 from tests.agent.worlds import random_rollout

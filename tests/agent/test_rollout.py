@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.actor_critic import assess, update
 from lib.agent.config import TrainConfig
-from lib.agent.leash import Leash
+from lib.agent.exploration import HeldActions
+from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector, Game, GameLog, HeldActions, Rollout
-from lib.agent.update import assess, update
+from lib.agent.rollout import Collector, Game, GameLog, Rollout
 from lib.envs.gym_world import GymWorld
-from lib.interrupt import Stopped
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
-from tests.agent.worlds import GreyReader, Row, ScriptedWorld
+from tests.agent.worlds import GreyReader, Pays, Row, ScriptedWorld
 
 CPU = torch.device("cpu")
 
@@ -55,7 +55,7 @@ def pay(frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor)
 
 def test_each_row_is_about_the_action_chosen_on_its_observation() -> None:
     world = ScriptedWorld([LEFT, RIGHT])
-    collector = Collector(world, 3, CPU, seed=5, bf16=False, reward=pay)
+    collector = Collector(world, 3, CPU, seed=5, bf16=False, reward=Pays(pay))
     assert world.seeds == [5]
 
     first = collector.collect(GreyReader())
@@ -67,8 +67,8 @@ def test_each_row_is_about_the_action_chosen_on_its_observation() -> None:
     assert first.truncated.tolist() == [[False, False], [False, True], [False, False]]
     assert first.valid.tolist() == [[True, True], [True, True], [True, False]]
     # What the actions were drawn from: the reader is sure of grey mod 5.
-    assert first.logits.argmax(-1).tolist() == first.actions.tolist()
-    assert first.logits.shape == (3, 2, 5)
+    assert first.dist_params.argmax(-1).tolist() == first.actions.tolist()
+    assert first.dist_params.shape == (3, 2, 5)
     # v of every state acted in, and of the one after: row 2 on the right is the cut game's last frame.
     torch.testing.assert_close(
         first.values * 100, torch.tensor([[10.0, 110], [21, 121], [32, 132], [43, 143]])
@@ -140,15 +140,12 @@ def test_the_same_seed_gives_the_same_rollout() -> None:
 
 
 def test_rollouts_follow_on_one_another() -> None:
-    """Four of one step, two of two, or one of four: also after one that was stopped."""
+    """Six of one step, three of two, or one of six."""
 
-    def played(steps: int, times: int, stopped: bool = False) -> list[Rollout]:
+    def played(steps: int, times: int) -> list[Rollout]:
         torch.manual_seed(0)
-        network, asked = PolicyNet(5), iter([False, False, True])
+        network = PolicyNet(5)
         collector = Collector(GymWorld("MovingDot-v0", 3), steps, CPU, 0, bf16=False)
-        if stopped:
-            with pytest.raises(Stopped):
-                collector.collect(network, stop=lambda: next(asked))
         return [copy.deepcopy(collector.collect(network)) for _ in range(times)]  # buffers are written again
 
     (whole,) = played(6, 1)
@@ -159,9 +156,6 @@ def test_rollouts_follow_on_one_another() -> None:
         values = torch.cat([part.values[:-1] for part in parts])
         torch.testing.assert_close(values, whole.values[:-1])
         torch.testing.assert_close(parts[-1].values[-1], whole.values[-1])
-    (late,) = played(4, 1, stopped=True)
-    assert torch.equal(late.observations, whole.observations[2:])
-    assert torch.equal(late.actions, whole.actions[2:])
 
 
 def add(log: GameLog, score: list[float], valid: list[bool], learned: list[float]) -> list[Game]:
@@ -210,8 +204,8 @@ def test_a_kept_graph_gives_the_gradient_of_a_second_pass() -> None:
         network.conv[0].requires_grad_(False)  # as in a finetune
         collector = Collector(GymWorld("MovingDot-v0", 3), 4, CPU, seed=0, bf16=False)
         rollout = collector.collect(network, keep_graph)
-        assert rollout.logits.requires_grad == keep_graph
-        logits, values = rollout.logits.flatten(0, 1), rollout.values[:-1].flatten()
+        assert rollout.dist_params.requires_grad == keep_graph
+        logits, values = rollout.dist_params.flatten(0, 1), rollout.values[:-1].flatten()
         if not keep_graph:
             logits, values = network(rollout.observations.flatten(0, 1))
         (logits.square().sum() + values.square().sum()).backward()
@@ -239,15 +233,15 @@ def test_with_a_frozen_body_features_teach_as_observations_do(flags: dict[str, A
             CPU,
             seed=0,
             bf16=False,
-            reward=lambda _, actions, __: actions.float(),
+            reward=Pays(lambda _, actions, __: actions.float()),
         )
         config = TrainConfig(name="x", reward=Path("r.dat"), **flags)
         rollout = collector.collect(network, config.one_pass, keep_features=keep_features)
         assert (rollout.features is not None) == keep_features
         optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=1e-2)
         torch.manual_seed(1)  # of the minibatches
-        leash = Leash(copy.deepcopy(reference), 0.5, 0.0, 100)
-        return network, update(network, optimizer, rollout, config, False, leash)
+        penalty = KLPenalty(copy.deepcopy(reference), 0.5, 0.0, 100)
+        return network, update(network, optimizer, rollout, config, False, penalty)
 
     (kept, parts), (again, others) = learnt(True), learnt(False)
     assert parts["kl_ref"].item() > 1e-4
@@ -255,29 +249,6 @@ def test_with_a_frozen_body_features_teach_as_observations_do(flags: dict[str, A
         assert value.item() == pytest.approx(others[name].item(), rel=1e-3, abs=1e-5), name
     for one, other in zip(kept.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
-    held = HeldActions(2, num_actions=4, prob=1.0, shortest=3, longest=3, seed=0)
-    played, where = zip(*(held.replace(np.array([9, 9])) for _ in range(3)), strict=True)
-    assert np.all(where)
-    assert all(np.array_equal(played[0], later) for later in played)
-    assert played[0].max() < 4
-
-    held.drop(np.array([True, False]))
-    never = HeldActions(2, num_actions=4, prob=0.0, shortest=3, longest=3, seed=0)
-    assert never.replace(np.array([9, 8]))[0].tolist() == [9, 8]
-    lengths = []
-    some = HeldActions(1, num_actions=4, prob=0.2, shortest=2, longest=5, seed=1)
-    run = 0
-    for _ in range(2000):
-        if some.replace(np.array([9]))[1][0]:
-            run += 1
-        elif run:
-            lengths.append(run)
-            run = 0
-    assert min(lengths) == 2
-    assert max(lengths) >= 5  # two may follow each other
 
 
 class _HoldsSecondStep(HeldActions):
@@ -295,7 +266,7 @@ class _HoldsSecondStep(HeldActions):
 
 def test_held_steps_are_played_and_paid_but_the_return_before_them_is_cut() -> None:
     world = ScriptedWorld([RIGHT, RIGHT])
-    collector = Collector(world, 4, CPU, seed=5, bf16=False, reward=pay, held=_HoldsSecondStep())
+    collector = Collector(world, 4, CPU, seed=5, bf16=False, reward=Pays(pay), held=_HoldsSecondStep())
     rollout = collector.collect(GreyReader())
     assert [sent.tolist() for sent in world.sent] == [[0, 0], [4, 1], [4, 2], [3, 3]]
     assert rollout.held.tolist() == [[False, False], [True, False], [True, False], [False, False]]

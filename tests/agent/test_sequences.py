@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lib.agent.actor_critic import surrogate_loss, value_error
-from lib.agent.leash import k1, k2, k3
+from lib.agent.kl import k1, k2, k3
+from lib.agent.losses import surrogate_loss, value_error
 from lib.agent.returns import discounted_returns, group_normalised, leave_one_out, normalised
 from lib.agent.sequences import last_tokens, token_advantages, token_rewards
 

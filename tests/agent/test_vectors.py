@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.actor_critic import assess, update
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import evaluate
-from lib.agent.leash import Leash
-from lib.agent.network import Normaliser, PolicyNet, policy_from_state
+from lib.agent.kl import KLPenalty
+from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, policy_from_state
 from lib.agent.rollout import Collector
-from lib.agent.trainer import train
-from lib.agent.update import assess, update
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
+from lib.training.train import train
+from tests.agent.worlds import Pays
 
 CPU = torch.device("cpu")
 REACH = "tests.envs.reach:Reach-v0"
@@ -74,10 +75,10 @@ def test_learned_from_as_drawn_recorded_and_judged_as_taken(tmp_path: Path) -> N
         judged.append((frames.shape, actions.clone(), observations.clone()))
         return actions.sum(-1)
 
-    collector = Collector(world, 50, CPU, 0, False, pay, recorder, "observation")
+    collector = Collector(world, 50, CPU, 0, False, Pays(pay, "observation"), recorder)
     rollout = collector.collect(reach_policy())
     assert rollout.actions.shape == (50, 3, 2)
-    assert rollout.logits.shape == (50, 3, 4)
+    assert rollout.dist_params.shape == (50, 3, 4)
     assert rollout.actions.abs().max() > 1.5
     assert {shape for shape, *_ in judged} == {torch.Size([0])}  # no frame was asked for
     assert rollout.learned is not None
@@ -103,7 +104,7 @@ def test_a_reward_of_frames_gets_frames() -> None:
         shapes.append(frames.shape)
         return torch.zeros(2)
 
-    Collector(make_world(REACH, 2), 3, CPU, 0, False, pay).collect(reach_policy())
+    Collector(make_world(REACH, 2), 3, CPU, 0, False, Pays(pay)).collect(reach_policy())
     assert shapes == [(2, 48, 48, 3)] * 3
 
 
@@ -123,9 +124,7 @@ def test_an_update_moves_the_gaussian_towards_what_paid(algo: str) -> None:
         CPU,
         0,
         False,
-        lambda frames, actions, seen: actions[:, 0],
-        None,
-        "observation",
+        Pays(lambda frames, actions, seen: actions[:, 0], "observation"),
     )
     before = network(torch.zeros(1, 5))[0][0, 0]
     for _ in range(3):
@@ -133,12 +132,12 @@ def test_an_update_moves_the_gaussian_towards_what_paid(algo: str) -> None:
     assert network(torch.zeros(1, 5))[0][0, 0] > before + 0.02
 
 
-def test_the_leash_prices_gaussians() -> None:
+def test_the_penalty_prices_gaussians() -> None:
     network = reach_policy()
-    leash = Leash(reach_policy(log_std=-1.0), 0.5, 0.0, 1)
+    penalty = KLPenalty(reach_policy(log_std=-1.0), 0.5, 0.0, 1)
     rollout = Collector(make_world(REACH, 2), 4, CPU, 0, False).collect(network)
     flags = config(clip_score=False)
-    batch, parts = assess(rollout, flags, leash, bf16=False)
+    batch, parts = assess(rollout, flags, penalty, bf16=False)
     assert batch.actions.shape == (8, 2)
     # Means nearly alike: each of two numbers has −1 − 0 + e²/2 − ½.
     assert parts["kl_ref"].item() == pytest.approx(2 * (-1.5 + np.e**2 / 2), rel=0.02)
@@ -171,11 +170,11 @@ def test_learns_to_reach_the_goal(tmp_path: Path, algo: str) -> None:
             entropy=0.0,
             **flags[algo],
         )
-    )
+    ).checkpoint
     assert saved is not None
     network, origin = load_policy(saved)
     assert isinstance(network.body, Normaliser)
     assert network.body.count == origin["steps"]
-    chance = evaluate(reach_policy(), make_world(REACH, 16), 5, CPU, False).scores.mean()
+    chance = evaluate(ActorPolicy(reach_policy()), make_world(REACH, 16), 5, CPU).scores.mean()
     assert chance < -50
     assert np.mean(origin["evaluation"]["scores"]) > -30

@@ -1,6 +1,7 @@
-"""A world that plays back a script, a policy that can be read off its actions and values, and a made-up rollout."""
+"""A world that plays back a script, a policy that can be read off its actions and values, rewards, a made-up rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -87,11 +88,22 @@ class GreyReader(PolicyNet):
         assert observations.dtype == torch.uint8
         return observations[:, -1, 40, 40].long()
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
+    def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(features % self.num_actions, self.num_actions).float() * 1e4
 
     def values(self, features: torch.Tensor) -> torch.Tensor:
         return features.float() / 100
+
+
+@dataclass
+class Pays:
+    """A reward that a function pays; see `lib.agent.rollout.Reward`."""
+
+    by: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    input: str = "frame"
+
+    def pay(self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:
+        return self.by(frames, actions, observations)
 
 
 def random_rollout(
@@ -102,7 +114,7 @@ def random_rollout(
     return Rollout(
         observations=torch.randint(0, 256, (steps, envs, 4, 84, 84), generator=generator, dtype=torch.uint8),
         actions=torch.randint(0, 6, (steps, envs), generator=generator),
-        logits=torch.zeros(steps, envs, 6),
+        dist_params=torch.zeros(steps, envs, 6),
         values=torch.randn(steps + 1, envs, generator=generator),
         learned=learned,
         score=np.full((steps, envs), score, np.float32),

@@ -9,7 +9,7 @@ import torch
 from experiments.measures import first_lives, main
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import evaluate
-from lib.agent.network import PolicyNet
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
@@ -29,7 +29,7 @@ LONG = [Row(12), Row(22, score=1), Row(32), Row(42, score=2), Row(52, score=4, t
 
 def test_a_game_counts_up_to_its_first_lost_life() -> None:
     world = ScriptedWorld([LIFE, CUT, LONG])
-    lives = first_lives(GreyReader(), world, seed=9, device=CPU)
+    lives = first_lives(ActorPolicy(GreyReader()), world, seed=9, device=CPU)
     assert world.seeds == [9]
     assert lives.scores.tolist() == [80, -3, 7]
     assert lives.steps.tolist() == [2, 1, 4]
@@ -39,8 +39,8 @@ def test_a_game_counts_up_to_its_first_lost_life() -> None:
 
 def test_seeds_decide_lives() -> None:
     torch.manual_seed(0)
-    network, world = PolicyNet(5), GymWorld("MovingDot-v0", 3, limit=20)
-    one, same, other = (first_lives(network, world, seed, CPU) for seed in (0, 0, 1))
+    policy, world = ActorPolicy(PolicyNet(5)), GymWorld("MovingDot-v0", 3, limit=20)
+    one, same, other = (first_lives(policy, world, seed, CPU) for seed in (0, 0, 1))
     assert one.scores.tolist() == same.scores.tolist() != other.scores.tolist()
     # A game without lives is one life, cut at its time limit.
     assert one.steps.tolist() == [20, 20, 20]
@@ -51,7 +51,7 @@ def policy(tmp_path: Path) -> Path:
     """A policy that has learned nothing, as 01_a2c.py leaves one."""
     torch.manual_seed(0)
     network, world = PolicyNet(5), GymWorld("MovingDot-v0", 1, limit=5)
-    played = evaluate(network, world, 0, CPU, bf16=False)
+    played = evaluate(ActorPolicy(network), world, 0, CPU)
     folder = CheckpointFolder(tmp_path / "v0")
     return folder.save(network, 700, played, {"env": "MovingDot-v0"}, {})
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from lib.agent.config import TrainConfig
-from lib.agent.trainer import train
 from lib.cli import UserError
 from lib.envs.observation import Observer, grey_resize_cpu
 from lib.envs.spec import Spec
@@ -17,6 +16,7 @@ from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.masks import Mask
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet, conv_features, randomly_shifted
+from lib.training.train import train
 
 CPU = torch.device("cpu")
 SEAQUEST = (210, 160, 3)

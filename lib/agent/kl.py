@@ -1,4 +1,4 @@
-"""A leash to the reference policy, which others call a KL penalty: the KL, estimated and exact, and its price.
+"""The KL penalty of a finetune: estimators of the KL to a reference policy, and its price.
 
 Estimators are of KL(π ‖ π_ref) = E_{a∼π}[log π(a) − log π_ref(a)], one number per sampled action, after
 J. Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased; k2 and k3 are never negative.
@@ -6,9 +6,9 @@ J. Schulman, "Approximating KL divergence" (2020). k1 and k3 are unbiased; k2 an
 
 import torch
 
-from lib.agent.actor_critic import exact_kl, log_prob_of
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import Rollout, autocast
+from lib.agent.distributions import exact_kl, log_prob_of
+from lib.agent.network import PolicyNet, autocast
+from lib.agent.rollout import Rollout
 
 _MOST = 0.2  # of KL/target − 1 that counts in one update, either way (Ziegler et al. 2019)
 
@@ -49,12 +49,12 @@ def adapted(coef: torch.Tensor, kl: torch.Tensor, target: float, steps: int, hor
     return coef * (1 + (kl / target - 1).clamp(-_MOST, _MOST) * (steps / horizon))
 
 
-class Leash:
-    """The frozen policy that a finetune started from, and what straying from it costs.
+class KLPenalty:
+    """What it costs to act unlike a frozen reference policy.
 
     Attributes:
       reference: that policy.
-      coef: β, float32 `[]` on the device. With β = 0 the KL is only watched.
+      coef: β, float32 `[]` on the device. With β = 0 the KL is only charted.
     """
 
     def __init__(self, reference: PolicyNet, coef: float, target: float, horizon: int) -> None:
@@ -73,13 +73,13 @@ class Leash:
         self._rows = slice(None) if coef else slice(-1, None)
 
     @torch.no_grad()
-    def pull(
+    def charge(
         self, rollout: Rollout, rewards: torch.Tensor, valid: torch.Tensor, bf16: bool
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Rewards less the price of straying, on every step: rₜ − β (log π(aₜ|sₜ) − log π_ref(aₜ|sₜ)).
+        """Rewards less the penalty, on every step: rₜ − β (log π(aₜ|sₜ) − log π_ref(aₜ|sₜ)).
 
         Args:
-          rollout: what was played, and from which logits.
+          rollout: what was played, and from which distributions.
           rewards: float32 `[T, B]`; left as they are.
           valid: bool `[T, B]` on the device.
           bf16: whether the reference computes in bf16.
@@ -87,27 +87,27 @@ class Leash:
         Returns:
           float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
         """
-        logits = rollout.logits[self._rows].detach()
-        with autocast(logits.device, bf16):
+        dist_params = rollout.dist_params[self._rows].detach()
+        with autocast(dist_params.device, bf16):
             if rollout.features is None:
                 features = self.reference.features(rollout.observations[self._rows].flatten(0, 1))
             else:  # of a body that is frozen, so the reference has the same
                 features = rollout.features[self._rows].flatten(0, 1)
-            reference = self.reference.logits(features).view_as(logits)
+            reference = self.reference.dist_params(features).view_as(dist_params)
         weight = valid[self._rows].float()
         actions = rollout.actions[self._rows]
-        kl = exact_kl(logits, reference, actions.is_floating_point())
+        kl = exact_kl(dist_params, reference, actions.is_floating_point())
         kl = (kl * weight).sum() / weight.sum().clamp(min=1)
-        strayed = k1(log_prob_of(logits, actions), log_prob_of(reference, actions))
+        log_ratio = k1(log_prob_of(dist_params, actions), log_prob_of(reference, actions))
         rewards = rewards.clone()
-        rewards[self._rows] -= self.coef * strayed * weight
+        rewards[self._rows] -= self.coef * log_ratio * weight
         return rewards, {"kl_ref": kl, "kl_coef": self.coef}
 
     def adapt(self, kl: torch.Tensor, steps: int) -> None:
         """Moves β towards what keeps the KL at its target, once per update.
 
         Args:
-          kl: float `[]`, `kl_ref` of `pull`.
+          kl: float `[]`, `kl_ref` of `charge`.
           steps: of the update, all environments together.
         """
         if self._target:

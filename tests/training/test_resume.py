@@ -1,33 +1,30 @@
-"""Training that ended in any way goes on with all it had, and what breaks is named."""
+"""Training that ended in any way resumes with all it had, and what breaks is named."""
 
 import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import checkpoints, interrupt, provenance, runs
-from lib.agent import trainer
+from lib import checkpoints, provenance, runs
+from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector
-from lib.agent.trainer import train
-from lib.agent.update import update
+from lib.agent.rollout import Rollout
 from lib.cli import UserError
-from lib.envs.gym_world import GymWorld
 from lib.preferences.segments import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.tools.lineage import lineage_text
-from tests.agent.worlds import random_rollout
+from lib.training.train import train
 
 CPU = torch.device("cpu")
 
@@ -68,7 +65,7 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finetune of 40 steps with all that a run can have: reward, leash, teacher, recorder, checkpoints."""
+    """A finetune of 40 steps with all that a run can have: reward, KL penalty, teacher, recorder, checkpoints."""
     root = tmp_path_factory.mktemp("finetuned")
     torch.manual_seed(0)
     CheckpointFolder(root).save(
@@ -122,20 +119,18 @@ def again(root: Path, **flags: Any) -> TrainConfig:
     return runs.parse_resumable(TrainConfig, ("steps",), argv)
 
 
-class AtOnce(interrupt.Interrupt):
-    """Asked before anything could be done."""
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.asked = True
-        return self
+def stopped_at_once(*arguments: Any, **parts: Any) -> ActorCritic:
+    """A learner of a run that is asked to end before anything can be done."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return ActorCritic(*arguments, **parts)
 
 
-def test_nothing_is_lost_on_the_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gone on with and ended at once, the state is what it was."""
+def test_nothing_is_lost_on_the_way(root: Path) -> None:
+    """Resumed and ended at once, the state is what it was."""
     before = state_of(root)
-    monkeypatch.setattr(trainer, "Interrupt", AtOnce)
-    assert train(again(root, steps=80)) is None
+    ended = train(again(root, steps=80), make_learner=stopped_at_once)
+    assert ended.checkpoint is None
+    assert ended.stopped
     after = state_of(root)
     changed = {"/created", "/recorder/rng/state/state"}  # it drew who begins to record
     assert after["config"]["steps"] == 80
@@ -145,21 +140,21 @@ def test_nothing_is_lost_on_the_way(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert after["optimizer"]["state"][0]["step"] == 3  # one of the four warmed the critic up alone
 
 
-def test_a_run_goes_on_with_other_games_the_same_reference_and_no_segment_overwritten(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_resumes_with_other_games_the_same_reference_and_no_segment_overwritten(
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seeds: list[int] = []
 
-    class Seen(Collector):
-        def __init__(self, world: Any, steps: int, device: torch.device, seed: int, *rest: Any) -> None:
-            seeds.append(seed)
-            super().__init__(world, steps, device, seed, *rest)
+    def seen(
+        network: Any, world: Any, config: Any, device: Any, bf16: bool, seed: int, **parts: Any
+    ) -> ActorCritic:
+        seeds.append(seed)
+        return ActorCritic(network, world, config, device, bf16, seed, **parts)
 
-    monkeypatch.setattr(trainer, "Collector", Seen)
     before = state_of(root)
     (root / "latest.dat").unlink()  # the policy it began from is not needed any more
     segments = {path: path.read_bytes() for path in (root / "db").glob("*/*.dat")}
-    saved = train(again(root, steps=160))
+    saved = train(again(root, steps=160), make_learner=seen).checkpoint
     assert saved is not None
     assert saved.name.startswith("model_000160-")
     after = state_of(root)
@@ -177,16 +172,28 @@ def test_a_run_goes_on_with_other_games_the_same_reference_and_no_segment_overwr
     assert sidecar.origin["model"].endswith("latest.dat")
     assert sidecar.origin.get("git_commit", "") == provenance.git_commit()
     assert all(path.read_bytes() == content for path, content in segments.items())
-    assert "going on after 40 steps; the games begin anew" in capsys.readouterr().out
+    assert "resuming after 40 steps; the games begin anew" in capsys.readouterr().out
 
 
-def test_points_are_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_without_a_price_of_the_kl_loads(finetuned: Path, tmp_path: Path) -> None:
+    """Older runs on a learned reward alone kept their reference policy, and no price."""
+    files = {"model": finetuned / "latest.dat", "reward": finetuned / "reward.dat"}
+    train(dot(tmp_path, steps=20, db_path=None, **files))
+    before = state_of(tmp_path)
+    assert before["kl_coef"] == 0
+    torch.save(before | {"kl_coef": None}, run_in(tmp_path) / "state.dat")
+    train(again(tmp_path, steps=30))
+    after = state_of(tmp_path)
+    assert (after["steps"], after["kl_coef"]) == (30, 0)
+    assert not differences(before["reference"], after["reference"])
+
+
+def test_points_are_drawn_once(root: Path) -> None:
     """A process killed at 80 steps had its last state at 40: what it drew beyond that counts no more."""
-    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0)
     early = (run_in(root) / "state.dat").read_bytes()
-    train(again(root, steps=80))
+    train(again(root, steps=80), seconds=0.0)
     (run_in(root) / "state.dat").write_bytes(early)
-    train(again(root, steps=80))
+    train(again(root, steps=80), seconds=0.0)
     events = EventAccumulator(str(run_in(root))).Reload()
     for tag in ("test_reward", "finetune/kl", "test_learned"):
         assert [event.step for event in events.Scalars(tag)] == [0, 20, 40, 60, 80]
@@ -194,17 +201,12 @@ def test_points_are_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert events.Tags()["tensors"] == ["custom_scalars__config__"]
 
 
-def test_an_evaluation_that_was_cut_short_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
+def test_an_evaluation_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None:
+    def interrupted(*arguments: Any) -> Evaluation:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments)
 
-        def interrupted(*arguments: Any) -> Evaluation:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return evaluate(*arguments)
-
-        patched.setattr(trainer, "evaluate", interrupted)
-        train(dot(tmp_path, eval_every=1000))
+    train(dot(tmp_path, eval_every=1000), evaluate=interrupted)
     assert (state_of(tmp_path)["steps"], state_of(tmp_path)["examined"]) == (40, 0)
     assert not (tmp_path / "save" / "best.dat").exists()
     train(again(tmp_path))
@@ -241,24 +243,19 @@ def test_a_run_belongs_to_one_process(root: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["loss_value", "weight", "loss_total"])
-def test_what_breaks_is_named_and_the_last_good_state_stays(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = 0
+def test_what_breaks_is_named_and_the_last_good_state_stays(broken: str, tmp_path: Path) -> None:
+    class Breaking(ActorCritic):
+        def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
+            parts = super().learn(rollout)
+            if self.updates == 5 and broken == "weight":  # seen by nothing but the weights themselves
+                with torch.no_grad():
+                    self.network.state_dict()["value.2.bias"].fill_(float("inf"))
+                return {name: torch.ones(()) for name in parts}
+            if self.updates == 4 and broken != "weight":
+                parts[broken] = torch.tensor(1e9 if broken == "loss_total" else float("nan"))
+            return parts
 
-    def breaking(network: PolicyNet, *rest: Any) -> dict[str, torch.Tensor]:
-        nonlocal calls
-        parts, calls = update(network, *rest), calls + 1
-        if calls == 6 and broken == "weight":  # seen by nothing but the weights themselves
-            with torch.no_grad():
-                network.state_dict()["value.2.bias"].fill_(float("inf"))
-            parts = {name: torch.ones(()) for name in parts}
-        elif calls == 5 and broken != "weight":
-            parts[broken] = torch.tensor(1e9 if broken == "loss_total" else float("nan"))
-        return parts
-
-    monkeypatch.setattr(trainer, "update", breaking)
-    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0 if broken == "loss_total" else 1e9)
+    seconds = 0.0 if broken == "loss_total" else 1e9
     says = {
         "loss_value": "loss_value is no longer a finite number",
         "weight": r"the weight value\.2\.bias is no longer a finite number",
@@ -268,33 +265,26 @@ def test_what_breaks_is_named_and_the_last_good_state_stays(
     with pytest.raises(
         UserError, match=rf"broke after (50|60) steps: {says}; the last good checkpoint is .*{good}"
     ):
-        train(dot(tmp_path, steps=100))
+        train(dot(tmp_path, steps=100), make_learner=Breaking, seconds=seconds)
     state = state_of(tmp_path)
     assert state["steps"] == 40
     assert all(bool(weight.isfinite().all()) for weight in state["network"].values())
     assert (tmp_path / "save" / "latest.dat").resolve().name.startswith("model_000040-")
 
 
-def test_states_are_written_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_written_by_the_clock(tmp_path: Path) -> None:
     steps: list[int] = []
-    monkeypatch.setattr(trainer, "save_state", lambda run, stage, kept, *_: steps.append(kept["steps"]))
-    train(dot(tmp_path, save=None, checkpoint_minutes=0.0, eval_every=1000))
+
+    class Noted(ActorCritic):
+        def state(self) -> dict[str, Any]:
+            steps.append(self.steps)
+            return super().state()
+
+    train(dot(tmp_path, save=None, checkpoint_minutes=0.0, eval_every=1000), make_learner=Noted)
     assert steps == [0, 10, 20, 30, 40]
     steps.clear()
-    train(dot(tmp_path, save=None, checkpoint_minutes=60.0, eval_every=1000))
+    train(dot(tmp_path, save=None, checkpoint_minutes=60.0, eval_every=1000), make_learner=Noted)
     assert steps == [40]
-
-
-def test_an_update_and_a_rollout_can_be_cut_short() -> None:
-    config = TrainConfig(name="x", algo="ppo", epochs=3, minibatches=4)
-    network = PolicyNet(6)
-    optimizer = torch.optim.Adam(network.parameters())
-    asked = iter([False, True, True, True])
-    update(network, optimizer, random_rollout(), config, False, None, lambda: next(asked))
-    assert optimizer.state[next(network.parameters())]["step"] == 2
-    collector = Collector(GymWorld("MovingDot-v0", 2), 5, CPU, 0, False)
-    with pytest.raises(interrupt.Stopped):
-        collector.collect(PolicyNet(5), stop=lambda: True)
 
 
 def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Watching a finetune: measures of scripted games by hand, a teacher's word on fresh clips, and when to call it a drift."""
+"""Measures of a finetune: of scripted games by hand, and a teacher's word on fresh clips."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lib.agent.evaluate import Evaluation, evaluate
-from lib.agent.network import PolicyNet
-from lib.agent.watch import Reading, Watch, agreement, best_before, changes, drifting, preference
+from lib.agent.finetune_metrics import FinetuneMetrics, agreement, changes, preference
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.interrupt import Stopped
 from lib.preferences.segments import Segment
 from lib.preferences.teachers import Teacher, make_teacher
@@ -35,12 +35,12 @@ class Leaning(PolicyNet):
 
     def __init__(self, threshold: int) -> None:
         nn.Module.__init__(self)
-        self.threshold = threshold
+        self.num_actions, self.threshold = 2, threshold
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
         return observations[:, -1, 40, 40].float()
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
+    def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         lean = torch.where(features >= self.threshold, math.log(3), 0.0)
         return torch.stack([lean, torch.zeros_like(lean)], 1)
 
@@ -48,9 +48,9 @@ class Leaning(PolicyNet):
         return features
 
 
-def played(network: PolicyNet, world: ScriptedWorld, **watched: Any) -> tuple[Evaluation, Watch]:
-    watch = Watch(world, CPU, False, 0, **watched)
-    return evaluate(network, world, seed=9, device=CPU, bf16=False, watch=watch), watch
+def played(network: PolicyNet, world: ScriptedWorld, **measured: Any) -> tuple[Evaluation, FinetuneMetrics]:
+    metrics = FinetuneMetrics(world, CPU, 0, **measured)
+    return evaluate(ActorPolicy(network), world, seed=9, device=CPU, observers=[metrics]), metrics
 
 
 @pytest.mark.parametrize("input", ["frame", "observation"])
@@ -71,10 +71,10 @@ def test_one_member_cannot_disagree() -> None:
 
 def test_the_kl_is_exact_and_over_the_states_that_were_visited() -> None:
     world = ScriptedWorld([SHORT, CUT, LONG], num_actions=2)
-    result, _ = played(Leaning(20), world, reference=Leaning(256))
+    result, _ = played(Leaning(20), world, reference=ActorPolicy(Leaning(256)))
     kl = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     assert result.measures["kl"].tolist() == pytest.approx([0, kl / 2, kl / 3], abs=1e-6)
-    same, _ = played(Leaning(20), world, reference=Leaning(20))
+    same, _ = played(Leaning(20), world, reference=ActorPolicy(Leaning(20)))
     assert same.measures["kl"].tolist() == [0, 0, 0]
 
 
@@ -82,7 +82,7 @@ def test_an_evaluation_can_be_cut_short() -> None:
     world = ScriptedWorld([LONG])
     asked = iter([False, False, True])
     with pytest.raises(Stopped):
-        evaluate(GreyReader(), world, seed=9, device=CPU, bf16=False, stop=lambda: next(asked))
+        evaluate(ActorPolicy(GreyReader()), world, seed=9, device=CPU, stop=lambda: next(asked))
     assert len(world.sent) == 2
 
 
@@ -107,8 +107,8 @@ def shade(segment: Segment) -> float:
 
 def test_clips_lie_end_to_end_and_an_unfinished_one_is_none() -> None:
     world = ScriptedWorld([shades((10, 0.0), (32, 1.0)), shades((21, 0.0), (43, 0.0))])
-    result, watch = played(GreyReader(), world, reward=GreyReward(), teacher=Teacher(shade))
-    assert sorted(watch.clip_values()) == [10, 21, 32, 43]
+    result, metrics = played(GreyReader(), world, reward=GreyReward(), teacher=Teacher(shade))
+    assert sorted(metrics.clip_values()) == [10, 21, 32, 43]
     assert result.overall == {
         "agreement": 1.0,
         "preferred": 0.5,
@@ -118,8 +118,8 @@ def test_clips_lie_end_to_end_and_an_unfinished_one_is_none() -> None:
 def test_the_outcome_of_a_clip_is_that_of_its_own_actions() -> None:
     """A row's score is what led to it: the first of each clip belongs to the one before."""
     world = ScriptedWorld([shades((10, 0.0), (32, 1.0), (20, 2.0))])
-    result, watch = played(GreyReader(), world, reward=GreyReward(), teacher=make_teacher("score"))
-    assert sorted(watch.clip_values()) == [1, 49 + 2, 49 * 2]
+    result, metrics = played(GreyReader(), world, reward=GreyReward(), teacher=make_teacher("score"))
+    assert sorted(metrics.clip_values()) == [1, 49 + 2, 49 * 2]
     # Learned returns are 50·(grey + grey mod 5): 500, 1700, 1000. Right about the first, wrong about the others.
     assert result.overall["agreement"] == pytest.approx(2 / 3)
 
@@ -128,10 +128,10 @@ def test_of_a_long_game_a_few_clips_count() -> None:
     values = []
     for seed in range(2):
         world = ScriptedWorld([shades(*[(5 * n, 0.0) for n in range(1, 31)])])
-        watch = Watch(world, CPU, False, seed, teacher=Teacher(shade))
-        result = evaluate(GreyReader(), world, seed=0, device=CPU, bf16=False, watch=watch)
+        metrics = FinetuneMetrics(world, CPU, seed, teacher=Teacher(shade))
+        result = evaluate(ActorPolicy(GreyReader()), world, seed=0, device=CPU, observers=[metrics])
         assert result.overall == {"preferred": 0.5}  # nobody's learned return to agree with
-        values.append(sorted(watch.clip_values()))
+        values.append(sorted(metrics.clip_values()))
         assert len(set(values[-1])) == len(values[-1]) == 8
         assert set(values[-1]) <= {5.0 * n for n in range(1, 31)}
         assert max(values[-1]) > 50  # not just the first
@@ -146,8 +146,10 @@ def test_new_clips_are_compared_with_those_of_the_start() -> None:
 
 
 def test_games_too_short_for_a_clip_tell_nothing() -> None:
-    result, watch = played(GreyReader(), ScriptedWorld([SHORT]), reward=GreyReward(), teacher=Teacher(shade))
-    assert watch.clip_values() == []
+    result, metrics = played(
+        GreyReader(), ScriptedWorld([SHORT]), reward=GreyReward(), teacher=Teacher(shade)
+    )
+    assert metrics.clip_values() == []
     assert result.overall == {}
 
 
@@ -196,67 +198,3 @@ def test_changes_are_in_parts_of_the_start() -> None:
     assert changes(now, start) == pytest.approx(
         {"score": -0.5, "learned": 1.5, "kl": 0.3, "agreement": -0.25, "surface": 0.5}
     )
-
-
-START = Reading(0, 400, 0, 10, 0.7, 0.2)
-UP = Reading(100_000, 460, 0, 12, 0.75, 0.25)
-DRIFT = [
-    Reading(200_000, 440, 0, 15, 0.7, 0.3),
-    Reading(300_000, 450, 0, 14, 0.6, 0.4),
-    Reading(400_000, 300, 0, 26, 0.65, 0.5),
-]
-
-
-def without(readings: list[Reading], *names: str) -> list[Reading]:
-    nothing: dict[str, Any] = dict.fromkeys(names)
-    return [reading._replace(**nothing) for reading in readings]
-
-
-def changed(readings: list[Reading], at: int, **values: Any) -> list[Reading]:
-    return [reading._replace(**values) if i == at else reading for i, reading in enumerate(readings)]
-
-
-def test_a_drift_is_said_with_its_figures() -> None:
-    history = [START, UP, *DRIFT]
-    said = "drift: since 100k steps the learned return rose from 12.0 to 26.0 while the score fell from 460.0 to 300.0"
-    assert drifting(history, 3) == f"{said} and agreement with the teacher from 0.75 to 0.65"
-    assert (
-        drifting(without(history, "agreement"), 3)
-        == f"{said} and disagreement of the members rose from 0.25 to 0.50"
-    )
-    assert drifting(without(history, "agreement", "disagreement"), 3) == said
-    assert best_before(history, 3) == UP
-
-
-def test_it_takes_several_evaluations_in_a_row() -> None:
-    history = [START, UP, *DRIFT]
-    assert drifting(history[:-1], 3) is None
-    assert drifting(history[:-1], 2) is not None
-    assert drifting(DRIFT, 3) is None  # nothing before them to compare with
-    assert drifting([], 3) is None
-    assert best_before(DRIFT, 3) is None
-
-
-@pytest.mark.parametrize("at", [2, 3, 4])
-@pytest.mark.parametrize(
-    "values", [{"learned": 12.0}, {"score": 460.0}, {"agreement": 0.75}, {"learned": 0.0, "score": 0.0}]
-)
-def test_every_one_of_them_must_be_worse(at: int, values: dict[str, float]) -> None:
-    assert drifting(changed([START, UP, *DRIFT], at, **values), 3) is None
-
-
-def test_without_a_teacher_the_members_must_disagree_more() -> None:
-    history = without([START, UP, *DRIFT], "agreement")
-    assert drifting(changed(history, 3, disagreement=0.25), 3) is None
-
-
-def test_a_fall_that_chance_explains_is_none() -> None:
-    """The mean of the last three scores is 396⅔, 63⅓ below the best; with 60 and 3 × 39, √(60² + 39²/3) is 64.1."""
-    history = [START, UP, *DRIFT]
-    noisy = [reading._replace(interval=39.0) for reading in history]
-    assert drifting(changed(noisy, 1, interval=60.0), 3) is None
-    assert drifting(changed(noisy, 1, interval=59.0), 3) is not None
-
-
-def test_without_a_learned_reward_there_is_nothing_to_exploit() -> None:
-    assert drifting(without([START, UP, *DRIFT], "learned"), 3) is None

@@ -1,4 +1,4 @@
-"""Estimators of the KL by exact expectation, its adapted price, and what a leashed rollout is paid."""
+"""Estimators of the KL by exact expectation, its adapted price, and what a rollout is paid with the penalty."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lib.agent.actor_critic import exact_kl
-from lib.agent.leash import Leash, adapted, k1, k2, k3
+from lib.agent.distributions import exact_kl
+from lib.agent.kl import KLPenalty, adapted, k1, k2, k3
 from lib.agent.network import PolicyNet
 from tests.agent.worlds import random_rollout
 
@@ -90,7 +90,7 @@ class Fixed(PolicyNet):
         self.asked += len(observations)
         return observations
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
+    def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         return self.says.expand(len(features), -1)
 
 
@@ -104,30 +104,30 @@ def test_every_valid_step_pays_for_its_action() -> None:
     played.actions[:] = torch.tensor([[0, 1], [2, 0], [3, 4], [0, 5]])
     rewards, valid = torch.arange(8.0).view(4, 2), torch.ones(4, 2, dtype=torch.bool)
     valid[3, 0] = False
-    leash = Leash(Fixed(REFERENCE), 0.5, 0.0, 100)
-    paid, parts = leash.pull(played, rewards, valid, bf16=False)
+    penalty = KLPenalty(Fixed(REFERENCE), 0.5, 0.0, 100)
+    paid, parts = penalty.charge(played, rewards, valid, bf16=False)
     liked, other = -0.5 * math.log(1 / 3), -0.5 * math.log(10 / 6)
     prices = torch.tensor([[liked, other], [other, liked], [other, other], [0, other]])
     torch.testing.assert_close(paid, torch.arange(8.0).view(4, 2) + prices)
     assert rewards.tolist() == torch.arange(8.0).view(4, 2).tolist()
     assert parts["kl_ref"].item() == pytest.approx(KL, rel=1e-5)
     assert parts["kl_coef"].item() == 0.5
-    assert not any(parameter.requires_grad for parameter in leash.reference.parameters())
+    assert not any(parameter.requires_grad for parameter in penalty.reference.parameters())
 
 
 def test_the_kl_is_a_mean_over_valid_steps() -> None:
     played = random_rollout()
-    played.logits[0] = REFERENCE  # no KL there
+    played.dist_params[0] = REFERENCE  # no KL there
     valid = torch.ones(4, 2, dtype=torch.bool)
     valid[1:, 0] = False
-    _, parts = Leash(Fixed(REFERENCE), 0.5, 0.0, 100).pull(played, torch.zeros(4, 2), valid, bf16=False)
+    _, parts = KLPenalty(Fixed(REFERENCE), 0.5, 0.0, 100).charge(played, torch.zeros(4, 2), valid, bf16=False)
     assert parts["kl_ref"].item() == pytest.approx(KL * 3 / 5, rel=1e-5)
 
 
 def test_without_a_price_the_last_step_is_watched_and_rewards_stay() -> None:
     played, reference = random_rollout(), Fixed(REFERENCE)
     rewards = torch.randn(4, 2, generator=torch.Generator().manual_seed(1))
-    paid, parts = Leash(reference, 0.0, 0.0, 100).pull(
+    paid, parts = KLPenalty(reference, 0.0, 0.0, 100).charge(
         played, rewards, torch.ones(4, 2, dtype=torch.bool), bf16=False
     )
     assert torch.equal(paid, rewards)
@@ -136,10 +136,10 @@ def test_without_a_price_the_last_step_is_watched_and_rewards_stay() -> None:
 
 
 def test_only_a_target_moves_the_price() -> None:
-    fixed = Leash(Fixed(REFERENCE), 0.5, 0.0, 100)
+    fixed = KLPenalty(Fixed(REFERENCE), 0.5, 0.0, 100)
     fixed.adapt(torch.tensor(3.0), 10)
     assert fixed.coef.item() == 0.5
-    moving = Leash(Fixed(REFERENCE), 0.5, 0.1, 100)
+    moving = KLPenalty(Fixed(REFERENCE), 0.5, 0.1, 100)
     for _ in range(2):
         moving.adapt(torch.tensor(3.0), 10)
     assert moving.coef.item() == pytest.approx(0.5 * 1.02**2, rel=1e-6)

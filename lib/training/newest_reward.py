@@ -1,7 +1,7 @@
-"""Training on a reward model that is refitted meanwhile: files are all that the stages say to each other.
+"""Labels while it trains: the newest reward model pays, and labels fall due on a schedule.
 
-A reward model is taken between two updates when its file has been replaced (`LiveReward`). Beside the DB lies progress.json, by
-which the others know how many labels are due (`Online`, lib/preferences/schedule.py).
+Files are all that the stages say to each other. A reward model is taken between two updates when its file was replaced.
+progress.json beside the DB tells the others how many labels are due (`lib.preferences.schedule`).
 """
 
 import contextlib
@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
-from lib.preferences.recorder import SegmentRecorder
+from lib.files import NotRecorded
+from lib.learner import Learner, alone
 from lib.preferences.schedule import (
     LEAST_LABELS,
     LabelCount,
@@ -22,33 +23,41 @@ from lib.preferences.schedule import (
 from lib.preferences.segments import SegmentDB
 from lib.reporting import Progress
 from lib.reward.live import LiveReward
+from lib.reward.model import RewardModel
+from lib.training.drift import DRIFTED
+from lib.training.loop import Hook, Stop
+from lib.training.recording import Recording
 
 _OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
 _SEGMENTS_PER_LABEL = 2  # of the opening: enough that no clip need be seen twice
 _POLL_SECONDS = 0.2
 
 
-class Online:
-    """What a training does between two updates in concurrent mode.
+class NewestReward(Hook):
+    """Takes every new reward model, waits for the first and, with --wait-for-labels, for labels that are due.
 
     Args:
-      config: of the training.
-      live: the reward model.
-      recorder: of the training, where it records.
+      config: of the run.
+      live: the file that reward models come in.
+      recording: records the clips that are labelled.
       progress: gets a line whenever something happens.
-      stop: whether to give up waiting.
+      stop: of the run.
+      pay_by: lets a model pay, in all parts of the run.
+      together: makes one decision of those of all processes: whether a new model is taken.
     """
 
     def __init__(
         self,
         config: TrainConfig,
         live: LiveReward,
-        recorder: SegmentRecorder | None,
+        recording: Recording,
         progress: Progress,
-        stop: Callable[[], bool],
+        stop: Stop,
+        pay_by: Callable[[RewardModel], None],
+        together: Callable[[bool], bool] = alone,
     ) -> None:
-        self.live = live
-        self._config, self._recorder, self._progress, self._stop = config, recorder, progress, stop
+        self._config, self._live, self._recording = config, live, recording
+        self._progress, self._stop, self._pay_by, self._together = progress, stop, pay_by, together
         self._plan = LabelPlan(
             config.steps, config.labels, config.opening_labels, config.label_schedule, config.label_halving
         )
@@ -57,43 +66,64 @@ class Online:
         self._before = 0  # segments
         if config.db_path is not None:
             self._writer, self._count = ProgressWriter(config.db_path), LabelCount(config.db_path)
-            stored = 0 if recorder is None else recorder.stored  # of a run that goes on
-            self._before = max(0, len(SegmentDB(config.db_path).names) - stored)
         self._problem = ""
 
-    def open(self, steps: int, play: Callable[[], object]) -> None:
+    def begin(self, learner: Learner) -> None:
         """The opening: plays and records until there are clips enough, then waits, all until the first model is there.
 
-        Args:
-          steps: of training so far.
-          play: some steps of every environment, of which nothing is learnt.
-
         Raises:
-          Stopped: from `play`.
-          NotRecorded: from `play`, or progress.json could not be written.
           UserError: the labels of the opening are too few to fit a model on.
         """
-        if self.take(steps):
+        try:
+            self._open(learner)
+        except NotRecorded as error:
+            self._recording.failed(error)
+
+    def before(self, learner: Learner) -> None:
+        try:
+            self._wait(learner.steps)
+        except NotRecorded as error:
+            self._recording.failed(error)
+        self._take(learner.steps)
+
+    def end(self, learner: Learner) -> None:
+        if learner.steps >= self._config.steps or self._stop.reason == DRIFTED:
+            with contextlib.suppress(OSError):  # best effort
+                self._say(learner.steps, "over")
+
+    def scalars(self, steps: int) -> dict[str, float]:
+        given = (
+            {}
+            if self._count is None
+            else {"labels": self._count.read(), "labels_due": labels_due(self._plan, steps)}
+        )
+        return {"reward_version": self._live.version, **given}
+
+    def words(self) -> str:
+        return f"  reward model {self._live.version}"
+
+    def _open(self, learner: Learner) -> None:
+        steps, recorder, due = learner.steps, self._recording.recorder, labels_due(self._plan, 0)
+        if self._take(steps):
             return
-        recorder, due = self._recorder, labels_due(self._plan, 0)
         if recorder is not None and due < LEAST_LABELS:
             raise UserError(
-                f"--opening-labels {due}: expected at least {LEAST_LABELS}, as {self.live.path} holds no reward model yet "
+                f"--opening-labels {due}: expected at least {LEAST_LABELS}, as {self._live.path} holds no reward model yet "
                 "and none is fitted on fewer"
             )
-        wanted = _SEGMENTS_PER_LABEL * due
+        wanted, before, usual = _SEGMENTS_PER_LABEL * due, 0, 0.0
         self._progress.line(
-            f"no reward model in {self.live.path} yet: waiting for one"
+            f"no reward model in {self._live.path} yet: waiting for one"
             + (f", and recording {wanted} clips to fit it on" if recorder else "")
         )
-        usual = 0.0
-        if recorder is not None:
+        if recorder is not None and self._config.db_path is not None:
+            before = max(0, len(SegmentDB(self._config.db_path).names) - recorder.stored)
             usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
-        while not self._stop() and not self.take(steps):
-            clips = 0 if recorder is None else self._before + recorder.stored
+        while not self._stop() and not self._take(steps):
+            clips = 0 if recorder is None else before + recorder.stored
             if recorder is not None and clips < wanted and not recorder.full:
                 self._say(steps, "opening")
-                play()
+                learner.play()
             else:
                 self._say(steps, "waiting")
                 time.sleep(_POLL_SECONDS)
@@ -103,38 +133,25 @@ class Online:
         if recorder is not None:
             recorder.record_prob = usual
 
-    def take(self, steps: int) -> bool:
-        """Takes a new reward model where there is one, and says so; whether it did.
-
-        Args:
-          steps: of training so far.
-        """
-        live = self.live
-        taken = live.refresh()
+    def _take(self, steps: int) -> bool:
+        """Takes a new reward model where there is one, and says so; whether it did."""
+        live = self._live
+        taken = self._together(live.refresh())
         if taken and live.model is not None:
             parents = live.model.origin.get("parents")  # a file may say anything
             labels = parents.get("labels") if isinstance(parents, dict) else None
             fitted = f", of {labels} labels" if labels is not None else ""
             self._progress.line(f"{steps} steps: took reward model {live.version}{fitted}, from {live.path}")
+            self._pay_by(live.model)
         if live.problem != self._problem:
             self._problem = live.problem
             if live.problem:
-                goes_on = f"going on with version {live.version}" if live.model else "waiting for another"
-                self._progress.line(f"{live.problem}; not taken, {goes_on}")
+                stays = f"keeping version {live.version}" if live.model else "waiting for another"
+                self._progress.line(f"{live.problem}; not taken, {stays}")
         return taken
 
-    def wait(self, steps: int) -> bool:
-        """Says how far the training is and, with --wait-for-labels, waits while too many labels are due.
-
-        Args:
-          steps: of training so far.
-
-        Returns:
-          Whether there was anything to wait for.
-
-        Raises:
-          NotRecorded: progress.json could not be written.
-        """
+    def _wait(self, steps: int) -> None:
+        """Says how far the training is and, with --wait-for-labels, waits while too many labels are due."""
         slack, waited = self._config.wait_for_labels, False
         while slack is not None and self._count is not None and not self._stop():
             due = labels_due(self._plan, steps) - self._count.read()
@@ -146,23 +163,8 @@ class Online:
             waited = True
             time.sleep(_POLL_SECONDS)
         self._say(steps, "training")
-        return waited
-
-    def end(self, steps: int) -> None:
-        """Says that the training is over, all its steps being done."""
-        with contextlib.suppress(OSError):  # which is worth no failure any more
-            self._say(steps, "over")
-
-    def scalars(self, steps: int) -> dict[str, float]:
-        """What to chart: the version of the reward model, labels given and due."""
-        given = (
-            {}
-            if self._count is None
-            else {"labels": self._count.read(), "labels_due": labels_due(self._plan, steps)}
-        )
-        return {"reward_version": self.live.version, **given}
 
     def _say(self, steps: int, phase: str) -> None:
         if self._writer is not None:
-            version = None if self.live.model is None else self.live.version
+            version = None if self._live.model is None else self._live.version
             self._writer.write(TrainingProgress(self._plan, steps, phase, self._config.name, version))

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent import trainer
+from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
-from lib.agent.trainer import train
-from lib.agent.update import update
+from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv
 from lib.files import NotRecorded
@@ -26,6 +25,7 @@ from lib.reporting import Charts
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.training.train import train
 
 
 def test_a_disk_that_fills_up_while_recording_costs_no_training(
@@ -50,9 +50,9 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
         db_path=tmp_path / "db",
         runs=tmp_path / "runs",
     )
-    with pytest.raises(UserError, match=r"stopped after 20 steps, saved .*could not record.*No space left"):
+    with pytest.raises(UserError, match=r"stopped after 30 steps, saved .*could not record.*No space left"):
         train(config)
-    assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 20
+    assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 30
 
 
 def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
@@ -92,7 +92,7 @@ def moved(start: Path, tmp_path: Path, updates: int, **flags: Any) -> dict[str, 
     """Whether each part of the policy changed within some updates of 4 steps of 2 environments."""
     path = train(
         dot(tmp_path, model=start, rollout=4, steps=8 * updates, save=tmp_path / str(updates), **flags)
-    )
+    ).checkpoint
     assert path is not None
     before, after = load_policy(start)[0], load_policy(path)[0]
     return {
@@ -120,14 +120,13 @@ def test_frozen_convolutions_stay_frozen_behind_the_warm_up(start: Path, tmp_pat
 
 @pytest.fixture
 def charted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """What each update's charts say; they are written after every one."""
+    """What the charts say."""
     points: list[dict[str, float]] = []
 
     def scalars(self: Charts, values: Mapping[str, float], step: int) -> None:
         points.append(dict(values))
 
     monkeypatch.setattr(Charts, "scalars", scalars)
-    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0)
     return points
 
 
@@ -139,14 +138,14 @@ ALWAYS = {
 
 
 def test_charts_of_a2c(tmp_path: Path, charted: list[dict[str, float]]) -> None:
-    train(dot(tmp_path, steps=20))
+    train(dot(tmp_path, steps=20), seconds=0.0)
     assert set(charted[0]) == ALWAYS
 
 
 def test_a_finetune_charts_the_kl_to_where_it_began(
     start: Path, tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
-    train(dot(tmp_path, steps=40, model=start, finetune=True, lr=0.01))
+    train(dot(tmp_path, steps=40, model=start, finetune=True, lr=0.01), seconds=0.0)
     first, second = [point for point in charted if "lr" in point][:2]
     assert set(first) == ALWAYS | {"kl_ref", "kl_coef"}
     assert first["kl_ref"] == pytest.approx(0, abs=1e-6)  # before the first update they are one
@@ -154,12 +153,23 @@ def test_a_finetune_charts_the_kl_to_where_it_began(
     assert second["kl_coef"] == 0
 
 
-def test_the_leash_tightens_above_its_target_and_waits_for_the_warm_up(
+def test_so_does_one_on_a_learned_reward_alone(
+    start: Path, reward: Path, tmp_path: Path, charted: list[dict[str, float]]
+) -> None:
+    train(dot(tmp_path, steps=20, model=start, reward=reward, lr=0.01), seconds=0.0)
+    first, second = [point for point in charted if "lr" in point]
+    assert set(first) == ALWAYS | {"kl_ref", "kl_coef", "reward_mu", "reward_std"}
+    assert first["kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert second["kl_ref"] > 1e-6
+    assert second["kl_coef"] == 0
+
+
+def test_the_penalty_rises_above_its_target_and_waits_for_the_warm_up(
     start: Path, tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
     """8 steps an update and a horizon of 16: by a tenth each time. Where nothing has moved the KL is below target."""
     flags = {"rollout": 4, "critic_warmup": 1, "lr": 0.02, "kl": 0.5, "kl_target": 1e-7, "kl_horizon": 16}
-    train(dot(tmp_path, steps=32, model=start, eval_every=10**9, **flags))
+    train(dot(tmp_path, steps=32, model=start, eval_every=10**9, **flags), seconds=0.0)
     coefs = [point["kl_coef"] for point in charted if "kl_coef" in point]
     kls = [point["kl_ref"] for point in charted if "kl_ref" in point]
     assert coefs[:2] == [0.5, 0.5]
@@ -171,7 +181,7 @@ def test_the_same_seed_gives_the_same_ppo(tmp_path: Path) -> None:
     """Its minibatches are drawn at random."""
     flags = {"algo": "ppo", "rollout": 8, "steps": 32}
     one, same, other = (
-        train(dot(tmp_path, seed=seed, save=tmp_path / name, **flags))
+        train(dot(tmp_path, seed=seed, save=tmp_path / name, **flags)).checkpoint
         for name, seed in (("one", 1), ("same", 1), ("other", 2))
     )
     assert one is not None
@@ -200,8 +210,8 @@ def finetune(start: Path, reward: Path, root: Path, **flags: Any) -> TrainConfig
     return dot(root, model=start, reward=reward, finetune=True, **(small | flags))
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float, float]) -> None:
-    """Has successive evaluations find these scores, learned returns (disagreements a tenth of them) and agreements."""
+def scripted(*found: tuple[float, float, float]) -> Callable[..., Evaluation]:
+    """Successive evaluations find these scores, learned returns (disagreements a tenth of them) and agreements."""
     evaluations = iter(found)
 
     def evaluate(*_: object) -> Evaluation:
@@ -209,7 +219,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float, float]
         measures = {"learned": np.full(2, learned), "disagreement": np.full(2, learned / 10)}
         return Evaluation(np.full(2, score), np.full(2, 100), measures, {"agreement": agreed})
 
-    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    return evaluate
 
 
 PARTING = [(40.0, 1.0, 0.6), (50.0, 2.0, 0.7), (45.0, 3.0, 0.6), (40.0, 5.0, 0.55), (30.0, 8.0, 0.5)]
@@ -220,11 +230,10 @@ def test_a_drift_is_said_and_stops_the_run_where_asked(
     start: Path,
     reward: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scripted(monkeypatch, *PARTING)
-    last = train(finetune(start, reward, tmp_path, drift_patience=2, stop_on_drift=True))
+    config = finetune(start, reward, tmp_path, drift_patience=2, stop_on_drift=True)
+    last = train(config, evaluate=scripted(*PARTING)).checkpoint
     save = tmp_path / "save"
     assert last == save / "model_000030-rw=40-steps=100.dat"
     best = save / "model_000010-rw=50-steps=100.dat"
@@ -242,11 +251,10 @@ def test_a_drift_alone_stops_nothing_and_what_was_best_before_it_stays(
     start: Path,
     reward: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scripted(monkeypatch, *PARTING, (90.0, 9.0, 0.9))
-    last = train(finetune(start, reward, tmp_path, drift_patience=2))
+    evaluate = scripted(*PARTING, (90.0, 9.0, 0.9))
+    last = train(finetune(start, reward, tmp_path, drift_patience=2), evaluate=evaluate).checkpoint
     assert last is not None
     names = {path.name for path in (tmp_path / "save").iterdir() if not path.is_symlink()}
     assert names == {"model_000010-rw=50-steps=100.dat", "model_000050-rw=90-steps=100.dat"}
@@ -259,11 +267,10 @@ def test_a_finetune_that_only_lost_says_so(
     start: Path,
     reward: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scripted(monkeypatch, (60.0, 1.0, 0.8), *PARTING)
-    train(finetune(start, reward, tmp_path, drift_patience=3, stop_on_drift=True))
+    config = finetune(start, reward, tmp_path, drift_patience=3, stop_on_drift=True)
+    train(config, evaluate=scripted((60.0, 1.0, 0.8), *PARTING))
     said = capsys.readouterr().out
     assert f"to 0.55; the best before it is the policy it started from, {start}\n" in said
     assert f"steps=100.dat; no checkpoint beat the policy it started from, {start} (score 60.0)\n" in said
@@ -278,7 +285,7 @@ def test_every_evaluation_of_a_finetune_is_on_one_chart(
 ) -> None:
     layouts: list[Mapping[str, list[str]]] = []
     monkeypatch.setattr(Charts, "layout", lambda self, charts: layouts.append(charts))
-    train(finetune(start, reward, tmp_path, steps=20, teacher="score", lr=0.02, eval_games=3))
+    train(finetune(start, reward, tmp_path, steps=20, teacher="score", lr=0.02, eval_games=3), seconds=0.0)
     changes = [point for point in charted if "finetune/score" in point]
     measured = [point for point in charted if "test_reward" in point]
     assert len(changes) == len(measured) == 3
@@ -307,22 +314,22 @@ def test_what_another_reward_model_measures_is_charted_from_its_first_evaluation
     start: Path,
     reward: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     charted: list[dict[str, float]],
 ) -> None:
     """The file is replaced within the first update, so the model is taken after the second evaluation."""
     paid = tmp_path / "reward.dat"
     shutil.copy(reward, paid)
 
-    def replacing(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        torch.save(torch.load(reward, weights_only=True) | {"version": 2}, tmp_path / "next.dat")
-        (tmp_path / "next.dat").replace(paid)
-        monkeypatch.setattr(trainer, "update", update)
-        return update(*args, **kwargs)
+    class Replacing(ActorCritic):
+        def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
+            if self.updates == 0:
+                torch.save(torch.load(reward, weights_only=True) | {"version": 2}, tmp_path / "next.dat")
+                (tmp_path / "next.dat").replace(paid)
+            return super().learn(rollout)
 
-    monkeypatch.setattr(trainer, "update", replacing)
-    scripted(monkeypatch, (40.0, 1.0, 0.6), (50.0, 2.0, 0.9), (60.0, 8.0, 0.5), (80.0, 12.0, 0.25))
-    train(finetune(start, paid, tmp_path, steps=30, save=None, watch_reward=True))
+    evaluate = scripted((40.0, 1.0, 0.6), (50.0, 2.0, 0.9), (60.0, 8.0, 0.5), (80.0, 12.0, 0.25))
+    config = finetune(start, paid, tmp_path, steps=30, save=None, watch_reward=True)
+    train(config, make_learner=Replacing, evaluate=evaluate, seconds=0.0)
     changes = [point for point in charted if "finetune/score" in point]
 
     def curve(name: str) -> list[float]:
@@ -337,7 +344,7 @@ def test_what_another_reward_model_measures_is_charted_from_its_first_evaluation
 def test_plain_training_is_not_evaluated_before_it_begins(
     tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
-    train(dot(tmp_path, steps=20))
+    train(dot(tmp_path, steps=20), seconds=0.0)
     assert sum("test_reward" in point for point in charted) == 1
     assert not any("test_learned" in point or "finetune/score" in point for point in charted)
 
@@ -348,7 +355,6 @@ def test_an_interrupted_evaluation_is_none(
     start: Path,
     reward: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     calls = 0
@@ -360,8 +366,8 @@ def test_an_interrupted_evaluation_is_none(
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 
-    monkeypatch.setattr(trainer, "evaluate", interrupted)
-    saved = train(finetune(start, reward, tmp_path))
+    saved, _, stopped = train(finetune(start, reward, tmp_path), evaluate=interrupted)
+    assert stopped
     assert calls == when + 1
     said = capsys.readouterr().out
     assert said.count("steps: score") == when

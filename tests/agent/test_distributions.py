@@ -1,4 +1,4 @@
-"""Gaussian policies against torch.distributions and by hand, and the four functions that know both kinds of policy."""
+"""Policies against torch.distributions and by hand, and the draw of actions by frequency."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
-from lib.agent.actor_critic import entropy_of, exact_kl, log_prob_of, sample_actions
+from lib.agent.distributions import entropy_of, exact_kl, log_prob_of, sample_actions
 
 
 @pytest.fixture
@@ -50,3 +50,31 @@ def test_draws_have_the_mean_and_the_spread() -> None:
 def test_categorical_entropy_as_in_torch(parameters: torch.Tensor) -> None:
     theirs = torch.distributions.Categorical(logits=parameters)
     torch.testing.assert_close(entropy_of(parameters), theirs.entropy())
+
+
+def test_actions_are_drawn_with_the_probabilities_of_the_softmax() -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    draws = 40_000
+    logits = (probabilities.log() + 3).expand(draws, 4)
+    actions = sample_actions(logits, torch.Generator().manual_seed(0))
+    assert actions.shape == (draws,)
+    assert actions.dtype == torch.int64
+    counts = torch.bincount(actions, minlength=4)
+    bound = 4 * (draws * probabilities * (1 - probabilities)).sqrt()
+    assert ((counts - draws * probabilities).abs() < bound).all()
+
+
+def test_each_row_is_drawn_from_its_own_policy() -> None:
+    rows = torch.arange(50) % 7
+    logits = torch.nn.functional.one_hot(rows, 7) * 1e3
+    assert torch.equal(sample_actions(logits.float()), rows)
+
+
+def test_a_generator_makes_draws_repeat() -> None:
+    logits = torch.zeros(200, 18)
+
+    def draw(seed: int) -> torch.Tensor:
+        return sample_actions(logits, torch.Generator().manual_seed(seed))
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))

@@ -1,20 +1,17 @@
-"""Watching a finetune for exploits: what is measured of its games beside the score, and when learned reward and score part."""
+"""What a finetune's evaluations measure beside the score: learned return, disagreement, KL, and what a teacher says."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from lib.agent.actor_critic import exact_kl
-from lib.agent.network import PolicyNet
-from lib.agent.rollout import autocast
-from lib.envs.observation import Viewer
-from lib.envs.world import Step, World
+from lib.agent.distributions import exact_kl
+from lib.agent.network import ActorPolicy
+from lib.envs.play import Turn
+from lib.envs.world import World
 from lib.preferences.segments import SEGMENT_LENGTH, Segment, Sidecar
 from lib.preferences.teachers import Teacher
-from lib.reporting import format_count
 from lib.reward.model import RewardModel
 
 CHARTED = (
@@ -66,14 +63,14 @@ class FreshClips:
         self._start: list[torch.Tensor | None] = [None] * games
         self._clips: dict[tuple[int, int], tuple[float, torch.Tensor | None]] = {}
 
-    def before(self, step: Step, actions: np.ndarray, learned: torch.Tensor | None) -> None:
-        """Notes what the next step's actions are chosen on.
+    def before(self, turn: Turn, learned: torch.Tensor | None) -> None:
+        """Copies what the actions of a step were chosen on.
 
         Args:
-          step: what the games show; not kept.
-          actions: int64 `[B]` or float32 `[B, A]`.
+          turn: the step.
           learned: float64 `[B]`, the learned return of each game so far, where there is one.
         """
+        step = turn.step
         for game in map(int, np.flatnonzero(self._running)):
             length = self._length[game]
             if length == 0:
@@ -82,22 +79,25 @@ class FreshClips:
                 self._begun[game] += 1
                 self._start[game] = None if learned is None else learned[game].clone()
             if self._place[game] < _CLIPS:
-                self._frames[game, length], self._actions[game, length] = step.frames[game], actions[game]
+                self._frames[game, length], self._actions[game, length] = (
+                    step.frames[game],
+                    turn.actions[game],
+                )
                 if self._observations is not None and step.observations is not None:
                     self._observations[game, length] = step.observations[game]
 
-    def after(self, step: Step, running: np.ndarray, learned: torch.Tensor | None) -> None:
-        """Notes the outcome, and has the clips valued that it completes.
+    def after(self, turn: Turn, learned: torch.Tensor | None) -> None:
+        """Takes in the outcome, and has the teacher value the clips that it completes.
 
         Args:
-          step: what the world said.
-          running: bool `[B]`, games that this step belongs to.
+          turn: the step.
           learned: as in `before`, this step included.
         """
-        self._running &= running[: len(self._running)]
+        outcome = turn.outcome()
+        self._running &= turn.counts[: len(self._running)]
         for game in map(int, np.flatnonzero(self._running)):
             at = self._length[game]
-            self._scores[game, at], self._terminal[game, at] = step.score[game], step.terminal[game]
+            self._scores[game, at], self._terminal[game, at] = outcome.score[game], outcome.terminal[game]
             self._length[game] = (at + 1) % SEGMENT_LENGTH
             if at + 1 == SEGMENT_LENGTH and self._place[game] < _CLIPS:
                 start = self._start[game]
@@ -125,20 +125,19 @@ class FreshClips:
         return [value for value, _ in self._clips.values()], returns
 
 
-class Watch:
-    """Measures of one evaluation's B games: what a reward model, a reference policy and a teacher make of them.
+class FinetuneMetrics:
+    """What a reward model, a reference policy and a teacher make of the B games of one evaluation: an `Observer`.
 
-    Everything is added up on the device and fetched when the games are over.
+    Sums stay on the device until the games are over.
     """
 
     def __init__(
         self,
         world: World,
         device: torch.device,
-        bf16: bool,
         seed: int,
         reward: RewardModel | None = None,
-        reference: PolicyNet | None = None,
+        reference: ActorPolicy | None = None,
         teacher: Teacher | None = None,
         baseline: Sequence[float] | None = None,
     ) -> None:
@@ -147,7 +146,6 @@ class Watch:
         Args:
           world: B games about to begin.
           device: where all networks lie.
-          bf16: whether the reference computes in bf16.
           seed: of the choice of clips.
           reward: gives `learned`, the sum of what it pays in a game, and, where it has several members,
             `disagreement`, the mean over the game's steps of their standard deviation.
@@ -155,7 +153,7 @@ class Watch:
           teacher: gives `agreement` and `preferred`.
           baseline: the teacher's values of the reference's clips; None where these games are the reference's.
         """
-        self._device, self._bf16 = device, bf16
+        self._device = device
         self._reward, self._reference, self._teacher, self._baseline = reward, reference, teacher, baseline
         self._clips = None if teacher is None else FreshClips(world, teacher, seed)
         names = [
@@ -167,43 +165,27 @@ class Watch:
         self._sums = {name: torch.zeros(world.num_envs, dtype=torch.float64, device=device) for name in names}
         self._now: dict[str, torch.Tensor] = {}
 
-    def record(self, step: Step, actions: np.ndarray) -> None:
-        """Takes in what the games show and what is done next: int64 `[B]` or float32 `[B, A]`."""
+    def before(self, turn: Turn) -> None:
         if self._clips is not None:
-            self._clips.before(step, actions, self._sums.get("learned"))
-
-    def judge(
-        self, viewer: Viewer, observations: torch.Tensor, logits: torch.Tensor, actions: torch.Tensor
-    ) -> None:
-        """Judges a step of every game before its outcome is known.
-
-        Args:
-          viewer: has the frames.
-          observations: uint8 `[B, 4, 84, 84]` or float32 `[B, D]` on the device.
-          logits: float32 `[B, A or 2A]` of the policy.
-          actions: int64 `[B]` or float32 `[B, A]` on the device.
-        """
+            self._clips.before(turn, self._sums.get("learned"))
         if self._reward is not None:
-            inputs = viewer.frames() if self._reward.input == "frame" else observations
-            each = self._reward.each(inputs, actions)
+            inputs = turn.frames() if self._reward.input == "frame" else turn.observations
+            each = self._reward.each(inputs, turn.decision.actions)
             self._now["learned"] = self._reward.combine(each)
             if "disagreement" in self._sums:
                 self._now["disagreement"] = each.std(0, correction=0)
-        if self._reference is not None:
-            with autocast(self._device, self._bf16):
-                reference = self._reference.logits(self._reference.features(observations))
-            self._now["kl"] = exact_kl(logits, reference, self._reference.continuous)
+        if self._reference is not None and turn.decision.dist_params is not None:
+            reference = self._reference.dist_params(turn.observations)
+            self._now["kl"] = exact_kl(turn.decision.dist_params, reference, self._reference.spec.continuous)
 
-    def after(self, step: Step, running: np.ndarray) -> None:
-        """Counts the step that was judged where its game was running, bool `[B]`."""
-        counts = torch.from_numpy(running).to(self._device, non_blocking=True)
+    def after(self, turn: Turn) -> None:
+        counts = torch.from_numpy(turn.counts).to(self._device, non_blocking=True)
         for name, total in self._sums.items():
             total += torch.where(counts, self._now[name], 0.0)
         if self._clips is not None:
-            self._clips.after(step, running, self._sums.get("learned"))
+            self._clips.after(turn, self._sums.get("learned"))
 
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        """The measures by name, float64 `[B]` each, of games of so many steps, int64 `[B]`."""
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
         return {
             name: total if name == "learned" else total / np.maximum(steps, 1) for name, total in sums.items()
@@ -214,7 +196,7 @@ class Watch:
         return [] if self._clips is None else self._clips.values()[0]
 
     def overall(self) -> dict[str, float]:
-        """Figures of all games together: `agreement` and `preferred`, as far as the teacher can tell clips apart."""
+        """`agreement` and `preferred`, as far as the teacher can tell clips apart."""
         if self._clips is None or self._teacher is None:
             return {}
         values, returns = self._clips.values()
@@ -299,56 +281,3 @@ class Reading(NamedTuple):
     learned: float | None = None  # learned return of a game
     agreement: float | None = None  # of learned reward and teacher on fresh clips
     disagreement: float | None = None  # of the ensemble's members on fresh play
-
-
-def best_before(history: Sequence[Reading], patience: int) -> Reading | None:
-    """The evaluation of the highest score, the first of equal ones, before the last `patience`."""
-    return max(history[:-patience], key=lambda reading: reading.score, default=None)
-
-
-def drifting(history: Sequence[Reading], patience: int) -> str | None:
-    """Whether the learned reward is being exploited: it says ever better, and the game and fresh clips say worse.
-
-    Each of the last `patience` evaluations is compared with the best before them. In every one the learned return is
-    higher and the score lower, and so is the agreement with the teacher; without a teacher the ensemble disagrees
-    more; with neither, the score stands alone. And the scores have fallen by more than games differ by chance: their
-    mean is below the best by more than the 95 % interval of the difference.
-
-    Args:
-      history: all evaluations so far, the first before any training.
-      patience: how many evaluations in a row.
-
-    Returns:
-      One line with the figures, or None.
-    """
-    best, recent = best_before(history, patience), history[-patience:]
-    if best is None or best.learned is None:
-        return None
-    for reading in recent:
-        rises = reading.learned is not None and reading.learned > best.learned
-        if not (rises and reading.score < best.score and _trusted_less(reading, best)):
-            return None
-    chance = math.hypot(best.interval, math.hypot(*(reading.interval for reading in recent)) / patience)
-    if best.score - sum(reading.score for reading in recent) / patience <= chance:
-        return None
-    last = recent[-1]
-    said = (
-        f"drift: since {format_count(best.steps)} steps the learned return rose from {best.learned:.1f} to "
-        f"{last.learned:.1f} while the score fell from {best.score:.1f} to {last.score:.1f}"
-    )
-    if best.agreement is not None and last.agreement is not None:
-        said += f" and agreement with the teacher from {best.agreement:.2f} to {last.agreement:.2f}"
-    elif best.disagreement is not None and last.disagreement is not None:
-        said += (
-            f" and disagreement of the members rose from {best.disagreement:.2f} to {last.disagreement:.2f}"
-        )
-    return said
-
-
-def _trusted_less(reading: Reading, best: Reading) -> bool:
-    """Whether fresh play speaks against the reward model more than it did; so where nobody can say."""
-    if reading.agreement is not None and best.agreement is not None:
-        return reading.agreement < best.agreement
-    if reading.disagreement is not None and best.disagreement is not None:
-        return reading.disagreement > best.disagreement
-    return True

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from lib.agent import online, trainer
+from lib.agent.actor_critic import ActorCritic
 from lib.agent.config import TrainConfig
-from lib.agent.trainer import train
-from lib.agent.update import update
+from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.envs.world import World
@@ -28,6 +27,8 @@ from lib.reward.checkpoints import save_reward_model
 from lib.reward.live import LiveReward
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.training import newest_reward
+from lib.training.train import train
 
 CPU = torch.device("cpu")
 
@@ -155,7 +156,7 @@ def test_a_broken_model_is_named_and_the_old_one_stays(
 
 @pytest.fixture
 def charted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
-    """Steps and the version of the reward model on the chart after every update."""
+    """Steps and the version of the reward model on the chart."""
     points: list[tuple[int, float]] = []
 
     def scalars(self: Charts, values: dict[str, float], step: int) -> None:
@@ -163,46 +164,49 @@ def charted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
             points.append((step, values["reward_version"]))
 
     monkeypatch.setattr(Charts, "scalars", scalars)
-    monkeypatch.setattr(trainer, "_LOG_SECONDS", 0.0)
     return points
 
 
-def before_update(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], object]]) -> None:
-    """Lets something happen within the given updates, counted from 1."""
-    count = [0]
+class Noting(ActorCritic):
+    """Lets something happen within given updates, counted from 1, and notes whether the policy moved in each.
 
-    def after_that(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        count[0] += 1
-        happens.get(count[0], lambda: None)()
-        return update(*args, **kwargs)
+    Attributes:
+      happens: by update.
+      moves: of all updates so far.
+    """
 
-    monkeypatch.setattr(trainer, "update", after_that)
+    happens: dict[int, Callable[[], object]]
+    moves: list[bool]
+
+    def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
+        self.happens.get(self.updates + 1, lambda: None)()
+        parts = super().learn(rollout)
+        self.moves.append(next(self.network.policy.parameters()).requires_grad)
+        return parts
+
+
+def noting(happens: dict[int, Callable[[], object]]) -> type[Noting]:
+    return type("Noting", (Noting,), {"happens": happens, "moves": []})
 
 
 def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    charted: list[tuple[int, float]],
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db")
     assert config.reward is not None
     path = config.reward
     publish(path, 1)
-    before_update(
-        monkeypatch,
-        {
-            2: lambda: publish(path, 2),
-            3: lambda: path.write_bytes(b"half a mod"),
-            4: lambda: path.unlink(),
-        },
-    )
-    saved = train(config)
+    events: dict[int, Callable[[], object]] = {
+        2: lambda: publish(path, 2),
+        3: lambda: path.write_bytes(b"half a mod"),
+        4: path.unlink,
+    }
+    saved = train(config, make_learner=noting(events), seconds=0.0).checkpoint
     assert charted == [(10, 1), (20, 1), (30, 2), (40, 2)]
     said = capsys.readouterr().out
     assert "0 steps: took reward model 1, of 10 labels" in said
     assert "20 steps: took reward model 2, of 20 labels" in said
-    assert "not taken, going on with version 2" in said
+    assert "not taken, keeping version 2" in said
     assert saved is not None
     parent = torch.load(saved, weights_only=True)["parents"]["reward"]
     assert (parent["version"], parent["parents"]["labels"]) == (2, 20)
@@ -211,22 +215,14 @@ def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
     assert (progress.steps, progress.phase, progress.reward_version, progress.due) == (40, "over", 2, 40)
 
 
-def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path) -> None:
     config = dot(tmp_path, critic_warmup=2, steps=70)
     assert config.reward is not None
     path = config.reward
     publish(path, 1)
-    moves: list[bool] = []
-
-    def noted(network: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        moves.append(next(network.policy.parameters()).requires_grad)
-        if len(moves) == 3:
-            publish(path, 2)
-        return update(network, *args, **kwargs)
-
-    monkeypatch.setattr(trainer, "update", noted)
-    train(config)
-    assert moves == [False, False, True, False, False, True, True]
+    learner = noting({3: lambda: publish(path, 2)})
+    train(config, make_learner=learner)
+    assert learner.moves == [False, False, True, False, False, True, True]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -237,9 +233,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(online, "_OPENING_PROB", 0.5)
     config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
     assert config.reward is not None
     path = config.reward
@@ -256,7 +251,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
         assert progress is not None
         phases.append((progress.phase, progress.steps, progress.due))
         path.write_bytes(b"half")
-        time.sleep(3 * online._POLL_SECONDS)
+        time.sleep(3 * newest_reward._POLL_SECONDS)
         publish(path, 1)
 
     thread = threading.Thread(target=others, daemon=True)
@@ -274,10 +269,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     assert "10 steps: score" in said
 
 
-def test_an_opening_that_was_cut_goes_on_with_the_clips_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(online, "_OPENING_PROB", 0.5)
+def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
     assert config.reward is not None
 
@@ -310,10 +302,9 @@ def test_an_opening_too_small_for_any_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_training_waits_for_labels_where_it_is_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """40 labels over 40 steps, 4 of them at the start and up to 6 of slack: 10 steps are free, then labels must come."""
-    monkeypatch.setattr(online, "_POLL_SECONDS", 0.01)
     config = dot(tmp_path, db_path=tmp_path / "db", wait_for_labels=6)
     assert config.reward is not None
     publish(config.reward, 1)
@@ -339,7 +330,7 @@ def test_training_waits_for_labels_where_it_is_told_to(
     assert "waiting for labels, " in capsys.readouterr().out
 
 
-def test_a_run_goes_on_with_whatever_model_is_there_then(
+def test_a_run_resumes_with_whatever_model_is_there_then(
     tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db")
@@ -348,34 +339,26 @@ def test_a_run_goes_on_with_whatever_model_is_there_then(
     train(config)
     publish(config.reward, 5)
     (run,) = (tmp_path / "runs").iterdir()
-    train(dataclasses.replace(config, resume=run, steps=60))
+    train(dataclasses.replace(config, resume=run, steps=60), seconds=0.0)
     assert charted[-2:] == [(50, 5), (60, 5)]
     assert "40 steps: took reward model 5" in capsys.readouterr().out
     assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_resumed_run_knows_its_own_reward_model_from_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_a_resumed_run_knows_its_own_reward_model_from_another(tmp_path: Path, version: int) -> None:
     """To its own the critic has warmed up, and what it found best stays so; both pay 1 for everything."""
     config = dot(tmp_path, critic_warmup=2, eval_every=20)
     assert config.reward is not None
     publish(config.reward, 1, paid=1.0)
-    moves: list[bool] = []
-
-    def noted(network: Any, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        moves.append(next(network.policy.parameters()).requires_grad)
-        return update(network, *args, **kwargs)
-
-    monkeypatch.setattr(trainer, "update", noted)
-    train(config)
+    learner = noting({})
+    train(config, make_learner=learner)
     best = (tmp_path / "save" / "best-learned.dat").readlink()
     if version == 2:
         publish(config.reward, 2, paid=1.0)
     (run,) = (tmp_path / "runs").iterdir()
-    train(dataclasses.replace(config, resume=run, steps=60))
-    assert moves == [False, False, True, True, *[version == 1] * 2]
+    train(dataclasses.replace(config, resume=run, steps=60), make_learner=learner)
+    assert learner.moves == [False, False, True, True, *[version == 1] * 2]
     assert ((tmp_path / "save" / "best-learned.dat").readlink() == best) == (version == 1)
 
 

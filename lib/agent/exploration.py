@@ -1,0 +1,49 @@
+"""Exploration beyond the policy's own randomness."""
+
+import numpy as np
+
+
+class HeldActions:
+    """Exploration in time: now and then an environment holds one random action for a number of steps.
+
+    What takes many steps of one action, such as a climb to the surface, independent random actions never find. Source:
+    ε-greedy with temporally extended options, Dabney et al. 2021, arXiv 2006.01782; action repetition is what lets
+    actor-critics refuel in Seaquest, Sharma et al. 2017, arXiv 1702.06054. Durations are uniform here.
+
+    Args:
+      num_envs: B.
+      num_actions: actions to choose from.
+      prob: chance per step that an environment that follows its policy begins to hold an action.
+      shortest, longest: steps that an action is held for, each length as likely as any other.
+      seed: of the choices.
+    """
+
+    def __init__(
+        self, num_envs: int, num_actions: int, prob: float, shortest: int, longest: int, seed: int
+    ) -> None:
+        self._num_actions, self._prob = num_actions, prob
+        self._shortest, self._longest = shortest, longest
+        self._rng = np.random.default_rng([seed, 1])
+        self._action = np.zeros(num_envs, np.int64)
+        self._left = np.zeros(num_envs, np.int64)
+
+    def replace(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Puts held actions in place of the policy's, for one step.
+
+        Args:
+          actions: int64 `[B]`, the policy's.
+
+        Returns:
+          The actions to play, int64 `[B]`, and where they are held, bool `[B]`.
+        """
+        begins = (self._left == 0) & (self._rng.random(len(actions)) < self._prob)
+        count = int(begins.sum())
+        self._action[begins] = self._rng.integers(self._num_actions, size=count)
+        self._left[begins] = self._rng.integers(self._shortest, self._longest + 1, size=count)
+        held = self._left > 0
+        self._left[held] -= 1
+        return np.where(held, self._action, actions), held
+
+    def drop(self, games: np.ndarray) -> None:
+        """Ends the holding where a new game began, bool `[B]`."""
+        self._left[games] = 0

@@ -1,0 +1,76 @@
+"""The seam between what learns and the run around it.
+
+A learner plays and learns; it knows nothing of files, flags, clocks and charts. The loop (`lib.training.loop`) knows no
+algorithm. A new algorithm is a module with a class that has these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from lib.agent.network import ActorPolicy
+    from lib.agent.rollout import Game
+    from lib.reward.model import RewardModel
+
+
+class Advance(NamedTuple):
+    """What a learner says of one `advance`."""
+
+    steps: int
+    """Made by it, all environments together."""
+    scalars: dict[str, torch.Tensor | float]
+    """By chart name; tensors are scalars on the device, which nothing here waits for."""
+    games: list[Game]
+    """That were found to be over."""
+
+
+class Learner(Protocol):
+    """Plays and learns.
+
+    Attributes:
+      steps: made so far, all environments together.
+    """
+
+    steps: int
+
+    def advance(self) -> Advance:
+        """Acts, remembers, learns once."""
+        ...
+
+    def play(self) -> None:
+        """Acts without learning, which fills the DB before there is a reward model."""
+        ...
+
+    def use_reward(self, model: RewardModel, another: bool = True) -> None:
+        """Lets a reward model pay from now on.
+
+        Args:
+          model: on the learner's device.
+          another: whether it is not the one that paid before.
+        """
+        ...
+
+    def policy(self) -> ActorPolicy:
+        """Its policy, for evaluations and checkpoints."""
+        ...
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """Everything that must stay finite, by name."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """All that `load_state` needs, as a checkpoint can hold it."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state` said."""
+        ...
+
+
+def alone(decision: bool) -> bool:
+    """Makes one decision of those of all processes, where there is one process."""
+    return decision

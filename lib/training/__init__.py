@@ -1,0 +1,1 @@
+"""Training runs: the loop, and what happens around it."""

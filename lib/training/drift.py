@@ -1,0 +1,118 @@
+"""When a finetune drifts: the learned reward says ever better while the game, and fresh clips, say worse."""
+
+import math
+from collections.abc import Sequence
+
+from lib.agent.config import TrainConfig
+from lib.agent.finetune_metrics import Reading
+from lib.learner import Advance, Learner
+from lib.reporting import Progress, format_count
+from lib.training.checkpoints import Checkpoints
+from lib.training.evaluation import EvaluationHook
+from lib.training.loop import Hook, Stop
+
+DRIFTED = "--stop-on-drift"
+
+
+def best_before(history: Sequence[Reading], patience: int) -> Reading | None:
+    """The evaluation of the highest score, the first of equal ones, before the last `patience`."""
+    return max(history[:-patience], key=lambda reading: reading.score, default=None)
+
+
+def drifting(history: Sequence[Reading], patience: int) -> str | None:
+    """Whether the learned reward is being exploited: it says ever better, and the game and fresh clips say worse.
+
+    Each of the last `patience` evaluations is compared with the best before them. In every one the learned return is
+    higher and the score lower, and so is the agreement with the teacher; without a teacher the ensemble disagrees
+    more; with neither, the score stands alone. And the scores have fallen by more than games differ by chance: their
+    mean is below the best by more than the 95 % interval of the difference.
+
+    Args:
+      history: all evaluations so far, the first before any training.
+      patience: how many evaluations in a row.
+
+    Returns:
+      One line with the figures, or None.
+    """
+    best, recent = best_before(history, patience), history[-patience:]
+    if best is None or best.learned is None:
+        return None
+    for reading in recent:
+        rises = reading.learned is not None and reading.learned > best.learned
+        if not (rises and reading.score < best.score and _trusted_less(reading, best)):
+            return None
+    chance = math.hypot(best.interval, math.hypot(*(reading.interval for reading in recent)) / patience)
+    if best.score - sum(reading.score for reading in recent) / patience <= chance:
+        return None
+    last = recent[-1]
+    said = (
+        f"drift: since {format_count(best.steps)} steps the learned return rose from {best.learned:.1f} to "
+        f"{last.learned:.1f} while the score fell from {best.score:.1f} to {last.score:.1f}"
+    )
+    if best.agreement is not None and last.agreement is not None:
+        said += f" and agreement with the teacher from {best.agreement:.2f} to {last.agreement:.2f}"
+    elif best.disagreement is not None and last.disagreement is not None:
+        said += (
+            f" and disagreement of the members rose from {best.disagreement:.2f} to {last.disagreement:.2f}"
+        )
+    return said
+
+
+def _trusted_less(reading: Reading, best: Reading) -> bool:
+    """Whether fresh play speaks against the reward model more than it did; so where nobody can say."""
+    if reading.agreement is not None and best.agreement is not None:
+        return reading.agreement < best.agreement
+    if reading.disagreement is not None and best.disagreement is not None:
+        return reading.disagreement > best.disagreement
+    return True
+
+
+class Drift(Hook):
+    """Says when a finetune drifts, keeps the best policy before that, and ends the run where asked.
+
+    Args:
+      config: of the run.
+      evaluation: what to judge by.
+      checkpoints: keeps the policy.
+      progress: on the terminal.
+      stop: of the run.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        evaluation: EvaluationHook,
+        checkpoints: Checkpoints,
+        progress: Progress,
+        stop: Stop,
+    ) -> None:
+        self._config, self._evaluation, self._checkpoints = config, evaluation, checkpoints
+        self._progress, self._stop = progress, stop
+        self._seen = 0  # readings
+
+    def begin(self, learner: Learner) -> None:
+        self._seen = len(self._evaluation.readings)
+
+    def after(self, learner: Learner, made: Advance) -> None:
+        if len(self._evaluation.readings) == self._seen:
+            return
+        self._seen = len(self._evaluation.readings)
+        history, patience = self._evaluation.comparable, self._config.drift_patience
+        warning = drifting(history, patience)
+        if warning is None:
+            return
+        best = best_before(history, patience)
+        if best is not None and best.steps == 0:
+            kept = f"the best before it is {start_of(self._config)}"
+        elif self._checkpoints.folder is None:
+            kept = "no checkpoint is kept: no --save"
+        else:
+            kept = f"the best before it is kept: {self._checkpoints.folder.keep_best()}"
+        self._progress.line(f"{warning}; {kept}")
+        if self._config.stop_on_drift:
+            self._stop.reason = DRIFTED
+
+
+def start_of(config: TrainConfig) -> str:
+    """The policy that a finetune started from, in words."""
+    return "the policy it started from" + ("" if config.model is None else f", {config.model}")

@@ -1,0 +1,182 @@
+"""Evaluations of the policy while it learns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation, Observer, ProbeMeans, evaluate
+from lib.agent.finetune_metrics import BY_REWARD, CHARTED, FinetuneMetrics, Reading, changes
+from lib.agent.network import ActorPolicy
+from lib.envs.world import World
+from lib.interrupt import Stopped
+from lib.learner import Advance, Learner
+from lib.preferences.teachers import Teacher
+from lib.reporting import Charts, Progress, format_count, mean_interval
+from lib.reward.model import RewardModel
+from lib.training.charts import ChartsHook
+from lib.training.checkpoints import Checkpoints
+from lib.training.loop import Hook
+
+_SEED = 10_000  # evaluations play other games than training does
+
+Evaluate = Callable[..., Evaluation]
+"""`lib.agent.evaluate.evaluate`, or what takes its arguments."""
+
+
+class EvaluationHook(Hook):
+    """Evaluates the policy every so many steps and at the end; a finetune also at its start, to compare with.
+
+    Args:
+      config: of the run.
+      arena: environments to evaluate in, one game each.
+      device: of the networks.
+      reference: the policy that a finetune is compared with.
+      reward: what pays, where it is known from the start.
+      teacher: compares fresh clips.
+      charts, progress: what is found goes there.
+      monitor: checks the learner before it is evaluated.
+      checkpoints: saves the policy that was evaluated.
+      stop: whether to give up.
+      evaluate: plays the games.
+
+    Attributes:
+      readings: of every evaluation so far.
+      comparable: those since the reward model was last replaced; learned returns of two models have no common unit.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        arena: World,
+        device: torch.device,
+        reference: ActorPolicy | None,
+        reward: RewardModel | None,
+        teacher: Teacher | None,
+        charts: Charts,
+        progress: Progress,
+        monitor: ChartsHook,
+        checkpoints: Checkpoints,
+        stop: Callable[[], bool],
+        evaluate: Evaluate = evaluate,
+    ) -> None:
+        self.readings: list[Reading] = []
+        self._config, self._arena, self._device = config, arena, device
+        self._reference, self._reward, self._teacher = reference, reward, teacher
+        self._charts, self._progress, self._monitor = charts, progress, monitor
+        self._checkpoints, self._stop, self._evaluate = checkpoints, stop, evaluate
+        self._first: dict[str, np.ndarray] | None = None
+        self._baseline: list[float] | None = None
+        self._since = 0
+        self._evaluated_at = 0  # steps
+        self._next = config.eval_every  # steps
+
+    @property
+    def comparable(self) -> list[Reading]:
+        return self.readings[self._since :]
+
+    def begin(self, learner: Learner) -> None:
+        if self._config.finetunes and not self.readings and not self._stop():
+            self._try(learner)
+        self._if_due(learner)
+
+    def after(self, learner: Learner, made: Advance) -> None:
+        self._if_due(learner)
+
+    def use_reward(self, model: RewardModel, another: bool) -> None:
+        """Has a reward model measure from now on. What another one measures is compared with its own first evaluation."""
+        self._reward = model
+        if not another:
+            return
+        self._since = len(self.readings)
+        if self._first is not None:
+            self._first = {name: values for name, values in self._first.items() if name not in BY_REWARD}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "examined": self._evaluated_at,
+            "next_eval": self._next,
+            "examiner": {
+                "readings": [tuple(reading) for reading in self.readings],
+                "first": self._first,
+                "baseline": self._baseline,
+                "since": self._since,
+            },
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._evaluated_at, self._next = state["examined"], state["next_eval"]
+        found = state["examiner"]
+        self.readings = [Reading(*reading) for reading in found["readings"]]
+        # Older states lack "since".
+        self._baseline, self._since = found["baseline"], found.get("since", 0)
+        if found["first"] is not None:
+            self._first = {name: values.numpy() for name, values in found["first"].items()}
+
+    def _if_due(self, learner: Learner) -> None:
+        steps = learner.steps
+        if self._stop() or steps <= self._evaluated_at or steps < min(self._next, self._config.steps):
+            return
+        self._monitor.check(learner)
+        result = self._try(learner)
+        if result is not None:
+            self._evaluated_at, self._next = steps, steps + self._config.eval_every
+            self._checkpoints.save_policy(learner, result)
+
+    def _try(self, learner: Learner) -> Evaluation | None:
+        """Evaluates the policy; None where the end was asked for meanwhile."""
+        config, seed = self._config, _SEED + self._config.seed
+        observers: list[Observer] = [ProbeMeans.of(config.env, config.eval_games)]
+        metrics = None
+        if config.finetunes:
+            metrics = FinetuneMetrics(
+                *(self._arena, self._device, seed, self._reward, self._reference),
+                *(self._teacher, self._baseline),
+            )
+            observers.append(metrics)
+        try:
+            result = self._evaluate(learner.policy(), self._arena, seed, self._device, observers, self._stop)
+        except Stopped:
+            return None
+        self.readings.append(_reading(result, learner.steps))
+        self._charts.scalars(_scalars(result), learner.steps)
+        if metrics is not None:
+            self._chart_changes(result, metrics, learner.steps)
+        self._progress.line(f"{format_count(learner.steps)} steps: {result}")
+        return result
+
+    def _chart_changes(self, result: Evaluation, metrics: FinetuneMetrics, steps: int) -> None:
+        """Charts what became of the policy since the finetune began."""
+        if self._first is None:
+            self._first, self._baseline = {}, metrics.clip_values()
+            self._charts.layout(
+                {
+                    "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],
+                    "finetune: as measured": [_tag(name) for name in CHARTED],
+                }
+            )
+        self._first = result.figures | self._first
+        since = changes(result.figures, self._first)
+        self._charts.scalars({f"finetune/{name}": value for name, value in since.items()}, steps)
+
+
+def _reading(result: Evaluation, steps: int) -> Reading:
+    score, half = mean_interval(result.scores)
+    means = {name: float(values.mean()) for name, values in result.figures.items()}
+    parts = {name: means.get(name) for name in BY_REWARD}
+    return Reading(steps, score, 0.0 if np.isnan(half) else half, **parts)
+
+
+def _scalars(result: Evaluation) -> dict[str, float]:
+    return {
+        "test_reward_interval": mean_interval(result.scores)[1],
+        "test_reward_best": float(result.scores.max()),
+        **{_tag(name): float(values.mean()) for name, values in result.figures.items()},
+    }
+
+
+def _tag(name: str) -> str:
+    """The chart of a figure of an evaluation."""
+    return "test_reward" if name == "score" else f"test_{name}"

@@ -1,0 +1,95 @@
+"""The loop of a training run, for every learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lib.interrupt import Interrupt
+from lib.learner import Advance, Learner, alone
+
+
+class Hook:
+    """Something that happens around a learner's updates. Nothing does, unless a subclass says so."""
+
+    def begin(self, learner: Learner) -> None:
+        """Before the first update of this process."""
+
+    def before(self, learner: Learner) -> None:
+        """Before every update."""
+
+    def after(self, learner: Learner, made: Advance) -> None:
+        """After every update."""
+
+    def end(self, learner: Learner) -> None:
+        """After the last update, however the run ended in order."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs of it, under names of its own."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state` said, from the state of the whole run."""
+
+    def scalars(self, steps: int) -> dict[str, float]:
+        """What it adds to the charts after so many steps."""
+        return {}
+
+    def words(self) -> str:
+        """What it adds to the progress line."""
+        return ""
+
+
+class Stop:
+    """Whether a run is to end before its steps are done.
+
+    Attributes:
+      reason: of the hook that wants it to end, for the last line; "" where none does.
+    """
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self.reason = ""
+        self._interrupt = interrupt
+
+    @property
+    def asked(self) -> bool:
+        """Whether the user asked, by Ctrl-C, SIGTERM or closing the terminal."""
+        return self._interrupt.asked
+
+    def __call__(self) -> bool:
+        return self.asked or bool(self.reason)
+
+
+def run(
+    learner: Learner,
+    hooks: Sequence[Hook],
+    steps: int,
+    stop: Callable[[], bool],
+    together: Callable[[bool], bool] = alone,
+) -> None:
+    """Plays and learns until so many steps are made, or somebody asks for the end.
+
+    Hooks nest: the first one is the outermost, before every update and after it.
+
+    Args:
+      learner: whatever learns.
+      hooks: what happens around it.
+      steps: made by the learner in all, those before a resume included.
+      stop: whether to end now; asked between two updates.
+      together: makes one decision of those of all processes.
+    """
+    for hook in hooks:
+        hook.begin(learner)
+    while not together(stop()) and learner.steps < steps:
+        update(learner, hooks)
+    for hook in reversed(hooks):
+        hook.end(learner)
+
+
+def update(learner: Learner, hooks: Sequence[Hook]) -> None:
+    """One update, and what happens around it."""
+    for hook in hooks:
+        hook.before(learner)
+    made = learner.advance()
+    for hook in reversed(hooks):
+        hook.after(learner, made)

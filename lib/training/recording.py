@@ -1,0 +1,103 @@
+"""Recording clips while a policy plays."""
+
+from typing import Any
+
+import numpy as np
+
+from lib.agent.config import TrainConfig
+from lib.cli import UserError
+from lib.envs.world import Step, World
+from lib.files import NotRecorded
+from lib.preferences.recorder import SegmentRecorder
+from lib.reward.model import RewardModel
+from lib.training.loop import Hook, Stop
+
+
+def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
+    """What records clips into the DB of `--db-path`, if any.
+
+    Raises:
+      UserError: the folder cannot be written.
+    """
+    if config.db_path is None:
+        return None
+    try:
+        return SegmentRecorder(
+            config.db_path,
+            world.num_envs,
+            config.env,
+            world.num_actions,
+            config.record_prob,
+            config.seed,
+            max_mb=config.db_max_mb,
+            policy=config.name,
+            drop_oldest=config.db_drop_oldest,
+            action_names=world.action_names,
+        )
+    except OSError as error:
+        raise UserError(
+            f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
+        ) from error
+
+
+class Recording(Hook):
+    """Keeps a recorder going. Where the DB cannot be written, nothing more is recorded and the run ends.
+
+    Args:
+      recorder: of the DB, if there is one.
+      stop: of the run.
+
+    Attributes:
+      error: why nothing is recorded any more, or None.
+    """
+
+    error: NotRecorded | None = None
+
+    def __init__(self, recorder: SegmentRecorder | None, stop: Stop) -> None:
+        self.recorder = recorder
+        self._stop = stop
+
+    def failed(self, error: NotRecorded) -> None:
+        """Has the run end, as its DB cannot be written."""
+        self.error = error
+        self._stop.reason = "the DB cannot be written"
+
+    def use_reward(self, model: RewardModel) -> None:
+        """Clips say from now on which reward model paid while they were played."""
+        if self.recorder is not None:
+            version = str(model.origin.get("version", ""))
+            self.recorder.origin = {**self.recorder.origin, "reward_version": version}
+
+    def state(self) -> dict[str, Any]:
+        return {"recorder": None if self.recorder is None else self.recorder.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if self.recorder is not None:
+            self.recorder.restore(state["recorder"])
+
+    def scalars(self, steps: int) -> dict[str, float]:
+        return {} if self.recorder is None else {"segments": self.recorder.stored}
+
+    def words(self) -> str:
+        if self.recorder is None:
+            return ""
+        obstacle = self.recorder.obstacle
+        return f"  {self.recorder.stored} segments" + (f" ({obstacle})" if obstacle else "")
+
+
+class Tap:
+    """Hands the steps of a collector to the recorder until that fails: the collector's `Recorder`."""
+
+    def __init__(self, recorder: SegmentRecorder, recording: Recording) -> None:
+        self._recorder, self._recording = recorder, recording
+
+    def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
+        if self._recording.error is None:
+            self._recorder.before(frames, actions, observations)
+
+    def after(self, step: Step) -> None:
+        if self._recording.error is None:
+            try:
+                self._recorder.after(step)
+            except NotRecorded as error:
+                self._recording.failed(error)

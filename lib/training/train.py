@@ -1,0 +1,312 @@
+"""Puts a training run together, and runs it."""
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lib.agent.actor_critic import ActorCritic
+from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import evaluate
+from lib.agent.exploration import HeldActions
+from lib.agent.kl import KLPenalty
+from lib.agent.network import ActorPolicy, PolicyNet
+from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device, set_random_state
+from lib.envs.make import make_world
+from lib.envs.world import World
+from lib.interrupt import Interrupt
+from lib.learner import Learner
+from lib.memory import keep_freed_memory
+from lib.preferences.teachers import make_teacher
+from lib.reporting import Charts, Progress, format_count
+from lib.reward.live import LiveReward
+from lib.reward.model import RewardModel, load_reward_model
+from lib.runs import git_commit, lineage, load_state, locked, make_run_dir, versions, write_config
+from lib.training import loop
+from lib.training.charts import LOG_SECONDS, ChartsHook
+from lib.training.checkpoints import STAGE, Checkpoints
+from lib.training.drift import DRIFTED, Drift, start_of
+from lib.training.evaluation import Evaluate, EvaluationHook
+from lib.training.loop import Hook, Stop
+from lib.training.newest_reward import NewestReward
+from lib.training.recording import Recording, Tap, make_recorder
+
+
+class Trained(NamedTuple):
+    """What became of a run."""
+
+    checkpoint: Path | None
+    """The policy saved last; None without `--save`."""
+    run_dir: Path
+    """Its curves, configuration and state."""
+    stopped: bool
+    """Whether the user stopped it before its steps were done."""
+
+
+class Run(NamedTuple):
+    """A training run put together."""
+
+    learner: Learner
+    hooks: list[Hook]
+    stop: Stop
+    run_dir: Path
+    world: World
+    """That the learner plays in."""
+    checkpoints: Checkpoints
+    evaluation: EvaluationHook
+    recording: Recording
+    progress: Progress
+
+
+def train(config: TrainConfig, **parts: Any) -> Trained:
+    """Trains a policy as the configuration says, or resumes a run.
+
+    A resumed run has its weights, optimiser, schedule, counters, evaluations, bests and random generators as they were.
+    What is not the same: the emulators begin new games, from another seed than the run began with; games and segments
+    in the making are lost, and so are the steps since the last state.
+
+    Args:
+      config: the flags.
+      parts: what `build` takes.
+
+    Raises:
+      UserError: something about the flags, a file or the disk that the user can mend.
+    """
+    with contextlib.ExitStack() as stack:
+        run = build(config, stack, **parts)
+        loop.run(run.learner, run.hooks, config.steps, run.stop)
+        _say_the_end(config, run)
+        return Trained(run.checkpoints.saved, run.run_dir, run.stop.asked)
+
+
+def build(
+    config: TrainConfig,
+    stack: contextlib.ExitStack,
+    *,
+    reward: RewardModel | None = None,
+    make_learner: Callable[..., Learner] = ActorCritic,
+    evaluate: Evaluate = evaluate,
+    seconds: float = LOG_SECONDS,
+) -> Run:
+    """Loads and starts all that a run is made of, and takes up its last state where there is one.
+
+    Args:
+      config: the flags.
+      stack: gets what ends the emulators, the recorder and the rest.
+      reward: pays in place of the model in the file of `--reward`.
+      make_learner: makes the learner; takes the arguments of `ActorCritic`.
+      evaluate: plays the evaluations.
+      seconds: of learning between two points of the charts.
+
+    Raises:
+      UserError: as of `train`.
+    """
+    device = resolve_device(config.dev)
+    bf16 = resolve_bf16(config.bf16, device)
+    keep_freed_memory()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+
+    # What may be refused comes first: starting the emulators takes longest.
+    state = _state_to_resume(config, stack)
+    teacher = None if config.teacher is None else make_teacher(config.teacher)
+    start = None if config.model is None or state is not None else load_policy(config.model)
+    if reward is None and config.reward is not None and not config.watch_reward:
+        reward = load_reward_model(config.reward, device, bf16, config.pessimism)
+    world = make_world(config.env, config.num_envs, config.env_threads)
+    stack.callback(world.close)
+    network, parents = _policy_to_train(config, world, start)
+    live = None
+    if config.reward is not None:
+        path = config.reward
+        if reward is not None:
+            reward.check_world(world, path)
+            parents["reward"] = {"file": str(path), **reward.origin}
+        else:
+            live = LiveReward(
+                path,
+                device,
+                bf16=bf16,
+                pessimism=config.pessimism,
+                check=lambda model: model.check_world(world, path),
+            )
+    if state is not None:
+        if live is None:
+            _check_same_reward(config, parents, state["parents"])
+        parents = state["parents"]
+
+    folder = None if config.save is None else CheckpointFolder(config.save)
+    recorder = make_recorder(config, world)
+    if recorder is not None:
+        stack.callback(recorder.close)
+    run_dir = config.resume or make_run_dir(config.runs, config.algo, config.name)
+    if config.resume is None:
+        stack.enter_context(locked(run_dir))
+    write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=config.resume is not None)
+    if recorder is not None:
+        recorder.origin = _origin(config, run_dir)
+    steps = 0 if state is None else state["steps"]
+    purge_step = None if config.resume is None else 0 if state is None else steps + 1
+    charts = stack.enter_context(Charts(run_dir, purge_step))
+    progress = Progress()
+    stack.callback(progress.close)
+    progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
+    if state is not None:
+        progress.line(f"resuming after {format_count(steps)} steps; the games begin anew")
+    elif config.resume is not None:
+        progress.line("it ended before its first state: all begins anew")
+
+    stop = Stop(stack.enter_context(Interrupt()))
+    recording = Recording(recorder, stop)
+    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    penalty = _kl_penalty(config, network)
+    seed = _game_seed(config.seed, steps)
+    learner = make_learner(
+        *(network, world, config, device, bf16, seed),
+        reward=reward,
+        penalty=penalty,
+        recorder=None if recorder is None else Tap(recorder, recording),
+        held=_held_actions(config, world, seed),
+    )
+
+    arena = make_world(config.env, config.eval_games, config.env_threads)
+    stack.callback(arena.close)
+    monitor = ChartsHook(config, charts, progress, seconds)
+    checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor)
+    evaluation = EvaluationHook(
+        config,
+        arena,
+        device,
+        reference=None if penalty is None else ActorPolicy(penalty.reference, bf16),
+        reward=reward,
+        teacher=teacher,
+        charts=charts,
+        progress=progress,
+        monitor=monitor,
+        checkpoints=checkpoints,
+        stop=stop,
+        evaluate=evaluate,
+    )
+    drift = Drift(config, evaluation, checkpoints, progress, stop)
+    hooks: list[Hook] = [checkpoints, drift, evaluation, recording, monitor]
+
+    if live is not None:
+
+        def pay_by(model: RewardModel) -> None:
+            another = checkpoints.use_reward(model)
+            learner.use_reward(model, another)
+            evaluation.use_reward(model, another)
+            recording.use_reward(model)
+
+        hooks.insert(1, NewestReward(config, live, recording, progress, stop, pay_by))
+    monitor.others = checkpoints.hooks = hooks
+    if state is not None:
+        learner.load_state(state)
+        for hook in hooks:
+            hook.load_state(state)
+        set_random_state(state["random"], device)
+    return Run(learner, hooks, stop, run_dir, world, checkpoints, evaluation, recording, progress)
+
+
+def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[str, Any] | None:
+    """The last state of the run to resume; None where there is no such run, or it ended before its first state."""
+    if config.resume is None:
+        return None
+    stack.enter_context(locked(config.resume))
+    state = load_state(config.resume, STAGE)
+    if state is not None and config.steps <= min(state["steps"], state["examined"]):
+        raise UserError(
+            f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: add --steps N"
+        )
+    return state
+
+
+def _policy_to_train(
+    config: TrainConfig, world: World, start: tuple[PolicyNet, dict[str, Any]] | None
+) -> tuple[PolicyNet, dict[str, Any]]:
+    """The policy of `--model`, or a new one; and what the run's files will say of where it came from."""
+    if start is None or config.model is None:
+        spec = world.spec
+        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size), {}
+    network, origin = start
+    check_policy(network, world, config.model)
+    return network, {"policy": {"file": str(config.model), **lineage(origin)}}
+
+
+def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
+    """Refuses another reward model than the run began with, whatever its name."""
+    made = [parents.get("reward", {}).get("created") for parents in (began, now)]
+    if made[0] != made[1]:
+        raise UserError(
+            f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
+            f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
+        )
+
+
+def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:
+    """What a segment says of the run that recorded it."""
+    made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
+    made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
+    return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
+
+
+def _kl_penalty(config: TrainConfig, network: PolicyNet) -> KLPenalty | None:
+    """The penalty for straying from the policy that a finetune starts from, which is charted where it costs nothing."""
+    if config.model is None or not config.finetunes:
+        return None
+    reference = copy.deepcopy(network)
+    return KLPenalty(reference, config.kl, config.kl_target, config.kl_horizon)
+
+
+def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:
+    """With --hold-prob: exploration by held actions."""
+    if not config.hold_prob:
+        return None
+    if world.spec.continuous:
+        raise UserError(
+            f"--hold-prob expects actions to choose from, and {config.env} has continuous ones: leave it out"
+        )
+    lengths = config.hold_shortest, config.hold_longest
+    return HeldActions(world.num_envs, world.spec.num_actions, config.hold_prob, *lengths, seed)
+
+
+def _game_seed(seed: int, steps: int) -> int:
+    """The seed after so many steps: of other games than those that the run has begun with already."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 2) if steps else seed
+
+
+def _say_the_end(config: TrainConfig, run: Run) -> None:
+    """Raises UserError where the run ended because nothing could be recorded any more."""
+    saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
+    where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if config.save else '--save'}"
+    if error is not None:
+        raise UserError(
+            f"stopped after {run.learner.steps} steps, {where}: could not record to the DB: {error}"
+        )
+    if run.stop.asked:
+        line(f"stopped by request, {where}")
+        line(f"resume with --resume {run.run_dir}")
+        return
+    drifted = run.stop.reason == DRIFTED
+    if drifted:
+        where = f"stopped by {DRIFTED}, {where}"
+    if saved is not None:
+        where += f"; {_best(run.evaluation, config, saved.parent)}"
+    if drifted or saved is not None:
+        line(where)
+
+
+def _best(evaluation: EvaluationHook, config: TrainConfig, save: Path) -> str:
+    """Which policy did best at the score, as the last words of a run."""
+    first, *others = evaluation.readings
+    if config.finetunes and others and max(reading.score for reading in others) <= first.score:
+        return f"no checkpoint beat {start_of(config)} (score {first.score:.1f})"
+    return f"the best is {save / 'best.dat'}"

@@ -1,0 +1,1 @@
+from tests.agent.conftest import one_thread as one_thread

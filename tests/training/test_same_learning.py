@@ -1,0 +1,73 @@
+"""A few updates lead to the weights that they led to before the loop, the learner and the files were taken apart.
+
+data/weights.json holds what commit fa09dbc learned from these very flags: of each parameter the sum and the sum of
+magnitudes. It was written with bf16 off and one thread. A change that is meant to change learning writes it anew.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation
+from lib.agent.network import PolicyNet
+from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.training.train import train
+
+LEARNED: dict[str, dict[str, list[float]]] = json.loads(
+    (Path(__file__).parent / "data" / "weights.json").read_text()
+)
+PPO: dict[str, Any] = {"algo": "ppo", "rollout": 8, "steps": 4 * 8 * 4}
+CASES: dict[str, dict[str, Any]] = {
+    "a2c seaquest": {"steps": 4 * 5 * 6},
+    "ppo seaquest": {**PPO, "target_kl": 0.5},
+    "ppo cartpole": {"env": "CartPole-v1", "algo": "ppo", "steps": 4 * 32 * 6},
+    "ppo pendulum": {"env": "Pendulum-v1", "algo": "ppo", "steps": 4 * 32 * 8},
+    "finetune kl": {"steps": 4 * 5 * 6, "finetune": True, "kl": 0.5, "kl_target": 0.01, "kl_horizon": 100},
+    "finetune ppo warmup": {
+        **PPO,
+        "kl": 1.0,
+        "critic_warmup": 2,
+        "pessimism": 0.5,
+        "score_weight": 0.1,
+        "freeze_convs": True,
+    },
+}
+
+
+def one_game(*_: object) -> Evaluation:
+    """In place of an evaluation, of whose full games learning knows nothing."""
+    return Evaluation(np.ones(1), np.ones(1), {})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A policy and a reward model for the finetunes."""
+    root = tmp_path_factory.mktemp("files")
+    torch.manual_seed(7)
+    networks = [RewardNet((210, 160, 3), 18).eval() for _ in range(2)]
+    members = [Member(network, 0.1, 0.5 + number) for number, network in enumerate(networks)]
+    save_reward_model(root / "reward.dat", RewardModel(members, torch.device("cpu")), {}, {}, {})
+    torch.manual_seed(3)
+    torch.save(PolicyNet(18).state_dict(), root / "policy.dat")
+    return {"model": root / "policy.dat", "reward": root / "reward.dat"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_weights(case: str, files: dict[str, Path], tmp_path: Path) -> None:
+    flags = CASES[case] | (files if "finetune" in case else {})
+    small: dict[str, Any] = {"num_envs": 4, "eval_games": 1, "bf16": False, "threads": 1, "seed": 11}
+    config = TrainConfig(name="x", save=tmp_path / "save", runs=tmp_path / "runs", **(small | flags))
+    path = train(config, evaluate=one_game).checkpoint
+    assert path is not None
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    assert weights.keys() == LEARNED[case].keys()
+    for name, (total, magnitude) in LEARNED[case].items():
+        now = weights[name].double()
+        assert now.abs().sum().item() == pytest.approx(magnitude, rel=1e-4), name
+        # Where a sum is what large numbers leave of each other, it is known as well as they are.
+        assert now.sum().item() == pytest.approx(total, rel=1e-4, abs=1e-6 * magnitude), name
