@@ -87,7 +87,7 @@ def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
     flags = ("-n", "x", "-e", REACH, "--num-envs", 4, "--eval-games", 1, "--save", "v0")
     call(tmp_path, "01_a2c.py", *flags, "--steps", 200)
     run = next((tmp_path / "runs").iterdir())
-    assert "going on after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
+    assert "resuming after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
 
 
 @pytest.mark.slow

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
-from lib.agent.distributions import sample_actions
-from lib.agent.network import PolicyNet, autocast
+from lib.agent.network import ActorPolicy
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
-from lib.envs.observation import Viewer
-from lib.envs.world import World, bounded_actions
+from lib.envs.play import Policy, play
+from lib.envs.world import World
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
 from lib.provenance import now
 from lib.reporting import Charts
@@ -79,55 +78,39 @@ class Play:
 
 @torch.no_grad()
 def play_and_judge(
-    network: PolicyNet,
-    world: World,
-    model: RewardModel,
-    seed: int,
-    device: torch.device,
-    bf16: bool,
-    windows: int,
+    policy: Policy, world: World, model: RewardModel, seed: int, device: torch.device, windows: int
 ) -> Play:
-    """Plays a policy with sampled actions while a reward model judges every step.
+    """Plays a policy while a reward model judges every step.
 
     Steps whose action the environment ignored are left out, and so are windows in which a game began anew.
 
     Args:
-      network: the policy, on `device`.
+      policy: on `device`.
       world: B environments; they are reset.
       model: an ensemble, on `device`.
       seed: of the games and the actions.
       device: where both compute.
-      bf16: whether the policy computes in bf16.
       windows: how many times 50 steps each environment plays.
     """
     envs = world.num_envs
-    generator = torch.Generator(device).manual_seed(seed)
-    viewer = Viewer(world, device)
-    step = world.reset(seed)
     frames = np.empty((SEGMENT_LENGTH, envs, *world.frame_shape), np.uint8)
+    each = np.empty((len(model.members), SEGMENT_LENGTH, envs), np.float32)
     scores = np.zeros((SEGMENT_LENGTH, envs), np.float32)
     valid = np.zeros((SEGMENT_LENGTH, envs), bool)
     game_steps = np.zeros((SEGMENT_LENGTH, envs), np.int64)
     since_reset = np.zeros(envs, np.int64)
     all_each, all_steps = [], []
     strangest: list[Window] = []
-    for _ in range(windows):
-        each = np.empty((len(model.members), SEGMENT_LENGTH, envs), np.float32)
-        for t in range(SEGMENT_LENGTH):
-            frames[t] = step.frames
-            observation = viewer.look(step)
-            with autocast(device, bf16):
-                logits = network.dist_params(network.features(observation))
-            actions = bounded_actions(
-                sample_actions(logits, generator, network.continuous), network.continuous
-            )
-            world.send(actions.cpu().numpy())
-            inputs = viewer.frames() if model.input == "frame" else observation
-            each[:, t] = model.each(inputs, actions).cpu().numpy()
-            game_steps[t] = since_reset
-            step = world.recv()
-            scores[t], valid[t] = step.score, ~step.reset
-            since_reset = np.where(step.reset, 0, since_reset + 1)
+    for made, turn in enumerate(play(world, policy, seed, device, steps=windows * SEGMENT_LENGTH)):
+        t = made % SEGMENT_LENGTH
+        frames[t], game_steps[t] = turn.step.frames, since_reset
+        inputs = turn.frames() if model.input == "frame" else turn.observations
+        each[:, t] = model.each(inputs, turn.decision.actions).cpu().numpy()
+        outcome = turn.outcome()
+        scores[t], valid[t] = outcome.score, ~outcome.reset
+        since_reset = np.where(outcome.reset, 0, since_reset + 1)
+        if t < SEGMENT_LENGTH - 1:
+            continue
         all_each.append(each[:, valid])
         all_steps.append(game_steps[valid])
         for env in np.flatnonzero(valid.all(0)):
@@ -261,10 +244,11 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     try:
         check_policy(network, world, config.audit)
         model.check(world.spec, checkpoint, world.env_id)
-        play = play_and_judge(network.to(device).eval(), world, model, config.seed, device, bf16, WINDOWS)
+        policy = ActorPolicy(network.to(device).eval(), bf16)
+        fresh = play_and_judge(policy, world, model, config.seed, device, WINDOWS)
     finally:
         world.close()
-    finding = compare(db, play.judged)
+    finding = compare(db, fresh.judged)
     path = config.out / f"reward-{config.name}.audit.html"
     try:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -272,13 +256,13 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         raise UserError(f"-o {config.out}: expected a folder to write to: {error.strerror}") from error
     subtitle = f"{config.audit} in {env_id}, judged by {checkpoint} · {now()}"
     title = f"reward-{config.name}: audit"
-    write_page("audit.html", path, title=title, subtitle=subtitle, **_page(db, play, finding))
+    write_page("audit.html", path, title=title, subtitle=subtitle, **_page(db, fresh, finding))
     with Charts(run_dir) as charts:
-        charts.scalars(_numbers(db, play, finding), 0)
+        charts.scalars(_numbers(db, fresh, finding), 0)
         charts.text("audit/finding", finding.text)
     low, high = finding.quantiles[0.5]
     print(
-        f"audit: members disagree by {high:.2f} on {len(play.game_step)} steps of {config.audit} (median; {low:.2f} in the "
+        f"audit: members disagree by {high:.2f} on {len(fresh.game_step)} steps of {config.audit} (median; {low:.2f} in the "
         f"DB), {finding.beyond:.1%} of them beyond the DB's 99th percentile: {finding.text}; see {path}"
     )
     return path

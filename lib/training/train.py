@@ -25,10 +25,11 @@ from lib.interrupt import Interrupt
 from lib.learner import Learner
 from lib.memory import keep_freed_memory
 from lib.preferences.teachers import make_teacher
+from lib.provenance import git_commit, lineage, versions
 from lib.reporting import Charts, Progress, format_count
 from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel, load_reward_model
-from lib.runs import git_commit, lineage, load_state, locked, make_run_dir, versions, write_config
+from lib.runs import load_state, locked, make_run_dir, write_config
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import STAGE, Checkpoints

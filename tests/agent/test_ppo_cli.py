@@ -1,4 +1,4 @@
-"""PPO and the leash through the command line, on budgets of seconds."""
+"""PPO and the KL penalty through the command line, on budgets of seconds."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_ppo_trains_and_keeps_what_its_flags_came_to(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_a_finetune_on_a_leash(trained: Path, algo: str) -> None:
+def test_a_finetune_with_a_kl_penalty(trained: Path, algo: str) -> None:
     done = train(
         trained,
         *("-n", f"v1-{algo}", "-m", "v0/best.dat", "-r", "reward.dat", "--finetune", "--algo", algo),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.network import PolicyNet
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.make import make_world
@@ -52,7 +52,7 @@ def test_play_is_judged_as_it_is_seen_and_ignored_steps_are_left_out() -> None:
     wild = [Row(10 + t % 5) for t in range(101)]
     wild[60] = Row(10, reset=True)  # the action chosen on picture 59 was ignored
     world = ScriptedWorld([calm, wild])
-    play = play_and_judge(GreyReader(), world, TwoMinds(), 3, CPU, False, windows=2)
+    play = play_and_judge(ActorPolicy(GreyReader()), world, TwoMinds(), 3, CPU, windows=2)
     assert world.seeds == [3]
     assert len(play.game_step) == 2 * 100 - 1
     assert sorted(set(play.judged.disagreement.tolist())) == [0, 1, 2, 3, 4]
