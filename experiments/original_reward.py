@@ -13,10 +13,10 @@ import torch
 
 from lib import cli
 from lib.agent.config import MAY_DIFFER, TrainConfig
-from lib.reward.checkpoints import load_reward_model
-from lib.reward.model import RewardModel
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
 from lib.training.train import Trained, train
 

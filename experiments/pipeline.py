@@ -86,7 +86,7 @@ class Pipeline:
           title: what it does, for the screen.
           config: with `save`, and folders that no other stage has.
           script: the command that does the same.
-          by: what to call in place of `lib.agent.trainer.train`.
+          by: what to call in place of `lib.training.train.train`.
 
         Returns:
           The policy where its training ended.
@@ -94,7 +94,7 @@ class Pipeline:
         assert config.save is not None
 
         def work(resume: Path | None) -> bool:
-            from lib.agent.trainer import train
+            from lib.training.train import train
 
             (by or train)(dataclasses.replace(config, resume=resume))
             return not _trained(_resumable(config.runs))
@@ -163,9 +163,9 @@ class Pipeline:
         assert config.record is not None
 
         def work(_: Path | None) -> None:
-            from lib.agent.play import play
+            from lib.tools.play_games import play_games
 
-            play(config)
+            play_games(config)
 
         self.run(name, title, "04_play.py", config, work, [config.record])
 

@@ -24,6 +24,10 @@ class PlayConfig:
         metavar="FILE",
         help="play nothing; print where a checkpoint, segment, labels.json, DB or run came from",
     )
+    reference: bool = flag(
+        default=False,
+        help="play an Atari game through ptan's wrappers, one frame at a time: slow, to compare with",
+    )
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
 

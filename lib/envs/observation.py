@@ -175,9 +175,7 @@ class Viewer:
         self._step, self._frames = step, None
         if step.observations is not None:
             seen = torch.from_numpy(step.observations)
-            self.observations = (
-                seen.to(self._device, non_blocking=True) if out is None else out.copy_(seen)
-            )
+            self.observations = seen.to(self._device, non_blocking=True) if out is None else out.copy_(seen)
         else:
             assert self._observer is not None
             reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)

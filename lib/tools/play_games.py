@@ -13,9 +13,11 @@ from lib.cli import UserError
 from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Policy, play
+from lib.envs.reference import ReferenceWorld
 from lib.envs.world import STEPS_PER_SECOND, World
 from lib.reporting import format_mean
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.model import RewardModel
 
 _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 
@@ -32,12 +34,13 @@ def play_games(config: PlayConfig) -> None:
     env_id = config.env or env_of(origin) or _DEFAULT_ENV
     if config.env is None:
         check_env_of_file(env_id, config.model, "--env")
-    with contextlib.closing(make_world(env_id, num_envs=1)) as world:
+    made: World = ReferenceWorld(env_id) if config.reference else make_world(env_id, num_envs=1)
+    with contextlib.closing(made) as world:
         check_policy(network, world, config.model)
         reward = None
         if config.reward is not None:
             reward = load_reward_model(config.reward, device)
-            reward.check_world(world, config.reward)
+            reward.check(world.spec, config.reward, world.env_id)
         if config.record is not None:
             try:
                 config.record.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,9 @@ from lib.memory import keep_freed_memory
 from lib.preferences.teachers import make_teacher
 from lib.provenance import git_commit, lineage, versions
 from lib.reporting import Charts, Progress, format_count
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.live import LiveReward
-from lib.reward.model import RewardModel, load_reward_model
+from lib.reward.model import RewardModel
 from lib.runs import load_state, locked, make_run_dir, write_config
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
@@ -129,7 +130,7 @@ def build(
     if config.reward is not None:
         path = config.reward
         if reward is not None:
-            reward.check_world(world, path)
+            reward.check(world.spec, path, world.env_id)
             parents["reward"] = {"file": str(path), **reward.origin}
         else:
             live = LiveReward(
@@ -137,7 +138,7 @@ def build(
                 device,
                 bf16=bf16,
                 pessimism=config.pessimism,
-                check=lambda model: model.check_world(world, path),
+                check=lambda model: model.check(world.spec, path, world.env_id),
             )
     if state is not None:
         if live is None:

@@ -13,25 +13,6 @@ from lib.envs.reference import LastFrames
 CPU = torch.device("cpu")
 
 
-class LastFrames(gymnasium.Wrapper[np.ndarray, int, np.ndarray, int]):
-    """Remembers a step's picture below `wrap_dqn`: the maximum over its last two emulator frames, in colour."""
-
-    def reset(self, **kwargs: object) -> tuple[np.ndarray, dict[str, object]]:
-        observation, info = super().reset(**kwargs)  # type: ignore[arg-type]
-        self._older = self._newest = observation
-        return observation, info
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
-        observation, score, terminated, truncated, info = super().step(action)
-        self._older, self._newest = self._newest, observation
-        return observation, float(score), terminated, truncated, info
-
-    @property
-    def picture(self) -> np.ndarray:
-        """uint8 `[H, W, 3]`."""
-        return np.maximum(self._older, self._newest)
-
-
 def resize(frames: np.ndarray) -> np.ndarray:
     rows, columns = area_weights(frames.shape[1]), area_weights(frames.shape[2])
     return grey_resize_torch(torch.from_numpy(frames), rows, columns).numpy()

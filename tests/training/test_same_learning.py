@@ -15,7 +15,9 @@ import torch
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
-from lib.reward.model import Member, RewardModel, RewardNet, save_reward_model
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from lib.training.train import train
 
 LEARNED: dict[str, dict[str, list[float]]] = json.loads(
