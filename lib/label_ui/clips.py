@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import threading
@@ -13,10 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.envs.ids import is_atari_id
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
+_MAX_NAMES = 2000
+"""Characters of all action names. They are sent in a header, which may not be long."""
+_JOYSTICK = (
+    *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
+    *("UPFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE"),
+    *("UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE"),
+)
+"""Actions of Atari games that use the whole joystick, for segments recorded before they carried names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Clip:
 
 
 class ClipStore:
-    """Clips of one DB by opaque id, encoded on demand, the recent ones kept in memory up to a budget.
+    """Clips of one DB by opaque id, encoded on demand; recent ones stay in memory, up to a budget.
 
     A browser only ever names ids. They are looked up among the names the DB lists, so no request can form a path.
     """
@@ -40,7 +47,6 @@ class ClipStore:
         self._cache: OrderedDict[tuple[str, str], Clip] = OrderedDict()
         self._cached = 0
         self._lock = threading.Lock()
-        self._action_names: Callable[[str, int], list[str]] = functools.lru_cache(maxsize=32)(action_names)
 
     def id_of(self, name: str) -> str:
         """The opaque id of a segment, the same in every process."""
@@ -88,22 +94,14 @@ class ClipStore:
 
     def _load(self, name: str) -> Segment:
         try:
-            segment = self._db.load(name)
+            return self._db.load(name)
         except OSError as error:
             raise SegmentError(f"{name}: {error.strerror or error}") from error
-        frames = segment.frames
-        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
-            raise SegmentError(
-                f"{name}: expected uint8 frames [T, H, W, 3], got {frames.dtype} {list(frames.shape)}"
-            )
-        return segment
 
     def _encode_clip(self, segment: Segment) -> Clip:
         steps, height, width, _ = segment.frames.shape
         sheet, columns = sprite_sheet(segment.frames)
         sidecar = segment.sidecar
-        named = sidecar if not segment.continuous else None
-        names = self._action_names(named.env_id, named.num_actions) if named else []
         meta = {
             "steps": steps,
             "width": width,
@@ -112,7 +110,7 @@ class ClipStore:
             "actions": [
                 _numbers(action) if segment.continuous else int(action) for action in segment.actions
             ],
-            "names": names,
+            "names": action_names(sidecar) if sidecar and not segment.continuous else (),
             "game": sidecar.env_id[:200] if sidecar else "",  # a header has its limits
         }
         return Clip(encode_png(sheet), json.dumps(meta, separators=(",", ":")))
@@ -128,58 +126,9 @@ def _numbers(action: np.ndarray) -> str:
     return shown + (" …" if len(action) > 4 else "")
 
 
-# The emulator's joystick, which every game that uses all of it numbers this way (Seaquest does).
-_FULL_JOYSTICK = [
-    "NOOP",
-    "FIRE",
-    "UP",
-    "RIGHT",
-    "LEFT",
-    "DOWN",
-    "UPRIGHT",
-    "UPLEFT",
-    "DOWNRIGHT",
-    "DOWNLEFT",
-    "UPFIRE",
-    "RIGHTFIRE",
-    "LEFTFIRE",
-    "DOWNFIRE",
-    "UPRIGHTFIRE",
-    "UPLEFTFIRE",
-    "DOWNRIGHTFIRE",
-    "DOWNLEFTFIRE",
-]
-
-
-def action_names(env_id: str, num_actions: int) -> list[str]:
-    """What an environment's actions are called, such as "UPFIRE".
-
-    Args:
-      env_id: A Gymnasium id, e.g. "SeaquestNoFrameskip-v4".
-      num_actions: How many actions the recording environment had.
-
-    Returns:
-      One name an action, or [] where the environment is not installed or has no names of that number.
-    """
-    if not env_id:
-        return []
-    if num_actions == len(_FULL_JOYSTICK) and is_atari_id(env_id):
-        return list(_FULL_JOYSTICK)  # the usual case need not wait for the imports below
-    try:
-        # Only a page that shows a recording needs these, and importing them takes a while.
-        import ale_py
-        import gymnasium
-
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner in the terminal
-        gymnasium.register_envs(ale_py)
-        if env_id not in gymnasium.registry:
-            return []  # make() would import any module that a file names as "module:environment"
-        env = gymnasium.make(env_id)
-        try:
-            names = [str(name) for name in env.unwrapped.get_action_meanings()]  # type: ignore[attr-defined]
-        finally:
-            env.close()
-    except Exception:
-        # Names are an ornament: whatever keeps an environment of somebody else's from starting, numbers will do.
-        return []
-    return names if len(names) == num_actions else []
+def action_names(sidecar: Sidecar) -> tuple[str, ...]:
+    """What a segment's actions are called, such as "UPFIRE"; () where only numbers are known, or names would be too long."""
+    names = sidecar.action_names
+    if not names and is_atari_id(sidecar.env_id) and sidecar.num_actions == len(_JOYSTICK):
+        names = _JOYSTICK
+    return names if sum(map(len, names)) <= _MAX_NAMES else ()

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from lib.label_ui.clips import ClipStore, action_names
+from lib.label_ui.clips import ClipStore
 from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
 from lib.preferences.sprites import sprite_sheet
 from tests.label_ui.dbs import make_db, segment
@@ -72,17 +73,37 @@ def test_a_file_that_is_gone_or_broken_is_named(tmp_path: Path) -> None:
         store.clip(store.id_of("00/00000009.dat"))
 
 
-def test_action_names_are_the_environments_or_none() -> None:
-    names = action_names("SeaquestNoFrameskip-v4", 18)
-    assert names[:3] == ["NOOP", "FIRE", "UP"]
-    assert action_names("SeaquestNoFrameskip-v4", 4) == [], "another action set"
-    assert action_names("NoSuchGame-v0", 18) == []
-    assert action_names("", 18) == []
+def meta_of(root: Path, **sidecar: Any) -> dict[str, Any]:
+    plain = segment(0)
+    assert plain.sidecar is not None
+    save_segment(
+        root / "00" / "00000000.dat",
+        dataclasses.replace(plain, sidecar=dataclasses.replace(plain.sidecar, **sidecar)),
+    )
+    store = ClipStore(SegmentDB(root))
+    return json.loads(store.clip(store.id_of("00/00000000.dat")).meta)
 
 
-def test_a_file_cannot_have_a_module_imported_by_what_it_calls_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_action_names_are_those_of_the_recording(tmp_path: Path) -> None:
+    assert meta_of(tmp_path, action_names=("NOOP", "↑", "c", "d"))["names"] == ["NOOP", "↑", "c", "d"]
+
+
+def test_action_names_too_long_for_a_header_are_left_out(tmp_path: Path) -> None:
+    names = tuple("x" * 100 for _ in range(30))
+    assert meta_of(tmp_path, num_actions=30, action_names=names)["names"] == []
+
+
+@pytest.mark.parametrize(
+    ("env_id", "num_actions", "names"),
+    [
+        ("SeaquestNoFrameskip-v4", 18, ["NOOP", "FIRE", "UP"]),
+        ("SeaquestNoFrameskip-v4", 4, []),  # another action set
+        ("NoSuchGame-v0", 18, []),
+        ("", 18, []),
+        ("planted:Game-v0", 4, []),
+    ],
+)
+def test_older_recordings_have_the_names_of_the_joystick_or_none(
+    tmp_path: Path, env_id: str, num_actions: int, names: list[str]
 ) -> None:
-    (tmp_path / "planted.py").write_text("raise SystemExit('it ran')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert action_names("planted:Game-v0", 4) == []
+    assert meta_of(tmp_path, env_id=env_id, num_actions=num_actions)["names"][:3] == names
