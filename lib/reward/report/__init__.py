@@ -1,4 +1,4 @@
-"""Is it any good? What a fitted reward model does, on one page, with a verdict. See docs/report.md."""
+"""Is a fitted reward model any good? A page with figures, clips and a verdict. See docs/report.md."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Figures:
-    """All that a report shows, as numbers."""
+    """Everything a report shows, as numbers."""
 
     held_out: Share
     ceiling: Ceiling
@@ -55,33 +55,33 @@ class Figures:
     calibration_error: float
     kinds: list[Kind]
     correlations: list[Correlations]
-    """Over one second and over whole segments; none where no score was recorded."""
+    """Over one second and over whole segments; empty where no score was recorded."""
     compared: list[int]
-    """Segments that these are over."""
+    """Segments that the correlations are over."""
     compared_held_out: bool
     each: list[np.ndarray]
-    """float32 `[M, T]` of every segment: what each member pays, standardised."""
+    """Of every segment, float32 `[M, T]`: what each member pays, standardised."""
     verdict: Verdict
 
     def paid(self, segment: int) -> np.ndarray:
-        """float32 `[T]`: what is paid along a segment."""
+        """What the model pays along a segment, float32 `[T]`."""
         paid: np.ndarray = self.each[segment].mean(0)
         return paid
 
     def liked(self) -> tuple[list[int], list[int]]:
-        """The segments of the highest and of the lowest learned reward a step, outermost first; no segment is in both."""
+        """The segments of the highest and of the lowest learned reward a step, most extreme first; none is in both."""
         order = np.argsort([segment.mean() for segment in self.each], kind="stable").tolist()
         count = min(_CLIPS, len(order) // 2)
         return order[::-1][:count], order[:count]
 
 
 def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.ndarray]:
-    """What each member pays at every step of every segment: float32 `[M, T]` each, standardised."""
+    """Of every segment, float32 `[M, T]`: what each member pays, standardised."""
     return [model.each_along(*segments.get(index)) for index in range(len(segments))]
 
 
 def figures_of(fit: Fit) -> Figures:
-    """Computes a report; reads the label logs again, for the answers that later ones replaced."""
+    """Computes a report. Reads the label logs again, because replaced answers count for agreement."""
     data, pairs, config = fit.data, fit.data.pairs, fit.config
     each = each_along_segments(fit.model, data.segments)
     returns = np.stack([fit.model.unstandardised(paid).sum(1) for paid in each], 1)
@@ -113,36 +113,32 @@ def figures_of(fit: Fit) -> Figures:
         if compared
     ]
     finite = bool(np.isfinite(paid).all())
-    evidence = Evidence(
-        held_out,
-        int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
-        ceiling,
-        agreed.same_labeller,
-        _lowest_train_loss(fit.history),
-        fit.best.loss,
-        finite,
-        float(np.std([segment.mean() for segment in each])) if finite else math.nan,
-        _still_falling(fit.history, config.epochs),
+    db_names = [str(config.dbs[number]) for number in data.db_of]
+    verdict = judge_fit(
+        Evidence(
+            held_out=held_out,
+            decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
+            ceiling=ceiling,
+            repeats=agreed.same_labeller,
+            train_loss=_lowest_train_loss(fit.history),
+            held_out_loss=fit.best.loss,
+            finite=finite,
+            spread=float(np.std([segment.mean() for segment in each])) if finite else math.nan,
+            still_falling=_still_falling(fit.history, config.epochs),
+        )
     )
     return Figures(
-        held_out,
-        ceiling,
-        agreed,
-        bins,
-        error,
-        by_kind(
-            data.labels,
-            [str(config.dbs[number]) for number in data.db_of],
-            fit.train,
-            fit.test,
-            right,
-            probabilities,
-        ),
-        found,
-        compared,
-        fresh,
-        each,
-        judge_fit(evidence),
+        held_out=held_out,
+        ceiling=ceiling,
+        agreed=agreed,
+        bins=bins,
+        calibration_error=error,
+        kinds=by_kind(data.labels, db_names, fit.train, fit.test, right, probabilities),
+        correlations=found,
+        compared=compared,
+        compared_held_out=fresh,
+        each=each,
+        verdict=verdict,
     )
 
 
@@ -166,16 +162,16 @@ def _still_falling(history: Sequence[Epoch], most: int) -> bool:
 
 
 def report_path(checkpoint: Path) -> Path:
-    """Where the report of a reward checkpoint lies."""
+    """The path of a reward checkpoint's report."""
     return checkpoint.with_suffix(".report.html")
 
 
 def write_report(fit: Fit, charts: Charts) -> Verdict:
-    """Writes `reward-NAME.report.html` beside the checkpoint, and a copy of it as `report.html`, the latest one there.
+    """Writes `reward-NAME.report.html` beside the checkpoint, and the same as `report.html`.
 
     Args:
-      fit: what came of a fit.
-      charts: where the figures go as curves and text.
+      fit: what a fit returned.
+      charts: where the figures go as curves, pictures and text.
 
     Raises:
       UserError: the page cannot be written.

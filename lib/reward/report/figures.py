@@ -1,7 +1,8 @@
-"""The figures of a report: pure functions over arrays, without a network, a file or a picture."""
+"""The figures of a report: pure functions over arrays and labels."""
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ from lib.preferences.strategies import sigmoid
 from lib.reward.data import labeller_of
 
 LEAST_CHECKS = 10
-"""Comparisons of two answers to one question from which a teacher's ceiling is estimated; fewer say next to nothing."""
+"""Comparisons of two answers to one question needed to estimate a teacher's ceiling."""
 _LEAST_HELD_OUT = 20
-"""Held-out segments from which correlations are taken over them alone."""
+"""Held-out segments needed to correlate over them alone."""
 _RESAMPLES = 500
 _Z = 1.959963984540054
 """The 0.975 quantile of the normal distribution."""
@@ -22,28 +23,28 @@ _Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many."""
+    """`hits` of `count`."""
 
     hits: int
     count: int
 
     @property
     def value(self) -> float:
-        """NaN of none."""
+        """hits / count; NaN where count is 0."""
         return self.hits / self.count if self.count else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval."""
+        """The 95 % interval, `wilson_interval`."""
         return wilson_interval(self.hits, self.count)
 
 
 def wilson_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % score interval of a probability (Wilson 1927): it stays within 0 … 1 and holds for few trials too.
+    """The 95 % score interval of a probability (Wilson 1927), which holds for few trials too.
 
     Args:
       hits: successes.
-      count: independent trials; none leave everything open, (0, 1).
+      count: independent trials; (0, 1) without any.
     """
     if not count:
         return 0.0, 1.0
@@ -53,13 +54,13 @@ def wilson_interval(hits: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-# --- What the model says of pairs -----------------------------------------------------------------------------
+# --- The model on pairs ----------------------------------------------------------------------------------------
 
 
 def preference_probabilities(
     returns: np.ndarray, first: np.ndarray, second: np.ndarray, error_rate: float
 ) -> np.ndarray:
-    """How probable it is that the teacher calls the first of each pair better: P' of `preference_loss`.
+    """The probability that the teacher prefers the first of each pair: P' of `preference_loss`.
 
         P'[1 ≻ 2] = 1/M Σₘ (1 − ε) σ(R₁ₘ − R₂ₘ) + ε/2
 
@@ -79,26 +80,25 @@ def preference_probabilities(
 
 @dataclass(frozen=True)
 class Bin:
-    """Pairs of about the same confidence."""
+    """Pairs of similar confidence."""
 
     predicted: float
-    """Mean probability, ½ … 1, of the segment that the model prefers."""
+    """Mean probability, ½ … 1, that the model gives the segment it prefers."""
     agreed: Share
-    """In how many of them the teacher prefers it too."""
+    """Pairs in which the teacher prefers it too."""
 
 
 def calibration(probabilities: np.ndarray, first_better: np.ndarray) -> tuple[list[Bin], float]:
-    """Predicted probability against what came, in bins of equal counts.
+    """Predicted probability against the teacher's answers, in at most ten bins of equal counts, ten pairs or more each.
 
-    Which segment stands first means nothing, so a pair is read from the side of the one that the model prefers.
-    There are as many bins as leave ten pairs to each, ten at the most.
+    Which segment comes first means nothing, so each pair is read from the side of the one that the model prefers.
 
     Args:
-      probabilities: float `[N]`, of the first being preferred; decided pairs only.
-      first_better: bool `[N]`, what the teacher said.
+      probabilities: float `[N]`, that the first is preferred; decided pairs only.
+      first_better: bool `[N]`, the teacher's answers.
 
     Returns:
-      The bins, and the expected calibration error Σ_b N_b/N · abs(predicted_b − share_b); NaN of no pairs.
+      The bins, and the expected calibration error Σ_b N_b/N · abs(predicted_b − share_b); NaN without pairs.
     """
     if not len(probabilities):
         return [], math.nan
@@ -112,18 +112,18 @@ def calibration(probabilities: np.ndarray, first_better: np.ndarray) -> tuple[li
 
 @dataclass(frozen=True)
 class Kind:
-    """How the model does on labels that have something in common."""
+    """Accuracy on labels that have something in common."""
 
     group: str
     name: str
     labels: int
-    """All there are, those included that were neither fitted nor held out."""
+    """All of this kind, including those neither fitted nor held out."""
     fitted: Share
-    """Right among the decided pairs that it was fitted to."""
+    """Right among the decided pairs fitted."""
     held_out: Share
     """Right among the decided pairs held out."""
     confidence: float
-    """Mean of max(P, 1 − P) over the held-out pairs, ties included; NaN of none."""
+    """Mean of max(P, 1 − P) over the held-out pairs, including ties; NaN without any."""
 
 
 def by_kind(
@@ -138,47 +138,43 @@ def by_kind(
 
     Args:
       labels: of N pairs.
-      db_names: N names.
+      db_names: of N pairs.
       train: int64, positions of the fitted pairs.
-      test: int64, of those held out.
+      test: int64, positions of the held-out pairs.
       right: bool `[N]`: the model prefers what the teacher prefers.
-      probabilities: float `[N]`, of the first being preferred.
+      probabilities: float `[N]`, that the first is preferred.
 
     Returns:
-      One row a kind that occurs. Groups in which there is but one kind are left out, since they tell nothing new;
-      of the answers and the labellers even those.
+      A row for each kind, largest first in its group. Groups of a single kind are left out, except answers and
+      labellers.
     """
     members: dict[tuple[str, str], list[int]] = {}
     answers = {1: "first is better", 2: "second is better", 0: "both alike"}
     for position, (label, db_name) in enumerate(zip(labels, db_names, strict=True)):
-        kinds = [
+        for kind in (
             ("answer", answers[label.label or 0]),
             ("asked", "repeat check" if label.repeat else label.strategy or "not recorded"),
             ("note", "with a note" if label.flag else "without"),
             ("labeller", labeller_of(label) + (" (simulated)" if label.teacher else "")),
             ("DB", db_name),
-        ]
-        for kind in kinds:
+        ):
             members.setdefault(kind, []).append(position)
     decided = np.array([label.label in (1, 2) for label in labels], bool)
-    fitted_at, held_at = np.isin(np.arange(len(labels)), train), np.isin(np.arange(len(labels)), test)
+    positions = np.arange(len(labels))
+    sides = np.isin(positions, train), np.isin(positions, test)
     confidence = np.maximum(probabilities, 1 - probabilities)
-    sizes: dict[str, int] = {}
-    for group, _ in members:
-        sizes[group] = sizes.get(group, 0) + 1
+    sizes = Counter(group for group, _ in members)
     rows = []
     for group in ("answer", "labeller", "asked", "note", "DB"):
-        for (owner, name), positions in sorted(members.items(), key=lambda item: -len(item[1])):
-            if owner != group or (sizes[group] < 2 and group not in ("answer", "labeller")):
-                continue
-            at = np.array(positions)
-            shares = []
-            for side in (fitted_at, held_at):
-                chosen = at[decided[at] & side[at]]
-                shares.append(Share(int(right[chosen].sum()), len(chosen)))
-            held = at[held_at[at]]
+        if sizes[group] < 2 and group not in ("answer", "labeller"):
+            continue
+        kinds = [(name, np.array(at)) for (owner, name), at in members.items() if owner == group]
+        for name, at in sorted(kinds, key=lambda kind: -len(kind[1])):
+            chosen = [at[decided[at] & side[at]] for side in sides]
+            fitted, held_out = (Share(int(right[some].sum()), len(some)) for some in chosen)
+            held = at[sides[1][at]]
             sure = float(confidence[held].mean()) if len(held) else math.nan
-            rows.append(Kind(group, name, len(at), shares[0], shares[1], sure))
+            rows.append(Kind(group, name, len(at), fitted, held_out, sure))
     return rows
 
 
@@ -187,19 +183,19 @@ def by_kind(
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often two answers to one question are the same."""
+    """How often two answers to one question agree."""
 
     same_labeller: Share
     """Repeat checks: the same person asked again."""
     between_labellers: Share
-    """Different labellers on one pair, every two of them."""
+    """Different labellers on one pair, two at a time."""
 
 
 def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
-    """Compares the answers to one question in some label logs.
+    """Compares answers to the same question.
 
-    Only answers that prefer a segment are compared: a tie or "cannot tell" contradicts none. An answer taken back
-    counts as not given.
+    Only answers that prefer a segment are compared; a tie or "cannot tell" contradicts nothing. Answers taken back do
+    not count.
 
     Args:
       logs: every line of each log, in the order of the file.
@@ -220,7 +216,7 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The accuracy that a model would have which knew what the teacher means."""
+    """The accuracy of a model that knew exactly what the teacher means."""
 
     value: float
     low: float
@@ -228,14 +224,14 @@ class Ceiling:
     kind: str
     """How it is known: MEASURED, KNOWN or ASSUMED."""
     detail: str = ""
-    """The same in a phrase."""
+    """How it was found, as a phrase."""
 
 
 MEASURED, KNOWN, ASSUMED = "measured", "known", "assumed"
 
 
 def known_accuracy(label: Label) -> float | None:
-    """How often a simulated teacher says what it means where it prefers a segment; None where that is not written down."""
+    """How often the answers of a label's simulated teacher are what it means; None where that is not recorded."""
     parameters = label.parameters or {}
     if "error_rate" not in parameters or "beta" in parameters:  # with β it depends on the pair
         return None
@@ -243,25 +239,25 @@ def known_accuracy(label: Label) -> float | None:
 
 
 def ceiling_of_agreement(same: float) -> float:
-    """Accuracy against labels of a teacher who agrees with herself so often.
+    """Accuracy against labels of a teacher who gives the same answer again with probability a, `same`.
 
-    One who is wrong with probability e, independently each time, says the same twice with probability
-    a = e² + (1 − e)², so 1 − e = (1 + sqrt(2a − 1)) / 2; below a = ½, which is mere chance, it is ½.
+    A teacher who errs with probability e, independently each time, agrees with a = e² + (1 − e)², so
+    1 − e = (1 + sqrt(2a − 1)) / 2; ½ where a is at most ½, which is chance.
     """
     return 0.5 * (1 + math.sqrt(max(0.0, 2 * same - 1)))
 
 
 def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label]) -> Ceiling:
-    """What no model can be expected to exceed: from simulated teachers' own error rates, where labels carry them; of
-    others from how they agree with themselves, where that was seen often enough; else from the flag.
+    """The accuracy that no model can be expected to exceed.
 
-    Where both kinds of agreement were seen often enough, the lower ceiling holds. A labeller who remembers a pair
-    repeats the same error, so that repeat checks rather flatter.
+    Labels of simulated teachers carry their error rate. For others it is measured by how their answers agree, or, with
+    fewer than `LEAST_CHECKS` comparisons, assumed. Of the two kinds of agreement the lower ceiling holds: labellers who
+    remember a pair repeat their error, so that repeat checks flatter.
 
     Args:
-      agreed: comparisons of answers to one question, by labellers whose accuracy is not known.
-      error_rate: ε of the loss, for when there are too few: half of the random answers are wrong.
-      labels: those that the ceiling is of.
+      agreed: comparisons of answers by labellers whose accuracy is not known.
+      error_rate: ε of the loss, to assume: half of the random answers are wrong.
+      labels: the labels that the model is compared with.
     """
     found = []
     for share, source in (
@@ -273,7 +269,7 @@ def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label
             detail = f"{share.hits} of {share.count} answers agree in {source}"
             found.append(Ceiling(ceiling_of_agreement(share.value), low, high, MEASURED, detail))
     assumed = 1 - error_rate / 2
-    detail = f"from --error-rate {error_rate:g}, for there are too few repeat checks to tell"
+    detail = f"from --error-rate {error_rate:g}, because there are too few repeat checks to tell"
     told = min(
         found, key=lambda each: each.value, default=Ceiling(assumed, assumed, assumed, ASSUMED, detail)
     )
@@ -288,7 +284,7 @@ def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label
     value, low, high = (
         share_known * mean + (1 - share_known) * bound for bound in (told.value, told.low, told.high)
     )
-    detail = f"{told.detail}; of {share_known:.0%} of the labels known, for they are by simulated teachers"
+    detail = f"{told.detail}; known for the {share_known:.0%} of labels by simulated teachers"
     return Ceiling(value, low, high, told.kind, detail)
 
 
@@ -296,12 +292,12 @@ def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
-    """The product-moment correlation of float `[N]` with float `[N]`; None where one of them is constant."""
+    """The product-moment correlation of two float `[N]`; None where one is constant."""
     if len(x) < 2:
         return None
     dx, dy = x - x.mean(), y - y.mean()
     norm = math.sqrt(float(dx @ dx) * float(dy @ dy))
-    # Rounding leaves a constant column a spread of some last places.
+    # Rounding gives a constant column a tiny spread.
     if norm <= 1e-12 * len(x) * max(1.0, float(np.abs(x).max())) * max(1.0, float(np.abs(y).max())):
         return None
     return float(np.clip(dx @ dy / norm, -1, 1))
@@ -316,13 +312,13 @@ def ranks(x: np.ndarray) -> np.ndarray:
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
-    """The rank correlation; None where one of them is constant."""
+    """The rank correlation of two float `[N]`; None where one is constant."""
     return pearson(ranks(x), ranks(y))
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """One coefficient; None throughout where it is not defined."""
+    """A coefficient and its 95 % interval; None where undefined."""
 
     value: float | None
     low: float | None
@@ -330,7 +326,7 @@ class Correlation:
 
     @property
     def text(self) -> str:
-        """As the page and the terminal show it."""
+        """Such as "+0.42 (+0.30 … +0.53)"."""
         if self.value is None:
             return "not defined"
         between = "" if self.low is None or self.high is None else f" ({self.low:+.2f} … {self.high:+.2f})"
@@ -343,13 +339,13 @@ class Correlations:
 
     span: str
     count: int
-    """Spans."""
+    """Number of spans."""
     pearson: Correlation
     spearman: Correlation
 
 
 def span_sums(values: np.ndarray, steps: int) -> np.ndarray:
-    """Sums of float `[T]` over successive spans of so many steps, float64 `[T // steps]`; an incomplete last one is dropped."""
+    """Sums of float `[T]` over successive spans, float64 `[T // steps]`; an incomplete last span is dropped."""
     whole = len(values) // steps
     sums: np.ndarray = values[: whole * steps].astype(float).reshape(whole, steps).sum(1)
     return sums
@@ -358,15 +354,15 @@ def span_sums(values: np.ndarray, steps: int) -> np.ndarray:
 def correlations(
     learned: Sequence[np.ndarray], scores: Sequence[np.ndarray], steps: int | None, span: str
 ) -> Correlations:
-    """Pearson's and Spearman's coefficient with a 95 % interval.
+    """Pearson's and Spearman's coefficient over spans, with a 95 % interval.
 
-    The interval is a bootstrap over segments, not over spans: spans of one segment are no independent evidence.
+    The bootstrap draws segments, not spans, because spans of one segment are not independent.
 
     Args:
       learned: learned reward of each step of S segments, float `[T]` each.
-      scores: what the game paid, float `[T]` each.
+      scores: the game's own reward, float `[T]` each.
       steps: length of a span; None for whole segments.
-      span: what that is called.
+      span: the name of that length.
     """
     x, y = (
         [span_sums(values, len(values) if steps is None else steps) for values in side]
@@ -393,7 +389,7 @@ def correlations(
 
 
 def segments_to_correlate(held_out: Sequence[int], scored: Sequence[int]) -> tuple[list[int], bool]:
-    """Which segments to compare with the score: the held-out ones where they are enough, else all that have one.
+    """The segments to compare with the score: the held-out ones where there are enough, else all with a score.
 
     Returns:
       The segments, and whether they are held out.

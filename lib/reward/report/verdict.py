@@ -1,4 +1,4 @@
-"""The last line of a report: ready, label more, or something is wrong. docs/report.md gives the reasons."""
+"""The verdict of a report: ready, label more, or something is wrong. docs/report.md gives the reasons."""
 
 import math
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ from lib.reward.report.figures import ASSUMED, Ceiling, Share
 READY, LABEL_MORE, WRONG = "ready", "label more", "something is wrong"
 
 ENOUGH_LABELS = 200
-"""Decided labels with which a fit that is no better than chance is no longer excused by their number."""
+"""Decided labels from which too few labels no longer excuse a fit that is no better than chance."""
 LEAST_REPEATS = 20
-"""Repeat checks that can tell a labeller from a coin."""
+"""Repeat checks needed to tell a labeller from a coin."""
 WIDEST = 0.3
 """An interval of held-out accuracy wider than this leaves the question open."""
 LEAST_ACCURACY = 0.6
-"""Where the interval of held-out accuracy has to begin."""
+"""The least lower end of the interval of held-out accuracy."""
 LEAST_WAY = 0.6
-"""How much of the way from chance to the teacher's ceiling the held-out accuracy has to have gone."""
+"""The least share of the way from chance to the teacher's ceiling that held-out accuracy covers."""
 UNLEARNED = 0.98
-"""A loss above this share of log 2, that of a model which says ½ of everything, has learned nothing."""
+"""A training loss above this share of log 2, the loss of guessing, means that nothing was learned."""
 MEMORISED = 0.5
-"""A training loss below this share of a held-out loss that is no better than chance is memory."""
+"""A training loss below this share of a held-out loss no better than chance means memorised labels."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict is made from."""
+    """What a verdict rests on."""
 
     held_out: Share
     """Right among the decided pairs held out."""
@@ -35,33 +35,33 @@ class Evidence:
     repeats: Share
     """Repeat checks answered the same way."""
     train_loss: float
-    """The lowest of any epoch, mean over the members."""
+    """The lowest of any epoch, averaged over the members."""
     held_out_loss: float
-    """Of what was kept."""
+    """Of the kept epochs."""
     finite: bool
     """Every learned reward is a finite number."""
     spread: float
-    """Standard deviation of the learned returns of segments, in rewards per step; 0: it pays the same for all."""
+    """Standard deviation over segments of the learned reward a step; 0 where all segments are paid the same."""
     still_falling: bool
-    """The held-out loss was lowest in the very last epoch that --epochs allows."""
+    """The held-out loss was lowest in the last epoch that --epochs allows."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a reward model is good enough to be paid by."""
+    """Whether a reward model is good enough to train on."""
 
     outcome: str
     """READY, LABEL_MORE or WRONG."""
     reasons: list[str]
     notes: list[str]
-    """What is worth knowing in any case."""
+    """Worth knowing whatever the outcome."""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {'; '.join(self.reasons)}"
 
 
 def judge_fit(evidence: Evidence) -> Verdict:
-    """The verdict on a fit, by the thresholds above. The score never enters: what is taught need not be the score."""
+    """The verdict by the thresholds above. The score has no say, because what is taught need not be the score."""
     wrong = _what_is_wrong(evidence)
     lacking = _what_is_lacking(evidence)
     if wrong:
@@ -91,13 +91,13 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
     low, high = held_out.interval
     chance = math.log(2)
     if not evidence.finite or not math.isfinite(evidence.held_out_loss):
-        reasons.append("the model's rewards or its loss are no finite numbers: fit with a smaller --lr")
+        reasons.append("the model's rewards or its loss are not finite numbers: fit with a smaller --lr")
     elif not evidence.spread > 1e-6:
         reasons.append("the model pays the same for every segment: the labels taught it nothing")
     if held_out.count and high < 0.5:
         reasons.append(
-            f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, fewer right than a "
-            f"coin: look whether some labels are the wrong way round"
+            f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, worse than a "
+            f"coin: check whether some labels are the wrong way round"
         )
     if repeats.count >= LEAST_REPEATS and repeats.interval[0] <= 0.5:
         reasons.append(
@@ -108,18 +108,18 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
         return reasons
     if evidence.train_loss >= UNLEARNED * chance:
         reasons.append(
-            f"even on the labels it was fitted to, the loss never fell below that of guessing ({chance:.3f}): look at "
+            f"even on the labels it was fitted to, the loss never fell below that of guessing ({chance:.3f}): check "
             f"--lr and --mask, and whether the clips show what the labels are about"
         )
     elif evidence.held_out_loss >= chance and evidence.train_loss < MEMORISED * evidence.held_out_loss:
         reasons.append(
-            f"it knows its own labels by heart (loss {evidence.train_loss:.3f}) and nothing of the held-out ones "
+            f"it learned its labels by heart (loss {evidence.train_loss:.3f}) and fails on the held-out ones "
             f"({evidence.held_out_loss:.3f}; guessing has {chance:.3f}): try --l2, --shift or --dropout"
         )
     elif held_out.count and low <= 0.5 <= high and high - low <= WIDEST:
         reasons.append(
             f"after {evidence.decided} labels it is no better than a coin on held-out pairs ({low:.0%} to {high:.0%}): "
-            f"look whether the labels follow one rule that the clips show"
+            f"check whether the labels follow one rule that the clips show"
         )
     return reasons
 
