@@ -15,10 +15,11 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lib.cli import UserError
-from lib.label_ui.access import MAX_BODY, Guard, Keys, is_loopback, load_secret, own_names, state_folder
+from lib.label_ui.access import MAX_BODY, Guard, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
+from lib.label_ui.keys import Keys, load_secret, state_folder
 from lib.label_ui.pages import add_pages
 from lib.label_ui.ratings import Ratings, load_rater
 from lib.preferences.labels import STRATEGIES

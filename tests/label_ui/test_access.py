@@ -11,9 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from lib.label_ui.access import MAX_BODY, Guard, Keys, is_loopback, load_secret, own_names
+from lib.label_ui.access import MAX_BODY, Guard, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
+from lib.label_ui.keys import Keys, load_secret
 from tests.label_ui.dbs import make_db
 
 ORIGIN = {"Origin": "http://localhost:8080"}

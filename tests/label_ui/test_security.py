@@ -19,9 +19,10 @@ from starlette.testclient import TestClient
 
 from benchmarks.site import Site
 from lib.label_ui import serve
-from lib.label_ui.access import Guard, Keys, own_names
+from lib.label_ui.access import Guard, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
+from lib.label_ui.keys import Keys
 from lib.preferences.labels import Label, LabelLog
 from tests.label_ui.dbs import make_db
 

@@ -1,0 +1,191 @@
+"""The overview: figures about a database that follow it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from nicegui import html, run, ui
+
+from lib.cli import UserError
+from lib.label_ui.desk import Desk
+from lib.label_ui.ledger import display_name
+from lib.label_ui.stats import Overview
+from lib.label_ui.widgets import ANSWERS, answer_kind, card, when
+from lib.preferences.labels import Label
+
+
+class LiveOverview:
+    """The overview's figures, built anew when segments or labels have changed."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._shown: object = None
+        self._place = html.div().classes("cards")
+
+    async def build(self) -> None:
+        await self._update()
+        ui.timer(2.0, self._update, immediate=False)
+
+    async def _update(self) -> None:
+        state: object
+        overview: Overview | None
+        try:
+            state = await run.io_bound(self._desk.db.version)
+            if state == self._shown:
+                return
+            overview = await run.io_bound(self._desk.stats.overview)
+        except (UserError, OSError) as error:
+            state, overview = str(error), None
+            if state == self._shown:
+                return
+        self._shown = state
+        self._place.clear()
+        with self._place:
+            if overview is None:
+                with card("This database cannot be read", wide=True):
+                    html.p(str(state))
+            else:
+                _show_overview(overview, self._desk.stats.goal)
+                if overview.labels and self._desk.model is None:
+                    html.p(
+                        "Fit a reward model to these labels and restart this page with --reward REWARD to see what "
+                        "it gives each step, and which labels it doubts."
+                    ).classes("muted wide")
+
+
+def _show_overview(overview: Overview, goal: int | None) -> None:
+    labels = overview.labels
+    usable = overview.usable
+    with html.section().classes("figures").props('aria-label="Figures"'):
+        _figure(f"{overview.segments:,}", "segment" if overview.segments == 1 else "segments")
+        _figure(f"{usable:,}" + (f" of {goal:,}" if goal else ""), "label" if usable == 1 else "labels")
+        _figure(
+            f"{overview.segments * (overview.segments - 1) // 2 - overview.pairs:,}", "pairs not asked yet"
+        )
+        _figure(_bytes(overview.bytes), "on disk")
+    if overview.segments < 2:
+        with card("Nothing to compare yet", wide=True):
+            html.p(
+                "A pair takes two segments. Record some with 01_a2c.py --db-path and this folder; "
+                "they appear here as they come."
+            )
+    if labels:
+        with card("Answers"):
+            _answers(labels)
+        with card("Agreement"):
+            _agreement(overview)
+        with card("Growth"):
+            _growth(labels)
+        with card("Who labelled", wide=True):
+            _people(overview)
+    problems = [*overview.broken.values(), *overview.log_problems]
+    if problems:
+        with card(f"Left out ({len(problems)})", wide=True), html.ul().classes("problems"):
+            for problem in problems[:20]:
+                html.li(problem)
+
+
+def _figure(value: str, what: str) -> None:
+    with html.p():
+        html.strong(value)
+        html.span(what).classes("muted")
+
+
+def _answers(labels: Sequence[Label]) -> None:
+    kinds = Counter(answer_kind(label) for label in labels)
+    with html.div().classes("bars"):
+        for kind in ("better", "alike", "unsure"):
+            share = kinds[kind] / len(labels)
+            html.span(ANSWERS[kind])
+            with html.div().classes("bar").props('aria-hidden="true"'):
+                html.div().style(f"width: {100 * share:.1f}%")
+            html.span(f"{kinds[kind]:,}").classes("number")
+    lefts = [label for label in labels if label.label and label.left]
+    if len(lefts) >= 20:
+        share = sum(label.label == label.left for label in lefts) / len(lefts)
+        html.p(f"The left clip was preferred in {share:.0%} of these; sides are drawn at random.").classes(
+            "muted"
+        )
+
+
+def _agreement(overview: Overview) -> None:
+    if overview.shared_pairs:
+        share = overview.shared_alike / overview.shared_pairs
+        html.p(
+            f"Several labellers answered {overview.shared_pairs} of the pairs "
+            f"and agreed on {overview.shared_alike} ({share:.0%})."
+        )
+    else:
+        html.p("No pair has been answered by more than one labeller.").classes("muted")
+    asked = [same for results in overview.checks.values() for same in results]
+    if asked:
+        html.p(f"When asked again, people gave the same answer {sum(asked)} times out of {len(asked)}.")
+    else:
+        html.p("No pair has been asked a second time yet.").classes("muted")
+
+
+def _growth(labels: Sequence[Label]) -> None:
+    times = sorted(label.time for label in labels if label.time is not None)
+    if len(times) < 2 or times[-1] - times[0] < 1:
+        html.p("Labels over time appear here once there are a few.").classes("muted")
+        return
+    width, height, span = 320, 110, times[-1] - times[0]
+    every = max(1, len(times) // 200)  # a drawing needs no more points than pixels
+    marks = [(t, i + 1) for i, t in enumerate(times) if i % every == 0 or i == len(times) - 1]
+    points = " ".join(
+        f"{width * (t - times[0]) / span:.1f},{height - height * n / len(times):.1f}" for t, n in marks
+    )
+    # Made of numbers only, so there is nothing to sanitise.
+    ui.html(
+        f'<svg viewBox="-2 -4 {width + 4} {height + 8}" role="img" aria-label="Labels over time" '
+        f'preserveAspectRatio="none"><polygon points="0,{height} {points} {width},{height}"/>'
+        f'<polyline points="{points}"/></svg>',
+        sanitize=False,
+    ).classes("growth")
+    with html.p().classes("muted ends"):
+        html.span(when(times[0]))
+        html.span(f"{len(times):,} answers")
+        html.span(when(times[-1]))
+
+
+def _people(overview: Overview) -> None:
+    by_name: dict[str, list[Label]] = {}
+    for label in overview.labels:
+        by_name.setdefault(display_name(label.labeller), []).append(label)
+    with html.div().classes("scroll"), html.table():
+        with html.thead(), html.tr():
+            for title in (
+                "Labeller",
+                "Labels",
+                "Alike",
+                "Can’t tell",
+                "Flagged",
+                "Same again",
+                "Median time",
+                "Last",
+            ):
+                html.th(title).props('scope="col"')
+        with html.tbody():
+            for name, labels in sorted(by_name.items(), key=lambda item: -len(item[1])):
+                checks = overview.checks.get(name, [])
+                took = sorted(label.response_ms for label in labels if label.response_ms is not None)
+                times = [label.time for label in labels if label.time is not None]
+                with html.tr():
+                    html.th(name).props('scope="row"')
+                    html.td(f"{sum(label.label is not None for label in labels):,}")
+                    html.td(f"{sum(label.label == 0 for label in labels):,}")
+                    html.td(f"{sum(label.label is None for label in labels):,}")
+                    html.td(f"{sum(label.flag is not None for label in labels):,}")
+                    html.td(f"{sum(checks)} of {len(checks)}" if checks else "–")
+                    html.td(f"{took[len(took) // 2] / 1000:.1f} s" if took else "–")
+                    html.td(when(max(times)) if times else "–")
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
