@@ -1,4 +1,4 @@
-"""Memory of a process that allocates and frees the same large buffers over and over."""
+"""Memory of a process that allocates and frees the same large buffers again and again."""
 
 import ctypes
 
@@ -8,13 +8,13 @@ _KEPT = 1 << 30  # bytes
 
 
 def keep_freed_memory() -> bool:
-    """Has the C library keep what is freed for the next allocation rather than hand it back to the kernel.
+    """Makes the C library keep freed memory for the next allocation, rather than hand it back to the kernel.
 
-    PyTorch on a CPU frees every activation and gradient, and allocates as much again for the next update; each page that went
-    back comes again by a fault, and zeroed: 8,300 of them an update of a finetune (docs/performance.md).
+    PyTorch on a CPU frees every activation and gradient, and allocates as much for the next update. A page handed back
+    costs a fault and is zeroed when it is needed again: 8,300 of them per update of a finetune (docs/performance.md).
 
     Returns:
-      Whether the C library does so; one that is not glibc does not.
+      Whether the C library can; only glibc does.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Setting either ends glibc's own adaptation of both.
