@@ -48,6 +48,12 @@ def test_every_command_can_be_read_by_its_script(
             cli.parse(CONFIGS[door], given)
 
 
+def test_the_files_to_touch_are_there() -> None:
+    named = re.findall(r"`((?:lib|tests|docs)/[^` ]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    assert [path for path in named if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
 def test_what_is_said_to_be_there_is_there() -> None:
     at_once = [set(words) for words in commands() if words[0] == "online.py"]
     assert any({"--people", "SeaquestNoFrameskip-v4"} <= words for words in at_once)
