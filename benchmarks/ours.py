@@ -139,7 +139,7 @@ class Emulator:
     def __init__(self, config: TrainConfig) -> None:
         self._world = make_world(config.env, config.num_envs, config.env_threads)
         self._actions = np.random.default_rng(0).integers(
-            0, self._world.num_actions, (UPDATES_A_PIECE * config.rollout, config.num_envs)
+            0, self._world.spec.num_actions, (UPDATES_A_PIECE * config.rollout, config.num_envs)
         )
         self._world.reset(config.seed)
 

@@ -11,7 +11,7 @@ import pytest
 import demo
 import online
 from lib import cli
-from lib.envs.atari import atari_spec
+from lib.envs.atari import atari_settings
 from tests.experiments.paper import CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def test_every_command_can_be_read_by_its_script(
     config = cli.parse(SCRIPTS[script], flags)
     env = getattr(config, "env", None)
     if env is not None and ("NoFrameskip" in env or env.startswith("ALE/")):
-        assert atari_spec(env)
+        assert atari_settings(env)
     if isinstance(config, online.OnlineConfig):
         (tmp_path / config.out / "db").mkdir(parents=True)
         for door, *given in online.commands(config).values():

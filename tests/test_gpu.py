@@ -53,7 +53,7 @@ def test_observations_are_those_of_a_cpu() -> None:
             ours, theirs = (viewer.look(step).cpu().int() for viewer in viewers)
             assert (ours - theirs).abs().max() <= 1
             assert torch.equal(viewers[1].frames().cpu(), torch.from_numpy(np.asarray(step.frames)))
-            world.send(rng.integers(0, world.num_actions, 3))
+            world.send(rng.integers(0, world.spec.num_actions, 3))
             step = world.recv()
     finally:
         world.close()
@@ -97,7 +97,8 @@ def test_no_update_waits(config: TrainConfig) -> None:
     optimizer = torch.optim.Adam(trainable, lr=1e-3, fused=True)
     reward = None
     if config.reward is not None:
-        reward = RewardModel([Member(RewardNet(world.frame_shape, 5), 0.0, 1.0)], GPU, bf16=True)
+        assert world.spec.frame_shape is not None
+        reward = RewardModel([Member(RewardNet(world.spec.frame_shape, 5), 0.0, 1.0)], GPU, bf16=True)
     try:
         collector = Collector(world, 5, GPU, seed=0, bf16=True, reward=reward)
         before = {name: weight.clone() for name, weight in network.state_dict().items()}

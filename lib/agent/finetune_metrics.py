@@ -45,16 +45,18 @@ class FreshClips:
         games = min(world.num_envs, _GAMES)
         self._world, self._teacher = world, teacher
         self._rng = np.random.default_rng(seed)
-        self._frames = np.empty((games, SEGMENT_LENGTH, *world.frame_shape), np.uint8)
+        spec = world.spec
+        assert spec.frame_shape is not None
+        self._frames = np.empty((games, SEGMENT_LENGTH, *spec.frame_shape), np.uint8)
         self._actions = (
-            np.empty((games, SEGMENT_LENGTH, world.num_actions), np.float32)
-            if world.continuous
+            np.empty((games, SEGMENT_LENGTH, spec.num_actions), np.float32)
+            if spec.continuous
             else np.empty((games, SEGMENT_LENGTH), np.int64)
         )
         self._observations = (
             None
-            if world.observation_size is None
-            else np.empty((games, SEGMENT_LENGTH, world.observation_size), np.float32)
+            if spec.observation_size is None
+            else np.empty((games, SEGMENT_LENGTH, spec.observation_size), np.float32)
         )
         self._scores = np.empty((games, SEGMENT_LENGTH), np.float32)
         self._terminal = np.empty((games, SEGMENT_LENGTH), bool)
@@ -111,7 +113,7 @@ class FreshClips:
             life_lost=terminal,
             game_over=np.zeros_like(terminal),  # shows a step later only, and no teacher asks
             env_id=self._world.env_id,
-            num_actions=self._world.num_actions,
+            num_actions=self._world.spec.num_actions,
             policy="",
             step=0,
         )

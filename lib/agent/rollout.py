@@ -110,8 +110,8 @@ class Collector:
         )
         self._newest = 0  # row
         self._actions = (
-            torch.empty(steps, envs, world.num_actions, device=device)
-            if world.continuous
+            torch.empty(steps, envs, world.spec.num_actions, device=device)
+            if world.spec.continuous
             else torch.empty(steps, envs, dtype=torch.int64, device=device)
         )
         self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)

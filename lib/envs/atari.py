@@ -39,7 +39,7 @@ def time_limit(env_id: str) -> int:
     return FAIR_WEATHER if "FairWeather" in env_id else TIME_LIMIT
 
 
-def atari_spec(env_id: str) -> dict[str, Any] | None:
+def atari_settings(env_id: str) -> dict[str, Any] | None:
     """The emulator settings behind an Atari id, or None where the id names no Atari game.
 
     Args:
@@ -80,13 +80,10 @@ class AtariWorld:
     does not reset the game.
     """
 
-    continuous: bool = False
-    observation_size: int | None = None
-
     def __init__(
         self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT, num_threads: int = 0
     ) -> None:
-        settings = atari_spec(env_id)
+        settings = atari_settings(env_id)
         if settings is None:
             raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
         # One environment tells the native size, at which the emulator does not resize frames.
@@ -98,8 +95,6 @@ class AtariWorld:
         self.env_id = env_id
         self.num_envs = num_envs
         self.spec = Spec(len(self.action_names), frame_shape=(height, width, 3))
-        self.num_actions = len(self.action_names)
-        self.frame_shape = (height, width, 3)
         self._emulator = AtariVectorEnv(
             settings["game"],
             num_envs,

@@ -66,10 +66,9 @@ class GymWorld:
             with _make(env_id, env_kwargs) as env:
                 first = self._frame(_drawn(env_id, env))
         height, width, _ = first.shape
+        self._shape = (num_envs, height, width, 3)
         self.spec = dataclasses.replace(single.spec, frame_shape=(height, width, 3))
         self.action_names = single.action_names or [str(action) for action in range(self.spec.num_actions)]
-        self.num_actions, self.continuous = self.spec.num_actions, self.spec.continuous
-        self.observation_size, self.frame_shape = self.spec.observation_size, (height, width, 3)
         # In processes of their own the copies write their observations while the last ones are still being read.
         copy = vectorization_mode == "async"
         self._envs = gymnasium.make_vec(
@@ -135,9 +134,7 @@ class GymWorld:
         if isinstance(envs, gymnasium.vector.SyncVectorEnv):
             if self._lazy is not None:
                 self._lazy.expired = True
-            self._lazy = LazyFrames(
-                lambda env: self._frame(envs.envs[env].render()), (self.num_envs, *self.frame_shape)
-            )
+            self._lazy = LazyFrames(lambda env: self._frame(envs.envs[env].render()), self._shape)
             return cast(np.ndarray, self._lazy)
         pictures = envs.render()
         assert pictures is not None

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.envs import control, moving_dot, seaquest
-from lib.envs.atari import AtariWorld, atari_spec, time_limit
+from lib.envs.atari import AtariWorld, atari_settings, time_limit
 from lib.envs.gym_world import GymWorld
 from lib.envs.world import Step, World
 
@@ -39,7 +39,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
     Raises:
       UserError: there is no such environment, or it cannot serve; the message says why.
     """
-    if atari_spec(env_id) is not None:
+    if atari_settings(env_id) is not None:
         return AtariWorld(env_id, num_envs, time_limit(env_id), num_threads)
     return GymWorld(env_id, num_envs)
 

@@ -5,7 +5,7 @@ import numpy as np
 import ptan
 
 from lib.cli import UserError
-from lib.envs.atari import atari_spec, time_limit
+from lib.envs.atari import atari_settings, time_limit
 from lib.envs.spec import Spec
 from lib.envs.world import Step
 
@@ -45,7 +45,7 @@ class ReferenceWorld:
     num_envs = 1
 
     def __init__(self, env_id: str) -> None:
-        if atari_spec(env_id) is None or "NoFrameskip" not in env_id:
+        if atari_settings(env_id) is None or "NoFrameskip" not in env_id:
             raise UserError(
                 f"--env {env_id}: ptan's wrappers take an Atari id with NoFrameskip, e.g. SeaquestNoFrameskip-v4; "
                 f"leave out --reference"
@@ -60,8 +60,6 @@ class ReferenceWorld:
         self.env_id = env_id
         self.action_names: list[str] = list(self._game.get_action_meanings())  # type: ignore[attr-defined]
         self.spec = Spec(len(self.action_names), frame_shape=(height, width, 3))
-        self.num_actions, self.continuous = self.spec.num_actions, self.spec.continuous
-        self.observation_size, self.frame_shape = self.spec.observation_size, (height, width, 3)
         self._ended, self._lives = True, 0
 
     def reset(self, seed: int) -> Step:

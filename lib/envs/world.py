@@ -109,16 +109,11 @@ class World(Protocol):
       spec: what the environments show and take. Where the observation is a picture, `Observer` makes it of the frames.
         Of a continuous action, −1 and 1 stand for the environment's own bounds.
       action_names: A of them.
-      num_actions, continuous, observation_size, frame_shape: from the spec.
     """
 
     env_id: str
     num_envs: int
     spec: Spec
-    num_actions: int
-    continuous: bool
-    observation_size: int | None
-    frame_shape: tuple[int, int, int]
     action_names: list[str]
 
     def reset(self, seed: int) -> Step:

@@ -93,7 +93,8 @@ def play_and_judge(
       windows: how many times 50 steps each environment plays.
     """
     envs = world.num_envs
-    frames = np.empty((SEGMENT_LENGTH, envs, *world.frame_shape), np.uint8)
+    assert world.spec.frame_shape is not None
+    frames = np.empty((SEGMENT_LENGTH, envs, *world.spec.frame_shape), np.uint8)
     each = np.empty((len(model.members), SEGMENT_LENGTH, envs), np.float32)
     scores = np.zeros((SEGMENT_LENGTH, envs), np.float32)
     valid = np.zeros((SEGMENT_LENGTH, envs), bool)

@@ -26,7 +26,7 @@ def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
             config.db_path,
             world.num_envs,
             config.env,
-            world.num_actions,
+            world.spec.num_actions,
             config.record_prob,
             config.seed,
             max_mb=config.db_max_mb,

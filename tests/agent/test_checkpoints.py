@@ -205,8 +205,8 @@ def test_refuses_a_policy_of_other_actions(network: PolicyNet) -> None:
 )
 def test_refuses_a_policy_of_another_kind(network: PolicyNet, says: str) -> None:
     world = ScriptedWorld([[]], num_actions=2)
-    world.env_id, world.observation_size = "CartPole-v1", 4
-    world.spec = Spec(2, observation_shape=(4,), frame_shape=world.frame_shape)
+    world.env_id = "CartPole-v1"
+    world.spec = Spec(2, observation_shape=(4,))
     check_policy(PolicyNet(2, observation_size=4), world, Path("m.dat"))
     with pytest.raises(UserError, match=rf"m\.dat: {says}; take"):
         check_policy(network, world, Path("m.dat"))

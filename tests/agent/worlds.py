@@ -30,20 +30,16 @@ class ScriptedWorld:
     The arrays of a step are overwritten by the next `recv`, as the interface allows.
     """
 
-    continuous: bool = False
-    observation_size: int | None = None
-
     def __init__(self, scripts: Sequence[Sequence[Row]], num_actions: int = 5, size: int = 84) -> None:
-        self.env_id, self.num_envs, self.num_actions = "Scripted-v0", len(scripts), num_actions
-        self.frame_shape = (size, size, 3)
-        self.spec = Spec(num_actions, frame_shape=self.frame_shape)
+        self.env_id, self.num_envs = "Scripted-v0", len(scripts)
+        self.spec = Spec(num_actions, frame_shape=(size, size, 3))
         self.action_names = [str(action) for action in range(num_actions)]
         self.sent: list[np.ndarray] = []
         self.seeds: list[int] = []
         self._scripts = scripts
         self._at = 0
         self._step = Step(
-            np.zeros((len(scripts), *self.frame_shape), np.uint8),
+            np.zeros((len(scripts), size, size, 3), np.uint8),
             np.zeros(len(scripts), np.float32),
             *np.zeros((3, len(scripts)), bool),
         )

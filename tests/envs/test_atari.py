@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lib.cli import UserError
-from lib.envs.atari import AtariWorld, atari_spec
+from lib.envs.atari import AtariWorld, atari_settings
 from lib.envs.make import make_world, probes
 from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
@@ -41,7 +41,8 @@ def play(world: AtariWorld, steps: int, seed: int, act: Callable[[int], np.ndarr
         world.send(act(t))
         step = world.recv()
         assert step.frames.dtype == np.uint8
-        assert step.frames.shape == (world.num_envs, *world.frame_shape)
+        assert len(step.frames) == world.num_envs
+        assert step.frames.shape[1:] == world.spec.frame_shape
         assert step.score.dtype == np.float32
         assert {flags.dtype for flags in step[2:5]} == {np.dtype(bool)}
         assert {field.shape for field in step[1:5]} == {(world.num_envs,)}
@@ -68,8 +69,7 @@ def games(world: AtariWorld) -> Games:
 
 
 def test_says_what_it_is(world: AtariWorld) -> None:
-    assert (world.env_id, world.num_envs, world.num_actions) == (SEAQUEST, ENVS, 18)
-    assert world.frame_shape == (210, 160, 3)
+    assert (world.env_id, world.num_envs) == (SEAQUEST, ENVS)
     assert world.spec == Spec(18, False, (4, 84, 84), (210, 160, 3))
     assert world.action_names[:6] == ["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"]
     step = world.reset(1)
@@ -192,7 +192,7 @@ def test_sticky_actions_reach_the_emulator() -> None:
     def frames(env_id: str, seed: int) -> np.ndarray:
         world = AtariWorld(env_id, envs, num_threads=1)
         assert world.env_id == env_id
-        assert world.num_actions == 18
+        assert world.spec.num_actions == 18
         # Left and right by turns: a repeated action shows.
         played = play(world, 60, seed, lambda t: np.full(envs, 3 + t % 2))
         world.close()
@@ -205,17 +205,17 @@ def test_sticky_actions_reach_the_emulator() -> None:
 
 
 def test_reads_the_settings_off_the_registry() -> None:
-    spec, sticky = atari_spec(SEAQUEST), atari_spec("ALE/Seaquest-v5")
+    spec, sticky = atari_settings(SEAQUEST), atari_settings("ALE/Seaquest-v5")
     assert spec is not None
     assert sticky is not None
     assert (spec["game"], spec["repeat_action_probability"]) == ("seaquest", 0.0)
     assert (sticky["game"], sticky["repeat_action_probability"]) == ("seaquest", 0.25)
-    assert atari_spec("ale_py:ALE/Seaquest-v5") == atari_spec("ALE/Seaquest") == sticky
-    assert atari_spec("SeaquestNoFrameskip") == spec
+    assert atari_settings("ale_py:ALE/Seaquest-v5") == atari_settings("ALE/Seaquest") == sticky
+    assert atari_settings("SeaquestNoFrameskip") == spec
     for no_game in ("nowhere.to.be.found:ALE/Seaquest-v5", ":ALE/Seaquest-v5", "ALE/Nowhere", ""):
-        assert atari_spec(no_game) is None
-    assert atari_spec("MovingDot-v0") is None
-    assert atari_spec("CartPole-v1") is None
+        assert atari_settings(no_game) is None
+    assert atari_settings("MovingDot-v0") is None
+    assert atari_settings("CartPole-v1") is None
 
 
 def test_an_atari_game_is_one_however_it_is_named() -> None:
@@ -245,7 +245,7 @@ def test_an_unknown_id_is_said() -> None:
 
 def test_games_of_another_height_keep_it() -> None:
     world = AtariWorld("AdventureNoFrameskip-v4", 2, num_threads=1)
-    assert world.frame_shape == (250, 160, 3)
+    assert world.spec.frame_shape == (250, 160, 3)
     assert world.reset(0).frames.shape == (2, 250, 160, 3)
     world.close()
 

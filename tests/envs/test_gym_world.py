@@ -106,7 +106,7 @@ def test_an_end_is_followed_by_a_step_whose_action_is_ignored() -> None:
 
 def test_says_what_the_world_says() -> None:
     world = GymWorld("lib.envs.moving_dot:MovingDot-v0", 4, limit=60)
-    assert (world.num_envs, world.num_actions, world.frame_shape) == (4, 5, (84, 84, 3))
+    assert (world.num_envs, world.spec.num_actions, world.spec.frame_shape) == (4, 5, (84, 84, 3))
     assert world.action_names == ["NOOP", "UP", "RIGHT", "DOWN", "LEFT"]
     step = world.reset(seed=7)
     assert step.frames.dtype == np.uint8
@@ -148,8 +148,8 @@ def test_processes_play_the_same_games() -> None:
 
 def test_renders_where_observations_are_no_pictures() -> None:
     world = GymWorld("TestCounter-v0", 2)
-    assert world.frame_shape == (64, 48, 3)  # of drawings of 8×6
-    assert world.num_actions == 2
+    assert world.spec.frame_shape == (64, 48, 3)  # of drawings of 8×6
+    assert world.spec.num_actions == 2
     assert world.action_names == ["0", "1"]
     seen = [world.reset(seed=0)]
     drawn = [seen[0].frames[0, 0, 0, 0]]

@@ -37,11 +37,9 @@ def world() -> Iterator[GymWorld]:
 
 
 def test_says_what_it_is(world: GymWorld) -> None:
-    assert (world.num_actions, world.continuous, world.observation_size) == (2, True, 5)
     assert world.spec == Spec(2, True, (5,), (48, 48, 3))
     assert world.action_names == ["0", "1"]
     dot = make_world("MovingDot-v0", 1)
-    assert (dot.num_actions, dot.continuous, dot.observation_size) == (5, False, None)
     assert dot.spec == Spec(5, False, (4, 84, 84), (84, 84, 3))
     assert dot.reset(0).observations is None
 
@@ -184,8 +182,9 @@ def test_small_pictures_are_made_larger(sides: tuple[int, int], times: int) -> N
 def test_frames_of_small_pictures_are_fit_for_a_reward_model(shape: tuple[int, ...]) -> None:
     world = GymWorld("TestPicture-v0", 2, shape=shape)
     step = world.reset(0)
-    assert world.observation_size is None
-    assert step.frames.shape == (2, *world.frame_shape) == (2, 60, 90, 3)
+    assert world.spec.observation_size is None
+    assert step.frames.shape == (2, 60, 90, 3)
+    assert world.spec.frame_shape == (60, 90, 3)
     assert (step.frames == 7).all()
     world.close()
 
@@ -325,7 +324,7 @@ def test_a_score_that_is_no_number_is_said() -> None:
 def test_worlds_that_many_know(env_id: str, size: int, num_actions: int, continuous: bool) -> None:
     pytest.importorskip("pygame")
     world = make_world(env_id, 2)
-    assert (world.observation_size, world.num_actions, world.continuous) == (size, num_actions, continuous)
+    assert world.spec == Spec(num_actions, continuous, (size,), world.spec.frame_shape)
     step = world.reset(0)
     assert step.observations is not None
     assert not np.array_equal(*step.observations)
@@ -355,5 +354,5 @@ def test_a_hopper_may_fall_and_leans_forwards_by_a_positive_angle() -> None:
     except UserError as error:
         assert "cannot draw itself" in str(error)  # noqa: PT017 (a machine without EGL)
         return
-    assert (world.observation_size, world.num_actions, world.continuous) == (11, 3, True)
+    assert world.spec == Spec(3, True, (11,), world.spec.frame_shape)
     world.close()

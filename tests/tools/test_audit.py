@@ -138,7 +138,8 @@ def test_the_door_audits_a_model_that_exists(
 ) -> None:
     monkeypatch.setattr(audit_module, "WINDOWS", 4)
     world = make_world("MovingDot-v0", 1)
-    side, num_actions = world.frame_shape[0], world.num_actions
+    assert world.spec.frame_shape is not None
+    side, num_actions = world.spec.frame_shape[0], world.spec.num_actions
     world.close()
     segments = tmp_path / "db"
     segments.mkdir()
