@@ -1,1 +1,1 @@
-"""Judgement: the reward model, how it is fitted to preferences, and the wrapper that pays it out."""
+"""Reward models: their networks, how they are fitted to preferences, and the wrappers that pay them."""

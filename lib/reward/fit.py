@@ -63,13 +63,13 @@ class Fitted:
     model: RewardModel
     best: HeldOut
     """The model's loss and accuracy on the held-out pairs."""
-    judged: list[HeldOut]
+    each: list[HeldOut]
     """Each member's."""
     history: list[Epoch]
 
     def results(self) -> dict[str, Any]:
         """Held-out figures of the model and of each member, as the checkpoint keeps them."""
-        return {**self.best.figures(), "members": [member.figures() for member in self.judged]}
+        return {**self.best.figures(), "members": [member.figures() for member in self.each]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,13 +234,13 @@ def fit_model(
     """Fits the members of a reward model, one after the other.
 
     Each member is fitted until its held-out loss stops falling, and keeps the weights of its best epoch. All members
-    are judged by the same held-out pairs.
+    are evaluated on the same held-out pairs.
 
     Args:
       config: how.
       data: the labels and their segments.
       train: int64, positions in `data.pairs` of the pairs to fit to.
-      test: int64, of the pairs to judge by.
+      test: int64, of the held-out pairs.
       device: of the networks.
       bf16: whether they compute in bf16.
       charts: gets the curves.
@@ -257,14 +257,14 @@ def fit_model(
     """
     segments, test_pairs, loss_of = data.segments, data.pairs.subset(test), pair_loss(config)
     members: list[Member] = []
-    judged: list[HeldOut] = []
+    held_out: list[HeldOut] = []
     history: list[Epoch] = []
     if state is not None:
         for kept in state["members"]:
             network = _new_network(config, segments, device)
             network.load_state_dict(kept["state_dict"])
             members.append(Member(network.eval(), kept["mean"], kept["std"]))
-        judged = [HeldOut(**figures) for figures in state["judged"]]
+        held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
             _chart(charts, config, epoch)
@@ -307,7 +307,7 @@ def fit_model(
                         {"state_dict": each.network.state_dict(), "mean": each.mean, "std": each.std}
                         for each in members
                     ],
-                    "judged": list(judged),
+                    "held_out": list(held_out),
                     "history": list(history),
                     "member": member.state(),
                 }
@@ -324,17 +324,17 @@ def fit_model(
         best = member.best
         if config.frame_stride > 1:
             best = evaluate_pairs(member.network, segments, test_pairs, loss_of, device, bf16)
-        judged.append(best)
+        held_out.append(best)
         statistics = output_statistics(member.network, segments, bf16, config.frame_stride)
         members.append(Member(member.network, *statistics))
         if should_stop():
             break
     model = RewardModel(members, device, bf16)
     if len(members) == 1:
-        return Fitted(model, judged[0], judged, history)
+        return Fitted(model, held_out[0], held_out, history)
     disagreement = mean_disagreement(model, segments, device, config.frame_stride)
     model = RewardModel(members, device, bf16, disagreement=disagreement)
-    return Fitted(model, evaluate_ensemble(model, segments, test_pairs, loss_of, device), judged, history)
+    return Fitted(model, evaluate_ensemble(model, segments, test_pairs, loss_of, device), held_out, history)
 
 
 class _MemberFit:

@@ -44,7 +44,7 @@ class _Published:
     trained: frozenset[tuple[str, str]] = frozenset()
     """DB and name of the segments that any version was fitted to."""
     held: frozenset[tuple[str, str]] = frozenset()
-    """Of those that any version was judged by."""
+    """Of those that any version was evaluated on."""
 
 
 def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:

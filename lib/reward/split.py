@@ -64,7 +64,7 @@ def grown_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits a growing set of pairs so that no segment ever changes sides.
 
-    A model that starts from older weights remembers what those were fitted to, and must be judged by other segments.
+    A model that starts from older weights remembers what those were fitted to, and must be evaluated on other segments.
     The held-out pairs are chosen among those without a training segment.
 
     Args:

@@ -304,7 +304,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
 class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """A vector of environments that is taught by preferences; see `PreferenceEnv`, whose arguments it takes.
 
-    Each step is judged in one call. `info["score"]` holds the environments' own rewards [B], `info["_score"]` where
+    Each step is rewarded in one call. `info["score"]` holds the environments' own rewards [B], `info["_score"]` where
     the step was one of a game. With next-step autoreset the step that begins a new game ignores its action: it pays 0
     and is in no segment. Same-step autoreset and none (`reset(options={"reset_mask": ...})`) have no such step.
     """
