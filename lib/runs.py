@@ -260,7 +260,7 @@ def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
     return state
 
 
-class Every:
+class Timer:
     """A timer that is due after so many minutes.
 
     Args:

@@ -161,11 +161,11 @@ def test_a_state_is_of_one_stage_and_of_one_process(tmp_path: Path) -> None:
 
 def test_minutes_are_counted() -> None:
     now = 100.0
-    every = runs.Every(0.5, lambda: now)
+    timer = runs.Timer(0.5, lambda: now)
     now = 129.9
-    assert not every.due()
+    assert not timer.due()
     now = 130.0
-    assert every.due()
-    every.restart()
-    assert not every.due()
-    assert runs.Every(0.0, lambda: now).due()
+    assert timer.due()
+    timer.restart()
+    assert not timer.due()
+    assert runs.Timer(0.0, lambda: now).due()

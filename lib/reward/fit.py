@@ -36,7 +36,7 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
-from lib.runs import Every, check_name, load_state, locked, make_run_dir, save_state, write_config
+from lib.runs import Timer, check_name, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
 _L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
@@ -150,7 +150,7 @@ def fit(config: FitConfig) -> Fit:
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
         charts = stack.enter_context(Charts(run_dir, None if config.resume is None else 0))
         parents = {"dbs": data.parents, "labels": len(data.pairs)}
-        clock, last = Every(config.checkpoint_minutes), dict[str, Any]()
+        clock, last = Timer(config.checkpoint_minutes), dict[str, Any]()
 
         def save() -> None:
             began = {"lines": data.lines, "labels": len(data.pairs)}

@@ -1,4 +1,4 @@
-"""Where a reward model is out of its data: a policy plays, and the members of the ensemble are asked how much they agree."""
+"""Where a reward model is out of its data: how much its members disagree on the fresh play of a policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ from lib.runs import check_name, make_run_dir, write_config
 WINDOWS = 20
 """Windows of 50 steps that each environment plays: a minute of the game."""
 OUT_OF_DATA = 0.05
-"""Share of fresh steps beyond the DB's 99th percentile, where 1 % is expected, from which an audit says so."""
+"""An audit says so from this share of fresh steps beyond the DB's 99th percentile on; 1 % is expected."""
 _DB_SEGMENTS = 200
-"""Segments of the DBs that are asked about, evenly spread."""
+"""Clips of the DBs that are rated, evenly spread."""
 _CLIPS = 4
 _BINS = 30
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What an ensemble says of N steps."""
+class Rated:
+    """An ensemble's ratings of N steps."""
 
     paid: np.ndarray
     """float32 `[N]`, the mean over its members."""
@@ -46,30 +46,30 @@ class Judged:
     """float32 `[N]`, the standard deviation over them, of rewards that each has standardised."""
 
     @classmethod
-    def of(cls, each: np.ndarray) -> "Judged":
+    def of(cls, each: np.ndarray) -> "Rated":
         """From what each member pays, float32 `[M, N]`."""
         return cls(each.mean(0), each.std(0))
 
 
 @dataclass(frozen=True)
 class Window:
-    """Fifty steps of one game, and what the ensemble says of them."""
+    """Fifty steps of one game, with their ratings."""
 
     env: int
     start: int
-    """Step of the game that it begins with."""
+    """First step, counted in the game."""
     frames: np.ndarray
     """uint8 `[50, H, W, 3]`"""
     scores: np.ndarray
     """float32 `[50]`"""
-    judged: Judged
+    rated: Rated
 
 
 @dataclass(frozen=True)
 class Play:
     """N steps of a policy, in the order played."""
 
-    judged: Judged
+    rated: Rated
     game_step: np.ndarray
     """int64 `[N]`: how long each game had been going."""
     windows: list[Window]
@@ -77,12 +77,12 @@ class Play:
 
 
 @torch.no_grad()
-def play_and_judge(
+def play_and_rate(
     policy: Policy, world: World, model: RewardModel, seed: int, device: torch.device, windows: int
 ) -> Play:
-    """Plays a policy while a reward model judges every step.
+    """Plays a policy while a reward model rates every step.
 
-    Steps whose action the environment ignored are left out, and so are windows in which a game began anew.
+    Leaves out steps whose action the environment ignored, and windows with a reset.
 
     Args:
       policy: on `device`.
@@ -115,30 +115,30 @@ def play_and_judge(
         all_each.append(each[:, valid])
         all_steps.append(game_steps[valid])
         for env in np.flatnonzero(valid.all(0)):
-            judged = Judged.of(each[:, :, env])
-            if len(strangest) < _CLIPS or judged.disagreement.mean() > _strangeness(strangest[-1]):
+            rated = Rated.of(each[:, :, env])
+            if len(strangest) < _CLIPS or rated.disagreement.mean() > _strangeness(strangest[-1]):
                 window = Window(
-                    int(env), int(game_steps[0, env]), frames[:, env].copy(), scores[:, env].copy(), judged
+                    int(env), int(game_steps[0, env]), frames[:, env].copy(), scores[:, env].copy(), rated
                 )
                 strangest = sorted([*strangest, window], key=_strangeness, reverse=True)[:_CLIPS]
-    return Play(Judged.of(np.concatenate(all_each, 1)), np.concatenate(all_steps), strangest)
+    return Play(Rated.of(np.concatenate(all_each, 1)), np.concatenate(all_steps), strangest)
 
 
 def _strangeness(window: Window) -> float:
-    return float(window.judged.disagreement.mean())
+    return float(window.rated.disagreement.mean())
 
 
-def judge_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Judged, str]:
-    """What an ensemble says of the steps of some DBs, labelled or not.
+def rate_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Rated, str]:
+    """Rates the steps of some DBs, labelled or not.
 
-    Most segments of a DB were never labelled, so that this is how much members differ on what is like their data,
-    rather than on what they know by heart.
+    Most clips of a DB have no label, so this shows how much the members differ on data like theirs, not on data that
+    they know by heart.
 
     Returns:
-      Up to 10,000 steps or so, and the environment they are of ("" where none says).
+      About 10,000 steps at most, and their environment ("" if unknown).
 
     Raises:
-      UserError: there are no segments of this model's size of frame.
+      UserError: No clip has this model's size of frame.
     """
     sources = [(db, name) for db in map(SegmentDB, dbs) for name in db.names]
     chosen = np.unique(np.linspace(0, len(sources) - 1, min(len(sources), _DB_SEGMENTS)).astype(int))
@@ -157,7 +157,7 @@ def judge_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Judged, str]:
         raise UserError(
             f"{', '.join(map(str, dbs))}: expected segments of {height}×{width} pixels to compare with, found none"
         )
-    return Judged.of(np.concatenate(each, 1)), env_id
+    return Rated.of(np.concatenate(each, 1)), env_id
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class Finding:
         return "the policy stays where the reward model has data"
 
 
-def compare(db: Judged, fresh: Judged) -> Finding:
-    """Whether fresh play is further out than the DBs."""
+def compare(db: Rated, fresh: Rated) -> Finding:
+    """Compares fresh play with the DBs."""
     limit = float(np.quantile(db.disagreement, 0.99))
     beyond = float((fresh.disagreement > limit).mean())
     quantiles = {
@@ -192,10 +192,10 @@ def compare(db: Judged, fresh: Judged) -> Finding:
 
 
 def check_audit(config: FitConfig) -> None:
-    """Refuses before the fit what could not be audited after it.
+    """Refuses, before the fit, what could not be audited after it.
 
     Raises:
-      UserError: no policy there, or a single reward model, which cannot disagree with itself.
+      UserError: There is no policy, or only one member, which cannot disagree with itself.
     """
     if config.audit is None:
         return
@@ -237,7 +237,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
             f"{checkpoint}: only one member was fitted, and an audit needs several; fit it to the end"
         )
     network, origin = load_policy(config.audit)
-    db, db_env_id = judge_dbs(model, config.dbs)
+    db, db_env_id = rate_dbs(model, config.dbs)
     env_id = config.audit_env or db_env_id or env_of(origin)
     if config.audit_env is None:
         check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
@@ -246,16 +246,16 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         check_policy(network, world, config.audit)
         model.check(world.spec, checkpoint, world.env_id)
         policy = ActorPolicy(network.to(device).eval(), bf16)
-        fresh = play_and_judge(policy, world, model, config.seed, device, WINDOWS)
+        fresh = play_and_rate(policy, world, model, config.seed, device, WINDOWS)
     finally:
         world.close()
-    finding = compare(db, fresh.judged)
+    finding = compare(db, fresh.rated)
     path = config.out / f"reward-{config.name}.audit.html"
     try:
         config.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"-o {config.out}: expected a folder to write to: {error.strerror}") from error
-    subtitle = f"{config.audit} in {env_id}, judged by {checkpoint} · {now()}"
+    subtitle = f"{config.audit} in {env_id}, rated by {checkpoint} · {now()}"
     title = f"reward-{config.name}: audit"
     write_page("audit.html", path, title=title, subtitle=subtitle, **_page(db, fresh, finding))
     with Charts(run_dir) as charts:
@@ -269,29 +269,29 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     return path
 
 
-def _numbers(db: Judged, play: Play, finding: Finding) -> dict[str, float]:
+def _numbers(db: Rated, play: Play, finding: Finding) -> dict[str, float]:
     numbers = {
         "audit/beyond_the_99th_percentile": finding.beyond,
         "audit/paid_db": float(db.paid.mean()),
-        "audit/paid_fresh": float(play.judged.paid.mean()),
+        "audit/paid_fresh": float(play.rated.paid.mean()),
     }
     for level, (in_db, in_play) in finding.quantiles.items():
         numbers |= {f"audit/disagreement_{level:g}_db": in_db, f"audit/disagreement_{level:g}_fresh": in_play}
     return numbers
 
 
-def _page(db: Judged, play: Play, finding: Finding) -> dict[str, object]:
+def _page(db: Rated, play: Play, finding: Finding) -> dict[str, object]:
     """What the report's templates/audit.html shows."""
     from lib.reward.report import plots  # Matplotlib takes a second to import
 
-    fresh = play.judged
-    top = max([finding.limit, *(float(window.judged.disagreement.max()) for window in play.windows)])
+    fresh = play.rated
+    top = max([finding.limit, *(float(window.rated.disagreement.max()) for window in play.windows)])
     strangest = [
         clip(
             f"{_strangeness(window):.2f} on average",
             f"game {window.env + 1}, from step {window.start}",
             window.frames,
-            window.judged.disagreement,
+            window.rated.disagreement,
             (0.0, top),
             "disagreement",
             window.scores,

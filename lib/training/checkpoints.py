@@ -12,7 +12,7 @@ from lib.agent.evaluate import Evaluation
 from lib.devices import random_state
 from lib.learner import Advance, Learner
 from lib.reward.model import RewardModel
-from lib.runs import STATE, Every, save_state
+from lib.runs import STATE, Timer, save_state
 from lib.training.charts import ChartsHook
 from lib.training.loop import Hook
 
@@ -52,12 +52,12 @@ class Checkpoints(Hook):
         self._kept_config = dataclasses.asdict(config) | {"resume": None}
         self._saved_at = 0  # steps
         self._state_due = False
-        self._every = Every(config.checkpoint_minutes)
+        self._timer = Timer(config.checkpoint_minutes)
 
     saved: Path | None
 
     def before(self, learner: Learner) -> None:
-        if self._every.due():
+        if self._timer.due():
             self.save_state(learner)
 
     def after(self, learner: Learner, made: Advance) -> None:
@@ -110,7 +110,7 @@ class Checkpoints(Hook):
         saved_now = self.saved is not None and self._saved_at == learner.steps
         self._monitor.last_good = self.saved if saved_now else self._run_dir / STATE
         self._state_due = False
-        self._every.restart()
+        self._timer.restart()
 
     def state(self) -> dict[str, Any]:
         folder = None if self.folder is None else self.folder.state()

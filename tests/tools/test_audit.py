@@ -18,7 +18,7 @@ from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.model import RewardModel
 from lib.tools import audit as audit_module
-from lib.tools.audit import Judged, check_audit, compare, judge_dbs, play_and_judge
+from lib.tools.audit import Rated, check_audit, compare, play_and_rate, rate_dbs
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 from tests.reward.clips import clip, grey_db, save
 from tests.reward.fits import unfitted
@@ -52,16 +52,16 @@ def test_play_is_judged_as_it_is_seen_and_ignored_steps_are_left_out() -> None:
     wild = [Row(10 + t % 5) for t in range(101)]
     wild[60] = Row(10, reset=True)  # the action chosen on picture 59 was ignored
     world = ScriptedWorld([calm, wild])
-    play = play_and_judge(ActorPolicy(GreyReader()), world, TwoMinds(), 3, CPU, windows=2)
+    play = play_and_rate(ActorPolicy(GreyReader()), world, TwoMinds(), 3, CPU, windows=2)
     assert world.seeds == [3]
     assert len(play.game_step) == 2 * 100 - 1
-    assert sorted(set(play.judged.disagreement.tolist())) == [0, 1, 2, 3, 4]
+    assert sorted(set(play.rated.disagreement.tolist())) == [0, 1, 2, 3, 4]
     # Of the four windows the one with the reset in it is none.
     assert [(window.env, window.start) for window in play.windows] == [(1, 0), (0, 0), (0, 50)]
     strange = play.windows[0]
-    assert strange.judged.disagreement.tolist() == [t % 5 for t in range(50)]
+    assert strange.rated.disagreement.tolist() == [t % 5 for t in range(50)]
     assert strange.frames[:, 0, 0, 0].tolist() == [10 + t % 5 for t in range(50)]
-    assert strange.judged.paid.tolist() == [10 + 2 * (t % 5) for t in range(50)]
+    assert strange.rated.paid.tolist() == [10 + 2 * (t % 5) for t in range(50)]
     # A score is that of the step chosen on the picture beside it.
     assert play.windows[1].scores.tolist() == list(range(1, 51))
     # A game begins anew with the picture after the ignored step.
@@ -70,15 +70,15 @@ def test_play_is_judged_as_it_is_seen_and_ignored_steps_are_left_out() -> None:
 
 
 def test_disagreement_is_the_deviation_of_standardised_rewards() -> None:
-    judged = Judged.of(np.array([[1.0, 0.0], [3.0, 0.0]], np.float32))
+    judged = Rated.of(np.array([[1.0, 0.0], [3.0, 0.0]], np.float32))
     assert judged.paid.tolist() == [2, 0]
     assert judged.disagreement.tolist() == [1, 0]
 
 
 def test_more_than_five_in_a_hundred_beyond_the_99th_percentile_is_out_of_data() -> None:
-    db = Judged(np.zeros(1001), np.arange(1001.0))
+    db = Rated(np.zeros(1001), np.arange(1001.0))
     for far, outside in ((5, False), (6, True)):
-        fresh = Judged(np.zeros(100), np.array([990.0] * (100 - far) + [991.0] * far))
+        fresh = Rated(np.zeros(100), np.array([990.0] * (100 - far) + [991.0] * far))
         finding = compare(db, fresh)
         assert finding.limit == 990
         assert finding.beyond == pytest.approx(far / 100)
@@ -94,7 +94,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_dbs_are_judged_with_segments_that_were_never_labelled(db: Path, tmp_path: Path) -> None:
     model = unfitted(db, tmp_path).model
     (db / "labels.json").rename(tmp_path / "labels.json")
-    judged, env_id = judge_dbs(model, [db])
+    judged, env_id = rate_dbs(model, [db])
     (tmp_path / "labels.json").rename(db / "labels.json")
     assert (len(judged.paid), env_id) == (12 * 5, "Grey-v0")
     assert (judged.disagreement > 0).all()
@@ -104,7 +104,7 @@ def test_a_db_without_fitting_segments_is_refused(db: Path, tmp_path: Path) -> N
     model = unfitted(db, tmp_path).model
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="48×48"):
-        judge_dbs(model, [tmp_path / "empty"])
+        rate_dbs(model, [tmp_path / "empty"])
 
 
 def policy(path: Path, num_actions: int = 5, env: str = "MovingDot-v0") -> Path:
