@@ -50,7 +50,7 @@ def test_a_finetune_resumes_where_it_was(old: Path) -> None:
     assert (config.clip_range, config.kl, config.critic_warmup) == (0.2, 1.0, 2)
     trained = train(config)
     assert trained.checkpoint is not None
-    network, origin = load_policy(trained.checkpoint)
+    _, origin = load_policy(trained.checkpoint)
     assert origin["steps"] == 4096
     assert origin["parents"]["reward"]["file"] == "rewards/reward-r0.dat"
 
