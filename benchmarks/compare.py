@@ -1,4 +1,4 @@
-"""Two contenders side by side: run in turns, so that whatever else the machine does falls on both alike."""
+"""Two contenders side by side: run in turns, so that other load on the machine slows both alike."""
 
 import time
 from collections.abc import Callable
@@ -34,11 +34,11 @@ class Comparison:
 
 
 def rate(work: Work, seconds: float, clock: Clock = time.perf_counter) -> float:
-    """Units a second over as many whole pieces as it takes to fill a time.
+    """Units a second, measured over whole pieces of work.
 
     Args:
       work: is run at least once.
-      seconds: no further piece begins after these.
+      seconds: no new piece starts after these.
       clock: seconds from any origin.
     """
     units, began = 0, clock()
@@ -52,7 +52,7 @@ def rate(work: Work, seconds: float, clock: Clock = time.perf_counter) -> float:
 def alternate(
     ours: Work, theirs: Work, repeats: int, seconds: float, clock: Clock = time.perf_counter
 ) -> Comparison:
-    """Measures both in turns, each first every other time, after a repeat that warms both up.
+    """Measures both in turns, alternating which is first, after one repeat to warm up.
 
     Args:
       ours: one contender; both are built and stay alive throughout.

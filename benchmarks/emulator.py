@@ -1,6 +1,6 @@
 """Training and finetuning beside the emulator alone, and where the time goes: of most interest on a GPU.
 
-Imports nobody else's training library, as machines with a GPU often have none.
+Needs no other training library, which GPU machines often lack.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ ORIGINAL_STEPS = 12e6
 
 
 def against_emulator(setup: Setup) -> list[Row]:
-    """On the CPU, for orientation: how much of the emulator's speed is left, and where the rest goes."""
+    """On the CPU, for orientation: which share of the emulator's speed training reaches, and where the rest goes."""
     return _beside_emulator(
         "train-emulator", "A2C training, recording on", setup, ours_by_default(setup), None
     )
@@ -55,9 +55,9 @@ def _beside_emulator(
 
 
 def anatomy(config: TrainConfig, pieces: int = 10) -> str:
-    """Where the time of training goes, in shares of it; on a GPU, also how much of it the GPU is busy.
+    """Where the time of training goes, as shares; on a GPU, also the share in which the GPU is busy.
 
-    The shares are those of the main thread: "emulator" is waiting for it beyond what went on meanwhile, "policy and
+    The shares are those of the main thread: "emulator" is time spent waiting for it, "policy and
     observation" includes waiting for the device, and "the rest" is the curves.
     """
     watch = Stopwatch()
@@ -78,7 +78,7 @@ def anatomy(config: TrainConfig, pieces: int = 10) -> str:
 
 
 def _gpu_busy(training: Training, pieces: int) -> str:
-    """Share of the time in which anything ran on the GPU, from a trace of it."""
+    """Share of the time in which anything ran on the GPU, from a trace."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]):  # the first trace loads the tracer

@@ -1,12 +1,12 @@
-"""The labelling page under load: several labellers over real sockets, with clients beside them that mean no good.
+"""The labelling page under load: several labellers over real sockets, beside hostile clients.
 
 Each labeller answers at a steady rate as the page does: vote, ask for more pairs, fetch the clips of the next one.
-Every tenth vote is sent twice, as after a receipt that was lost. Meanwhile slow-loris connections dribble bytes, and
-requests of 100 MB come with and without a cookie. Afterwards every acknowledged vote has to be on disk exactly once.
+Every tenth vote is sent twice, as after a lost receipt. Meanwhile slow-loris connections dribble bytes, and
+requests of 100 MB come with and without a cookie. Afterwards every acknowledged vote must be on disk exactly once.
 
     .venv/bin/python -m benchmarks.label_load --minutes 5
 
-prints votes, the time from vote to next pair, and the server's memory; its status is 1 where a vote was lost or doubled.
+prints votes, the time from a vote to the next pair, and the server's memory; exits with 1 where a vote was lost or doubled.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Client:
         }
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Posts a body, or gets where there is none; the JSON or the bytes that come back.
+        """Posts a body, or gets where there is none; returns the JSON or the bytes of the reply.
 
         Raises:
           RuntimeError: the server did not answer with 200.
@@ -70,7 +70,7 @@ class Client:
 
 
 def enter(site: Site) -> str:
-    """Takes the site's link; the cookie that it leaves."""
+    """Opens the site's link and returns the cookie."""
     connection = http.client.HTTPConnection("localhost", site.port, timeout=30)
     connection.request("GET", site.link.removeprefix(site.base))
     return connection.getresponse().headers["Set-Cookie"].split(";")[0]
@@ -78,7 +78,7 @@ def enter(site: Site) -> str:
 
 @dataclass
 class Outcome:
-    """What came of a load."""
+    """The results of a load."""
 
     acknowledged: list[str] = field(default_factory=list)
     """Ids of the votes that the server said were saved."""
@@ -91,7 +91,7 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
     def grown(self) -> float:
-        """MB by which the server's memory was larger at its largest than after the first third of the time."""
+        """MB by which the server's memory grew after the first third of the time, at its peak."""
         third = len(self.memory) // 3
         return max(self.memory[third:]) - self.memory[third]
 
@@ -138,7 +138,7 @@ def label(port: int, cookie: str, name: str, rate: float, until: float, outcome:
 
 
 def dribble(port: int, until: float) -> None:
-    """Slow loris: requests that never end. A connection that the server closes is opened anew."""
+    """Slow loris: requests that never end. Reopens connections that the server closes."""
     sockets: list[socket.socket] = []
     while time.monotonic() < until:
         while len(sockets) < _DRIBBLERS:
@@ -155,7 +155,7 @@ def dribble(port: int, until: float) -> None:
 
 
 def flood(port: int, cookie: str, until: float, outcome: Outcome) -> None:
-    """One request of 100 MB after the other: with a cookie, without one, and in chunks of unknown number."""
+    """One request of 100 MB after another: with a cookie, without one, and chunked."""
     block = b"x" * (1 << 20)
     for number in itertools.count():
         if time.monotonic() > until:
@@ -176,10 +176,10 @@ def flood(port: int, cookie: str, until: float, outcome: Outcome) -> None:
 
 
 def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
-    """Labels over real sockets for a while, beside slow-loris connections and huge requests.
+    """Labels over real sockets, beside slow-loris connections and huge requests.
 
     Args:
-      site: a page that was started, whose link has not been used.
+      site: a running page whose link has not been used.
       labellers: how many at once.
       rate: votes a second of each.
       seconds: for how long.
@@ -190,7 +190,7 @@ def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
     def guarded(work: Any, *args: Any) -> None:
         try:
             work(site.port, *args)
-        except Exception as error:  # of a thread, which would die unheard
+        except Exception as error:  # a thread's exception would be lost
             outcome.errors.append(f"{type(error).__name__}: {error}")
 
     jobs = [(label, cookie, f"labeller {number}", rate, until, outcome) for number in range(labellers)]
@@ -205,7 +205,7 @@ def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
 
 
 def report(site: Site, outcome: Outcome) -> Iterator[str]:
-    """What came of a load, in lines."""
+    """The results of a load, in lines."""
     median, late, worst = np.percentile(outcome.waits, [50, 95, 100])
     third = outcome.memory[len(outcome.memory) // 3]
     yield f"{len(outcome.acknowledged)} votes acknowledged, {len(lost_or_doubled(site, outcome))} lost or doubled"
@@ -216,7 +216,7 @@ def report(site: Site, outcome: Outcome) -> Iterator[str]:
 
 
 def main() -> int:
-    """The status: 1 where a vote was lost or doubled, or somebody was turned away."""
+    """Exit status: 1 where a vote was lost or doubled, or a labeller was refused."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

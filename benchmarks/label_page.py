@@ -1,12 +1,12 @@
 """Speed and memory of the labelling page over many labels, in a real Chromium.
 
-On a DB of its own: first presses keys and prints the time from key press to the next pair's first frame on screen;
-then lets a script in the tab go on, with the debugger detached (attached, it keeps a copy of all that is fetched),
-and prints the memory of server and tab as labels come in. Needs Chromium.
+Makes a DB. First presses keys and prints the time from key press to the next pair's first frame on screen;
+then a script in the tab continues, with the debugger detached (it would keep a copy of every response),
+and the memory of server and tab is printed as labels come in. Needs Chromium.
 
     .venv/bin/python -m benchmarks.label_page --keys 200 --labels 1000
 
-Of `make bench` only the key presses are a row.
+Only the key presses are a row of `make bench`.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def tab_memory(browser: int) -> float:
             if parent == browser and b"--type=renderer" in command:
                 sizes.append(resident(pid))
         except (OSError, IndexError, ValueError):
-            continue  # the process ended while it was looked at
+            continue  # the process has ended
     return max(sizes)
 
 
@@ -115,7 +115,7 @@ def measure_speed(page: Page, site: Site, count: int) -> tuple[float, float, np.
     first_pair = time.perf_counter() - begin
     page.evaluate(_OBSERVE)
     for number in range(1, count + 1):
-        page.wait_for_timeout(170)  # the page takes no answer earlier
+        page.wait_for_timeout(170)  # the page accepts no earlier answer
         page.keyboard.press("120x"[number % 4])
         page.wait_for_function("number => waits.length == number", arg=number)
     return overview, first_pair, np.array(page.evaluate("waits"))

@@ -1,27 +1,27 @@
 """Whether speed costs learning: the score after equal steps, with the defaults and in plain fp32.
 
-Trains by 01_a2c.py as a user would and compares full games, seed by seed. Takes hours at the size that counts, so it is
-not part of `make bench`.
+Compares full games after each training, seed by seed. Takes hours at the size that counts, so it is not part of
+`make bench`.
 
     .venv/bin/python -m benchmarks.learning --steps 200k --seeds 3 [--games 30] [--dev cuda]
 """
 
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.quiet import train_quietly
 from benchmarks.report import Row, Target, markdown, provenance, write
 from lib import cli
+from lib.agent.config import TrainConfig
 from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.reporting import format_duration, format_mean, mean_interval
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -32,32 +32,42 @@ class LearningConfig:
     seeds: int = flag(default=3, min=2, help="runs of each kind")
     games: int = flag(default=30, min=1, help="full games that judge a run")
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
-    ours: str = flag(default="", metavar="FLAGS", help="further flags of ours, such as '--algo ppo'")
-    theirs: str = flag(
-        default="--no-bf16 --num-envs 16",
-        metavar="FLAGS",
+    ours: dict[str, Any] = flag(
+        default={}, of=TrainConfig, help="more flags of 01_a2c.py for ours, such as algo=ppo"
+    )
+    theirs: dict[str, Any] = flag(
+        default={"bf16": False, "num_envs": 16},
+        of=TrainConfig,
         help="flags of the plain loop; by default fp32 and the 16 games of the original, else the same",
     )
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
 
 
-def final_score(config: LearningConfig, seed: int, flags: str, folder: Path) -> float:
+def final_score(config: LearningConfig, seed: int, changes: dict[str, Any], folder: Path) -> float:
     """Mean score of full games at the end of one run.
 
+    Args:
+      config: steps, games and device.
+      seed: of the run.
+      changes: fields of its `TrainConfig`.
+      folder: for its files.
+
     Raises:
-      UserError: the run failed; its own message is on the screen.
+      UserError: the run failed.
+      KeyboardInterrupt: it was stopped.
     """
-    command = (
-        f"-n learning --dev {config.dev} --steps {config.steps} --seed {seed} --eval-every {config.steps} "
-        f"--eval-games {config.games} --save {folder / 'save'} --runs {folder} {flags}"
-    )
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "01_a2c.py"), *command.split()], stdout=subprocess.DEVNULL
-    )
-    if done.returncode:
-        raise UserError(f"01_a2c.py {command}: ended with status {done.returncode}")
-    games = load_checkpoint(folder / "save" / "latest.dat", "policy")["evaluation"]["scores"]
-    return mean_interval(games)[0]
+    given: dict[str, Any] = {
+        "name": "learning",
+        "dev": config.dev,
+        "steps": config.steps,
+        "seed": seed,
+        "eval_every": config.steps,
+        "eval_games": config.games,
+        "save": folder / "save",
+        "runs": folder,
+    }
+    checkpoint = train_quietly(TrainConfig(**given | changes))
+    return mean_interval(load_checkpoint(checkpoint, "policy")["evaluation"]["scores"])[0]
 
 
 def verdict(ours: list[float], theirs: list[float], title: str) -> Row:
@@ -89,22 +99,21 @@ def _list(scores: list[float]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(LearningConfig, argv, description=(__doc__ or "").splitlines()[0])
     device, origin, began = resolve_device(config.dev), provenance(), time.monotonic()
-    scores: dict[str, list[float]] = {config.ours: [], config.theirs: []}
     if config.ours == config.theirs:
         raise UserError("--ours and --theirs are the same; there is nothing to compare")
+    ours: list[float] = []
+    theirs: list[float] = []
     for seed in range(config.seeds):
-        for flags, kept in scores.items():
+        for changes, kept in ((config.ours, ours), (config.theirs, theirs)):
             with tempfile.TemporaryDirectory(prefix="learning-") as folder:
-                kept.append(final_score(config, seed, flags, Path(folder)))
-            took = format_duration(time.monotonic() - began)
-            print(
-                f"{took:>6}  seed {seed} {flags or '(defaults)'}: {kept[-1]:.1f}", file=sys.stderr, flush=True
-            )
+                kept.append(final_score(config, seed, changes, Path(folder)))
+            took, shown = format_duration(time.monotonic() - began), cli.shown(changes) or "(defaults)"
+            print(f"{took:>6}  seed {seed} {shown}: {kept[-1]:.1f}", file=sys.stderr, flush=True)
     title = f"Score after {config.steps:,} steps, {config.games} full games a run: "
-    title += f"{config.ours or 'defaults'} against {config.theirs or 'defaults'}"
+    title += f"{cli.shown(config.ours) or 'defaults'} against {cli.shown(config.theirs) or 'defaults'}"
     if not has_fast_bf16(device):
         title += " (no bf16 on this machine: fp32 either way)"
-    row = verdict(scores[config.ours], scores[config.theirs], title)
+    row = verdict(ours, theirs, title)
     print(markdown([row], origin))
     try:
         page = write([row], origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-learning")

@@ -1,8 +1,8 @@
-"""The loops that others would run, as contenders: the original experiment's and Stable-Baselines3's.
+"""Contenders: the training loops of the original experiment and of Stable-Baselines3.
 
-The original's are written anew from ptan's public interface, in plain fp32 PyTorch, and share no code with lib, so that
-what makes lib faster leaves them as they are. Where a detail of the original is not known, what is faster is taken.
-Contenders are built once and work in pieces; a piece says how many steps (or labels) it took.
+The original's are rewritten on ptan's public interface, in plain fp32 PyTorch. They share no code with lib, so that
+optimising lib does not change them. Where a detail of the original is unknown, the faster choice is taken.
+Contenders are built once and work in pieces; a piece returns how many steps (or labels) it took.
 """
 
 import pickle
@@ -221,7 +221,7 @@ def write_original_segment(path: Path, segment: Path) -> None:
 
 
 def read_original_segment(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Frames uint8 `[T, H, W, 3]` and actions int64 `[T]`. Runs whatever the file asks for: only for files of our own."""
+    """Frames uint8 `[T, H, W, 3]` and actions int64 `[T]`. Unpickles without checks: only for our own files."""
     steps: list[EpisodeStep] = pickle.loads(path.read_bytes())
     frames = torch.from_numpy(np.stack([step.obs for step in steps]))
     return frames, torch.tensor([step.act for step in steps])
@@ -245,7 +245,7 @@ class OriginalFit:
         self._rng = np.random.default_rng(0)
 
     def __call__(self) -> int:
-        """A fit; says how many labels were gone through, those held out among them."""
+        """A fit; returns the number of labels used, the held-out ones included."""
         network = OriginalReward(self._num_actions)
         optimizer = torch.optim.Adam(network.parameters(), lr=_FIT_LEARNING_RATE)
         for _ in range(self._epochs):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How good a reward model comes of how many labels: our recipe, the original's, and ours with one thing changed.
+"""How good a reward model gets with how many labels: our recipe, the original's, and ours with one change.
 
-Segments are split once per seed into those that training pairs are drawn from and those that test pairs are drawn
-from. The training pairs are answered by a simulated teacher who errs; the test pairs are judged by what the teacher
-values, without an error, and only pairs that differ in it count. Every recipe is fitted to the same labels: those of
-100 are the first of those of 300. Fits are made by the functions behind 03_reward_train.py.
+Segments are split once per seed into segments for training pairs and segments for test pairs. A simulated teacher answers
+the training pairs, with errors; the test pairs are decided by what the teacher values, without error, and ties are left
+out. Every recipe is fitted to the same labels: the first 100 of the 300 are those of the fit to 100. Fits use the
+functions behind 03_reward_train.py.
 
-Each fit is written down as it ends and is not made again, so a stopped run goes on, and several may share the work
-(`--seeds 0 2 4` beside `--seeds 1 3`). The table is made of all that is there.
+Each fit is recorded when it ends and not repeated, so a stopped run continues, and several processes may share the work
+(`--seeds 0 2 4` beside `--seeds 1 3`). The table covers all recorded fits.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.fitting import fit_quietly
+from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.preferences.labels import Label
@@ -86,7 +86,7 @@ class QualityConfig:
 
 
 class Task:
-    """The segments of one seed: what may be asked about, and what is tested on.
+    """The segments of one seed: those to label, and those to test on.
 
     Args:
       db: the segments.
@@ -108,7 +108,7 @@ class Task:
         self.test = test[value[test[:, 0]] != value[test[:, 1]]]
 
     def labels(self, count: int, teacher: Teacher, mean: float) -> list[tuple[int, int, int]]:
-        """So many different pairs of the training segments and the teacher's answers; cannot-tell is passed over."""
+        """Different pairs of the training segments with the teacher's answers; those it cannot tell are skipped."""
         found: dict[tuple[int, int], int] = {}
         while len(found) < count:
             first, second = (int(end) for end in self.rng.choice(self._train_segments, 2, replace=False))
@@ -159,10 +159,10 @@ def split(recipe: str, pairs: Pairs, config: FitConfig) -> tuple[np.ndarray, np.
 
 
 def measure(config: QualityConfig) -> Path:
-    """Makes the fits that are missing and the table of all.
+    """Runs the missing fits and makes the table of all.
 
     Raises:
-      UserError: the DB or a flag that the user can mend.
+      UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
     db.refresh()

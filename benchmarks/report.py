@@ -1,4 +1,4 @@
-"""Rows of a benchmark, on what they were measured, and how both are written down."""
+"""Rows of a benchmark, where they were measured, and how both are written."""
 
 import dataclasses
 import importlib.metadata
@@ -21,7 +21,7 @@ _CONTENDERS = ("stable_baselines3", "ptan")
 
 @dataclass(frozen=True)
 class Target:
-    """What a row is held to: its ratio, or our figure where there is nobody beside us."""
+    """What a row should reach: a ratio, or a figure where there is no contender."""
 
     limit: float
     least: bool = True
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; None where there is none or nothing was measured."""
+        """Whether the target is reached; None without a target or a measurement."""
         if self.target is None:
             return None
         figure = self.ratio if self.target.of_ratio else self.ours
@@ -58,7 +58,7 @@ class Row:
 def compared(
     name: str, title: str, unit: str, comparison: Comparison, target: Target | None = None, note: str = ""
 ) -> Row:
-    """A row from contenders that were run in turns; its figures are medians."""
+    """A row from two contenders run in turns; its figures are medians."""
     ours, theirs = median(comparison.ours), median(comparison.theirs)
     return Row(
         name,

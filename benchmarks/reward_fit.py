@@ -24,7 +24,7 @@ _EPOCHS = 2
 
 
 def labelled_db(folder: Path, segments: int, labels: int) -> Path:
-    """Clips of a policy that has learned nothing, compared by a simulated teacher."""
+    """Clips of an untrained policy, compared by a simulated teacher."""
     record_segments(folder, segments, record_prob=0.05)
     label_with_teacher(folder, _TEACHER, labels)
     return folder
@@ -40,7 +40,7 @@ class OurFit:
         )
 
     def __call__(self) -> int:
-        """Says how many labels it went through, those held out among them; those torn between the two are left aside."""
+        """Returns the number of labels used, the held-out ones included; those that share clips with both are left out."""
         with contextlib.redirect_stdout(io.StringIO()):
             fitted = fit(self._config)
         return self._epochs * (len(fitted.train) + len(fitted.test))
@@ -61,7 +61,7 @@ def theirs(folder: Path, db: Path, epochs: int) -> OriginalFit:
 
 
 def against_original(setup: Setup) -> list[Row]:
-    """In turns on few labels, as the original's is slow; then ours once on 300."""
+    """In turns on few labels, because the original's is slow; then ours once on 300."""
     labels, epochs = (12, 1) if setup.quick else (40, _EPOCHS)
     db = labelled_db(setup.folder / "few", 2 * labels, labels)
     original = theirs(setup.folder / "pickles", db, epochs)

@@ -30,7 +30,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "recording": ("benchmarks.training", "recording_cost"),
     "segments": ("benchmarks.segments", "size_and_loading"),
     "fit": ("benchmarks.reward_fit", "against_original"),
-    "help": ("benchmarks.startup", "help_of_doors"),
+    "help": ("benchmarks.startup", "help_of_scripts"),
     "startup-page": ("benchmarks.startup", "first_page"),
     "label-page": ("benchmarks.label_page", "key_presses"),
     "gpu": ("benchmarks.emulator", "on_gpu"),
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{format_duration(time.monotonic() - began):>6}  {name} …", file=sys.stderr, flush=True)
         try:
             rows += measure(name, config)
-        except Exception as error:  # one that fails must not cost the others their minutes
+        except Exception as error:  # a failure must not lose the other rows
             traceback.print_exc()
             failed += 1
             rows.append(Row(name, f"`{name}` failed", note=cli.one_line(f"{type(error).__name__}: {error}")))
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, config: BenchConfig) -> list[Row]:
-    """The rows of one benchmark, in a folder of its own that is thrown away."""
+    """The rows of one benchmark, in a temporary folder of its own."""
     module, function = BENCHMARKS[name]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         setup = Setup(

@@ -1,35 +1,25 @@
 """Size of segments on play of a trained policy, and how long one takes to load."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.original import read_original_segment, write_original_segment
 from benchmarks.ours import record_segments
+from benchmarks.quiet import train_quietly
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
+from lib.agent.config import TrainConfig
 from lib.preferences.segments import SegmentDB, load_segment
 from lib.reporting import format_count
 
-ROOT = Path(__file__).parents[1]
-
 
 def train_policy(folder: Path, steps: int, dev: str) -> Path:
-    """A policy trained by 01_a2c.py as by a user; returns its checkpoint."""
-    flags = f"-n policy --dev {dev} --steps {steps} --eval-every {steps} --eval-games 1".split()
-    command = [
-        sys.executable,
-        str(ROOT / "01_a2c.py"),
-        *flags,
-        "--save",
-        str(folder / "v0"),
-        "--runs",
-        str(folder),
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder / "v0" / "latest.dat"
+    """Trains a policy by the defaults of 01_a2c.py; returns its checkpoint."""
+    config = TrainConfig(
+        name="policy", dev=dev, steps=steps, eval_every=steps, eval_games=1, save=folder / "v0", runs=folder
+    )
+    return train_quietly(config)
 
 
 def size_and_loading(setup: Setup) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What every benchmark is told about how to measure."""
+"""How benchmarks are to measure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Setup:
-    """How to measure, and where there is room to write."""
+    """How to measure, and where to write."""
 
     folder: Path
     """Empty; whatever is written there is thrown away."""

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[1] / "02_label_ui.py"
 
 
 class Site:
-    """The script, serving one DB on one port; may be stopped and started again."""
+    """The script, serving one DB on one port; can be stopped and restarted."""
 
     def __init__(self, db: Path, state: Path, *flags: str) -> None:
         self.db = db

@@ -17,27 +17,27 @@ from benchmarks.site import Site
 from lib.preferences.segments import SegmentDB
 
 ROOT = Path(__file__).parents[1]
-DOORS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")
+SCRIPTS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")
 
 
-def help_of_doors(setup: Setup, doors: tuple[str, ...] = DOORS) -> list[Row]:
+def help_of_scripts(setup: Setup, scripts: tuple[str, ...] = SCRIPTS) -> list[Row]:
     rows = []
-    for door in doors:
-        command, times = [sys.executable, str(ROOT / door), "--help"], []
+    for script in scripts:
+        command, times = [sys.executable, str(ROOT / script), "--help"], []
         for repeat in range(setup.repeats + 1):
             began = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             if repeat > 0:
                 times.append(time.perf_counter() - began)
-        title = f"`{door} --help`"
+        title = f"`{script} --help`"
         target = Target(1.5, least=False, of_ratio=False)
-        name = f"help-{Path(door).stem.split('_')[0]}"
+        name = f"help-{Path(script).stem.split('_')[0]}"
         rows.append(Row(name, title, "s", median(times), repeats=len(times), target=target))
     return rows
 
 
 def large_db(some: Path, db: Path, count: int) -> Path:
-    """A DB of so many names, spread over 64 environments, for the few segments of another."""
+    """A DB of `count` names, spread over 64 environments, that link to the few segments of another."""
     paths = [some / name for name in SegmentDB(some).names]
     for at in range(count):
         target = db / f"{at % 64:02d}" / f"{at:08d}.dat"
@@ -50,7 +50,7 @@ def page_time(db: Path, state: Path) -> float:
     """Seconds from the start of 02_label_ui.py to the last byte of the page behind the link that it prints.
 
     Raises:
-      OSError: the page did not come.
+      OSError: the page was not served.
     """
     site = Site(db, state, "--name", "bench")
     browser = urllib.request.build_opener(
@@ -69,7 +69,7 @@ def page_time(db: Path, state: Path) -> float:
 def first_page(setup: Setup, segments: int = 10_000) -> list[Row]:
     record_segments(setup.folder / "some", 20)
     db = large_db(setup.folder / "some", setup.folder / "large", segments)
-    page_time(db, setup.folder / "state")  # modules come into the page cache
+    page_time(db, setup.folder / "state")  # fills the page cache
     times = [page_time(db, setup.folder / "state") for _ in range(setup.repeats)]
     return [
         Row(

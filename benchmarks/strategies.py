@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How many labels a reward model needs to be right so often, by the strategy that chooses the pairs.
+"""How many labels a reward model needs for an accuracy, by the strategy that chooses the pairs.
 
 A simulated teacher labels in rounds, as a person would: random pairs first; then, every round, an ensemble is fitted to
-all labels so far and the strategy chooses the next pairs, asking that ensemble where it asks one. All of it is what
-02_label_ui.py --teacher and 03_reward_train.py do. After each fit the reward model is tested on pairs of segments that
-are never labelled: drawn at random, answered without an error, ties left out. Strategies share the test and the
-first labels of a seed.
+all labels so far and the strategy chooses the next pairs, by that ensemble if it needs one. It is what 02_label_ui.py
+--teacher and 03_reward_train.py do. After each fit the reward model is tested on pairs of segments that are never
+labelled: drawn at random, answered without error, ties left out. Strategies share the test and the first labels of a
+seed.
 
-Each run of a strategy and a seed is written down as it ends and is not made again, so a stopped benchmark goes on, and
+Each run of a strategy and a seed is recorded when it ends and not repeated, so a stopped benchmark continues, and
 several processes may share the work (`--strategies random` beside `--strategies disagreement`).
 
     python -m benchmarks.strategies --db DB --seeds 5
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.fitting import fit_quietly
+from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.devices import resolve_device
@@ -76,7 +76,7 @@ class BenchmarkConfig:
 
 @dataclass(frozen=True)
 class Test:
-    """Pairs to test on, and what may be labelled."""
+    """Pairs to test on, and segments that may be labelled."""
 
     train: list[str]
     """Segments that pairs are chosen from."""
@@ -114,7 +114,7 @@ def draw_test(db: SegmentDB, teacher: str, pairs: int, seed: int) -> Test:
 
 
 def accuracy(model: RewardModel, db: SegmentDB, pairs: Sequence[tuple[str, str]]) -> float:
-    """Share of the pairs of which the model pays more along the first, the better one."""
+    """Share of the pairs whose first clip, the better one, has the higher return."""
     rater = ModelRater(model, db)
     paid = {name: float(rater.curve(name).sum()) for name in {name for pair in pairs for name in pair}}
     return float(np.mean([paid[better] > paid[worse] for better, worse in pairs]))
@@ -124,8 +124,8 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
     """An ensemble fitted to all labels of a DB, as 03_reward_train.py would.
 
     Raises:
-      UserError: nothing can be made of the labels.
-      KeyboardInterrupt: the end was asked for.
+      UserError: the labels cannot be fitted.
+      KeyboardInterrupt: it was stopped.
     """
     flags = FitConfig(
         dbs=[db],
@@ -173,9 +173,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
         )
         try:
             model = fit_members(config, folder, seed)
-        except (
-            UserError
-        ) as error:  # so far the labels tell nothing, and a model of nothing is right half the time
+        except UserError as error:  # too few labels: a model that knows nothing is right half the time
             print(f"{strategy}, seed {seed}, {(number + 1) * config.round} labels: {error}", flush=True)
             accuracies.append(0.5)
             continue
@@ -188,7 +186,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
 
 
 def labels_needed(accuracies: Sequence[float], wanted: float, labels_a_round: int) -> int | None:
-    """Labels after the first round that reached an accuracy; None where none did."""
+    """Labels after the first round that reached the accuracy; None where no round did."""
     for number, reached in enumerate(accuracies, start=1):
         if reached >= wanted:
             return number * labels_a_round
@@ -223,10 +221,10 @@ def table(config: BenchmarkConfig, runs: Sequence[dict[str, Any]]) -> str:
 
 
 def measure(config: BenchmarkConfig) -> Path:
-    """Makes the runs that are missing and the table of all.
+    """Runs what is missing and makes the table of all.
 
     Raises:
-      UserError: the DB or a flag that the user can mend.
+      UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
     db.refresh()

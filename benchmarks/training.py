@@ -1,4 +1,4 @@
-"""Steps a second of training and finetuning, against other people's loops; what recording costs."""
+"""Steps a second of training and finetuning, against other training loops; what recording costs."""
 
 import contextlib
 import dataclasses
@@ -82,8 +82,8 @@ def finetuning(setup: Setup) -> list[Row]:
 def recording_cost(setup: Setup) -> list[Row]:
     """The same training with and without a DB, in more and shorter turns, as the difference is small.
 
-    A segment takes 5,000 steps to come at the default rate, which is longer than a turn: at ten times that rate most turns
-    have one to save, and what is read is an upper bound.
+    At the default rate a segment comes every 5,000 steps, less than once a turn. At ten times that rate most turns save one,
+    so the result is an upper bound.
     """
     on = ours_by_default(setup, record_prob=10 * TrainConfig.record_prob)
     off = dataclasses.replace(on, db_path=None)

@@ -1,7 +1,7 @@
 """A quirk taught by comparisons in other environments than Atari's: experiments.rounds once for each of several seeds.
 
-CartPole is taught to keep to the left beside standing, which the score goes on paying for. By comparisons alone, the
-moving dot is taught to keep to the middle and MuJoCo's Hopper to flip over backwards.
+CartPole is taught to keep to the left, while the score still pays for standing. By comparisons alone, the moving dot is
+taught to keep to the middle and MuJoCo's Hopper to flip over backwards.
 Ends in environments.md.
 
     .venv/bin/python -m experiments.environments [cartpole|dot|hopper] [--seeds 3] [--out FOLDER] [--max-minutes 9]

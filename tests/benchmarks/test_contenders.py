@@ -1,4 +1,4 @@
-"""Every contender does a piece of the work it stands for; how fast is for the benchmarks to say."""
+"""Every contender does a piece of its work; the benchmarks measure how fast."""
 
 import contextlib
 import copy
@@ -98,7 +98,7 @@ def test_stable_baselines_learns(processes: bool) -> None:
     with contextlib.closing(original.StableBaselines("cpu", processes, games=2, updates_a_piece=2)) as work:
         before = copy.deepcopy(work.model.policy.state_dict())
         assert work() == 20
-        assert work() == 20  # goes on where it was
+        assert work() == 20  # continues where it was
         assert work.model.num_timesteps == 40
         after = work.model.policy.state_dict()
         assert not torch.equal(before["action_net.weight"], after["action_net.weight"])
@@ -195,7 +195,7 @@ def test_a_large_db_holds_as_many_names_as_asked(clips: Path, tmp_path: Path) ->
 
 
 def test_help_is_timed_and_held_to_its_limit(setup: Setup) -> None:
-    (row,) = startup.help_of_doors(setup, ("04_play.py",))
+    (row,) = startup.help_of_scripts(setup, ("04_play.py",))
     assert row.name == "help-04"
     assert row.ours is not None
     assert row.ours > 0
@@ -242,7 +242,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(
     def broken(_: Setup) -> None:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(startup, "help_of_doors", broken)
+    monkeypatch.setattr(startup, "help_of_scripts", broken)
     monkeypatch.setattr(startup, "first_page", lambda _: [])
     assert main(["--only", "help", "startup-page", "--out", str(tmp_path)]) == 1
     assert "- `help`: RuntimeError: no such thing" in capsys.readouterr().out
@@ -255,7 +255,7 @@ def test_measures_are_repeated_at_least_five_times(monkeypatch: pytest.MonkeyPat
         asked.append(setup)
         return []
 
-    monkeypatch.setattr(startup, "help_of_doors", keep)
+    monkeypatch.setattr(startup, "help_of_scripts", keep)
     for quick in (False, True):
         measure("help", dataclasses.replace(BenchConfig(), quick=quick))
     assert all(setup.repeats >= 5 for setup in asked)

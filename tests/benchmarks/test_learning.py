@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,25 +26,25 @@ def test_runs_are_paired_by_seed_and_written_down(
 ) -> None:
     asked = []
 
-    def score(config: learning.LearningConfig, seed: int, flags: str, folder: Path) -> float:
+    def score(config: learning.LearningConfig, seed: int, changes: dict[str, Any], folder: Path) -> float:
         assert folder.is_dir()
-        asked.append((seed, flags))
-        return 100.0 + seed + (5.0 if flags else 0.0)
+        asked.append((seed, changes))
+        return 100.0 + seed + (5.0 if changes else 0.0)
 
     monkeypatch.setattr(learning, "final_score", score)
     learning.main(["--seeds", "2", "--steps", "1k", "--out", str(tmp_path)])
-    plain = "--no-bf16 --num-envs 16"
-    assert asked == [(0, ""), (0, plain), (1, ""), (1, plain)]
+    plain = {"bf16": False, "num_envs": 16}
+    assert asked == [(0, {}), (0, plain), (1, {}), (1, plain)]
     content = json.loads(next(tmp_path.glob("*-learning.json")).read_text())
     assert content["rows"][0]["ours"] == 100.5
     assert content["rows"][0]["theirs"] == 105.5
     assert "| 100 points | 106 points |" in capsys.readouterr().out
 
 
-def test_a_run_is_trained_and_judged_by_the_real_command(tmp_path: Path) -> None:
+def test_a_run_is_trained_and_judged(tmp_path: Path) -> None:
     config = learning.LearningConfig(steps=200, games=2)
-    flags = "-e MovingDot-v0 --num-envs 2 --no-bf16"
-    score = learning.final_score(config, 0, flags, tmp_path)
+    changes = {"env": "MovingDot-v0", "num_envs": 2, "bf16": False}
+    score = learning.final_score(config, 0, changes, tmp_path)
     assert 0 < score < 100
     (kept,) = tmp_path.glob("*/config.json")
     settings = json.loads(kept.read_text())["config"]
@@ -52,10 +53,10 @@ def test_a_run_is_trained_and_judged_by_the_real_command(tmp_path: Path) -> None
 
 
 def test_a_run_that_fails_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--no-such-flag: ended with status 2"):
-        learning.final_score(learning.LearningConfig(), 0, "--no-such-flag", tmp_path)
+    with pytest.raises(UserError, match=r"none\.dat: no such file"):
+        learning.final_score(learning.LearningConfig(), 0, {"model": Path("none.dat")}, tmp_path)
 
 
 def test_nothing_is_compared_with_itself() -> None:
     with pytest.raises(UserError, match="nothing to compare"):
-        learning.main(["--ours=--no-bf16 --num-envs 16"])
+        learning.main(["--ours", "bf16=no", "num-envs=16"])

@@ -1,4 +1,4 @@
-"""The benchmark of strategies on clips whose score is their brightness: it runs, goes on, and counts right."""
+"""The benchmark of strategies on clips whose score is their brightness: it runs, continues, and counts right."""
 
 import json
 from pathlib import Path

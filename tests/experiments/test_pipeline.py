@@ -111,7 +111,7 @@ def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
     with pytest.raises(TimeUp):
         pipeline.run("one", "Waits", "made.py", Steps(), work)
     assert attempts(tmp_path) == [("one", "time up")]
-    # Nothing more is begun, and the log says nothing of it.
+    # No further stage starts, and the log does not mention it.
     with pytest.raises(TimeUp):
         pipeline.run("two", "Makes it", "made.py", Steps(), append(tmp_path / "two"))
     assert not (tmp_path / "two").exists()

@@ -53,7 +53,7 @@ def test_every_stage_in_its_order(tmp_path: Path) -> None:
     judged = paper.read["measures-v2"]
     assert (judged.model, judged.reward) == (out / "v2" / "latest.dat", v2.reward)
     assert judged.reference == out / "v0" / "latest.dat"
-    # What a stage removes before it begins anew is nobody else's.
+    # Each path is removed by one stage only.
     removed = [path for paths in paper.made.values() for path in paths]
     assert len(set(removed)) == len(removed)
     assert out / "db" / "v1" in removed
