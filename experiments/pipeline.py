@@ -27,6 +27,7 @@ from lib.runs import STATE, write_config
 
 if TYPE_CHECKING:
     from experiments.measures import MeasureConfig
+    from lib.training.train import Trained
 
 TIME_IS_UP = 75
 """Exit status after --max-minutes: EX_TEMPFAIL of sysexits.h, try again."""
@@ -77,7 +78,7 @@ class Pipeline:
         title: str,
         config: TrainConfig,
         script: str = "01_a2c.py",
-        by: Callable[[TrainConfig], object] | None = None,
+        by: "Callable[[TrainConfig], Trained] | None" = None,
     ) -> Path:
         """Trains a policy.
 
@@ -96,8 +97,7 @@ class Pipeline:
         def work(resume: Path | None) -> bool:
             from lib.training.train import train
 
-            (by or train)(dataclasses.replace(config, resume=resume))
-            return not _trained(_resumable(config.runs))
+            return (by or train)(dataclasses.replace(config, resume=resume)).stopped
 
         makes = [path for path in (config.save, config.db_path, config.runs) if path is not None]
         self.run(name, title, script, config, work, makes, config.runs)
@@ -225,7 +225,7 @@ class Pipeline:
             raise TimeUp
         command = [*script.split(), *cli.words(config)]
         run = None if runs is None else self._unfinished(name, runs)
-        if _trained(run):
+        if run is not None and _trained(run):
             self._note(name, "done", 0.0, ["(finished when it was stopped)"])
             print(f"== {title}: done before", flush=True)
             return
@@ -288,7 +288,7 @@ class Pipeline:
             for attempt in self._attempts
         ):
             return None
-        return _resumable(runs)
+        return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
 
 
 @contextlib.contextmanager
@@ -311,15 +311,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _resumable(runs: Path) -> Path | None:
-    """The newest run in a folder that has a state to resume from."""
-    return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
-
-
-def _trained(run: Path | None) -> bool:
+def _trained(run: Path) -> bool:
     """Whether a training has made and evaluated all its steps: there is nothing to resume."""
-    if run is None:
-        return False
     config = json.loads((run / "config.json").read_text())["config"]
     return "steps" in config and load_checkpoint(run / STATE, "trainer").get("examined", 0) >= config["steps"]
 
