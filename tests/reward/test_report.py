@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import itertools
+import math
 import re
 import runpy
 from collections.abc import Iterator
@@ -19,13 +20,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.reporting import Charts
+from lib.reward.model import RewardModel
 from lib.reward.report import figures_of, plots, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip
 from lib.reward.report.figures import ASSUMED, MEASURED, Ceiling, Share
-from lib.reward.report.verdict import LABEL_MORE
+from lib.reward.report.verdict import LABEL_MORE, WRONG
 from tests.reward.clips import clip as grey_clip
 from tests.reward.clips import grey_db, save
-from tests.reward.fits import unfitted
+from tests.reward.fits import CPU, unfitted
 
 EVIL = "</script><img src=x onerror='window.pwned=1'><script>window.pwned=1</script>\"&"
 
@@ -174,6 +176,16 @@ def test_a_model_alone_and_clips_without_scores_have_their_report_too(tmp_path: 
     verdict = write_report(fit, Charts(None))
     assert verdict.reasons == ["no pair with a preference was held out, so nothing can be said"]
     assert "No score was recorded" in report_path(fit.path).read_text()
+
+
+def test_a_model_without_finite_rewards_has_its_report_too(db: Path, tmp_path: Path) -> None:
+    fit = unfitted(db, tmp_path)
+    broken = [dataclasses.replace(member, mean=math.nan) for member in fit.model.members]
+    fit = dataclasses.replace(fit, model=RewardModel(broken, CPU))
+    assert write_report(fit, Charts(None)).outcome == WRONG
+    page = Elements(report_path(fit.path).read_text())
+    assert len(page.named("figure")) == 8
+    assert not any("NaN" in (figure["data-clip"] or "") for figure in page.named("figure"))
 
 
 def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:

@@ -90,10 +90,10 @@ export class Curve {
       this.add("text", { class: "count", x: this.x(step - 1), y: this.height - 6 }, step === 1 ? "step 1" : step);
     }
     const joined = (values) => values.map((value, step) => `${this.x(step).toFixed(1)},${this.y(value).toFixed(1)}`).join(" ");
-    for (const other of this.others) this.add("polyline", { class: "other", points: joined(other) });
     const points = joined(rewards);
     const zero = this.y(0);
     this.add("polygon", { points: `${this.x(0)},${zero} ${points} ${this.x(rewards.length - 1)},${zero}` });
+    for (const other of this.others) this.add("polyline", { class: "other", points: joined(other) });
     this.add("polyline", { points });
     this.cursor = this.add("line", { class: "cursor", y1: TOP, y2: bottom });
     this.dot = this.add("circle", { class: "cursor", r: 4.5 });

@@ -263,7 +263,8 @@ def _chart(fit: Fit, figures: Figures, charts: Charts) -> None:
                 numbers[f"{name}_{entry.span.replace(' ', '_')}"] = coefficient.value
     charts.scalars({f"report/{name}": value for name, value in numbers.items() if math.isfinite(value)}, 0)
     for bin in figures.bins:  # a curve over the predicted per cent
-        charts.scalars({"report/calibration": bin.agreed.value}, round(100 * bin.predicted))
+        if math.isfinite(bin.predicted):
+            charts.scalars({"report/calibration": bin.agreed.value}, round(100 * bin.predicted))
     for name, liked in zip(("most", "least"), figures.liked(), strict=True):
         for step, reward in enumerate(figures.paid(liked[0])):
             charts.scalars({f"report/liked_{name}": float(reward)}, step)

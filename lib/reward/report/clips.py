@@ -107,4 +107,4 @@ def clip(
 
 
 def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 3) for value in values]
+    return [round(float(value), 3) for value in np.nan_to_num(values)]  # JSON has no NaN

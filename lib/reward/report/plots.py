@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from lib.plots import THEME, chart, inline_svg, styled
 from lib.reward.fit import Epoch
@@ -13,6 +13,11 @@ from lib.reward.report.figures import Bin, Ceiling, Share
 
 _DASHES = (0, (4, 4))
 _ONE, _TWO = THEME["accent"], THEME["second"]
+
+
+def _percent(share: float, _: object) -> str:
+    """A tick of a percentage axis."""
+    return f"{100 * share:g} %"
 
 
 @styled
@@ -23,12 +28,12 @@ def gauge(title: str, held_out: Share, ceiling: Ceiling) -> Markup:
     axes.set(xlim=(0, 1), ylim=(-1, 1), yticks=[])
     axes.spines.bottom.set_visible(False)
     axes.xaxis.set_major_locator(MultipleLocator(0.1))
-    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.xaxis.set_major_formatter(_percent)
     axes.hlines(0, 0, 1, THEME["line"], linewidth=6)
     if ceiling.high > ceiling.low:
         axes.axvspan(ceiling.low, ceiling.high, -0.1, 1.1, color=_TWO, alpha=0.2, linewidth=0, zorder=2.1)
     for share, name in ((0.5, "chance"), (ceiling.value, f"teacher's ceiling {ceiling.value:.0%}")):
-        axes.axvline(share, 0, 1.25, color=THEME["muted"], linewidth=1, linestyle=_DASHES, clip_on=False)
+        axes.axvline(share, 0, 1.15, color=THEME["muted"], linewidth=1, linestyle=_DASHES, clip_on=False)
         place = "right" if share > 0.85 else "center"
         axes.text(share, 1.5, name, color=THEME["muted"], horizontalalignment=place)
     axes.plot(held_out.interval, (0, 0), color=_ONE, linewidth=6, solid_capstyle="round", zorder=3)
@@ -70,7 +75,7 @@ def calibration(bins: Sequence[Bin]) -> Markup:
     figure, (axes,) = chart("predicted: the teacher prefers what the model prefers", "the teacher does")
     axes.set(xlim=(0.5, 1), ylim=(0, 1))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        axis.set_major_formatter(_percent)
     axes.plot([0.5, 1], [0.5, 1], color=THEME["control"], linewidth=1)
     for bin in bins:
         axes.vlines(bin.predicted, *bin.agreed.interval, _ONE, clip_on=False)
@@ -90,7 +95,7 @@ def returns(learned: Sequence[float], scored: Sequence[float]) -> Markup:
 def histogram(title: str, unit: str, edges: np.ndarray, one: np.ndarray, two: np.ndarray) -> Markup:
     """Two histograms over the same bins: B + 1 edges, and B shares of each."""
     figure, (axes,) = chart(unit, "share of steps")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.yaxis.set_major_formatter(_percent)
     for shares, colour in ((one, _ONE), (two, _TWO)):
         axes.stairs(shares, edges, color=colour, alpha=0.5, fill=True)
     axes.set_xlim(edges[0], edges[-1])
