@@ -166,6 +166,9 @@ def assess(
 ) -> tuple[Batch, dict[str, torch.Tensor]]:
     """What every step of a rollout was worth: rewards less the KL penalty, advantages and returns.
 
+    A learned reward r̂ is paid as S (r̂ + C − β·KL) + W·score, with S `config.reward_scale`, C `config.reward_offset`
+    and W `config.score_weight`.
+
     Args:
       rollout: T steps of B environments.
       config: discount, λ, and what is paid.
@@ -192,11 +195,13 @@ def assess(
         mean = (rewards * weight).sum()
         parts["reward_mu"] = mean
         parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
-        if config.score_weight:
-            rewards = rewards + config.score_weight * score
     if penalty is not None:
         rewards, scalars = penalty.charge(rollout, rewards, valid, bf16)
         parts |= scalars
+    if rollout.learned is not None:
+        rewards = config.reward_scale * (rewards + config.reward_offset)
+        if config.score_weight:
+            rewards = rewards + config.score_weight * score
 
     values = rollout.values.detach()
     advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)

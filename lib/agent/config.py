@@ -55,6 +55,8 @@ _NEEDS = {
     "kl": ("model", "a policy to stay near: add -m FILE"),
     "kl_target": ("kl", "a price to adapt: add --kl 0.02, say"),
     "pessimism": ("reward", "a reward model of several members: add -r FILE"),
+    "kl_reference": ("kl", "a price of straying from it: add --kl 0.02, say"),
+    "reward_offset": ("reward", "a learned reward to add it to: add -r FILE"),
     "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
     "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
@@ -143,6 +145,9 @@ class TrainConfig:
         metavar="B",
         help="KL penalty β: subtract β (log π − log π_ref) from each reward; π_ref is the policy of --model",
     )
+    kl_reference: Path | None = flag(
+        default=None, metavar="FILE", help="policy that --kl refers to in place of --model's"
+    )
     kl_target: float = flag(default=0.0, min=0, help="adapt --kl to hold the KL near this; 0: leave it")
     kl_horizon: int = flag(
         default=50_000, min=1, help="steps in which --kl-target changes --kl by at most a fifth"
@@ -157,6 +162,17 @@ class TrainConfig:
     )
     pessimism: float = flag(
         default=0.0, min=0, metavar="K", help="subtract K standard deviations over the reward model's members"
+    )
+    reward_offset: float = flag(
+        default=0.0,
+        metavar="C",
+        help="add C to the learned reward of each step: what it is worth to be alive",
+    )
+    reward_scale: float = flag(
+        default=1.0,
+        min=0,
+        metavar="S",
+        help="multiply by S: paid is S (learned reward + C − KL penalty); --score-weight comes on top",
     )
     score_weight: float = flag(
         default=0.0, min=0, metavar="W", help="add W times the score to the learned reward"
@@ -231,6 +247,8 @@ class TrainConfig:
             )
         if self.teacher is not None and not self.finetunes:
             raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
+        if self.reward_scale != 1 and self.reward is None:
+            raise UserError("--reward-scale expects a learned reward to multiply: add -r FILE")
         if self.hold_longest < self.hold_shortest:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"

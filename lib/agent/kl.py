@@ -57,7 +57,9 @@ class KLPenalty:
       coef: β, float32 `[]` on the device. With β = 0 the KL is only charted.
     """
 
-    def __init__(self, reference: PolicyNet, coef: float, target: float, horizon: int) -> None:
+    def __init__(
+        self, reference: PolicyNet, coef: float, target: float, horizon: int, same_body: bool = True
+    ) -> None:
         """Takes over the reference.
 
         Args:
@@ -65,10 +67,11 @@ class KLPenalty:
           coef: β to begin with.
           target: KL for `adapt`; 0 keeps β as it is.
           horizon: of `adapted`.
+          same_body: whether a learner whose body is frozen has the reference's, and so the same features.
         """
         self.reference = reference.requires_grad_(False)
         self.coef = torch.tensor(coef, device=next(reference.parameters()).device)
-        self._target, self._horizon = target, horizon
+        self._target, self._horizon, self._same_body = target, horizon, same_body
         # For a curve alone the last step of each rollout is enough, and costs a fraction of the forward passes.
         self._rows = slice(None) if coef else slice(-1, None)
 
@@ -89,10 +92,10 @@ class KLPenalty:
         """
         dist_params = rollout.dist_params[self._rows].detach()
         with autocast(dist_params.device, bf16):
-            if rollout.features is None:
-                features = self.reference.features(rollout.observations[self._rows].flatten(0, 1))
-            else:  # of a body that is frozen, so the reference has the same
+            if rollout.features is not None and self._same_body:
                 features = rollout.features[self._rows].flatten(0, 1)
+            else:
+                features = self.reference.features(rollout.observations[self._rows].flatten(0, 1))
             reference = self.reference.dist_params(features).view_as(dist_params)
         weight = valid[self._rows].float()
         actions = rollout.actions[self._rows]

@@ -132,6 +132,7 @@ class _Lineage:
         """The trees of everything that a checkpoint's `parents` names."""
         parents = _mapping(content.get("parents"))
         nodes = self._parent("finetuned from", parents.get("policy"), child)
+        nodes += self._parent("held near", parents.get("reference"), child)
         nodes += self._parent("paid by", parents.get("reward"), child)
         for record in _list(parents.get("dbs")):
             used = self._parent("fitted on", record, child, "db")

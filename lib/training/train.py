@@ -121,11 +121,15 @@ def build(
     state = _state_to_resume(config, stack)
     teacher = None if config.teacher is None else make_teacher(config.teacher)
     start = None if config.model is None or state is not None else load_policy(config.model)
+    reference = None if config.kl_reference is None or state is not None else load_policy(config.kl_reference)
     if reward is None and config.reward is not None and not config.watch_reward:
         reward = load_reward_model(config.reward, device, bf16, config.pessimism)
     world = make_world(config.env, config.num_envs, config.env_threads)
     stack.callback(world.close)
     network, parents = _policy_to_train(config, world, start)
+    if reference is not None and config.kl_reference is not None:
+        check_policy(reference[0], world, config.kl_reference)
+        parents["reference"] = {"file": str(config.kl_reference), **lineage(reference[1])}
     live = None
     if config.reward is not None:
         path = config.reward
@@ -169,7 +173,7 @@ def build(
     stop = Stop(stack.enter_context(Interrupt()))
     recording = Recording(recorder, stop)
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    penalty = _kl_penalty(config, network)
+    penalty = _kl_penalty(config, network, None if reference is None else reference[0])
     seed = _game_seed(config.seed, steps)
     learner = make_learner(
         *(network, world, config, device, bf16, seed),
@@ -260,12 +264,22 @@ def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:
     return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
 
 
-def _kl_penalty(config: TrainConfig, network: PolicyNet) -> KLPenalty | None:
-    """The penalty for straying from the policy that a finetune starts from, which is charted where it costs nothing."""
+def _kl_penalty(config: TrainConfig, network: PolicyNet, reference: PolicyNet | None) -> KLPenalty | None:
+    """The penalty for straying from a reference policy, which is charted where it costs nothing.
+
+    Args:
+      config: of the run.
+      network: the policy to train, on the device.
+      reference: the policy of --kl-reference; None for that which the finetune starts from, and where a state that is
+        to be loaded has it.
+    """
     if config.model is None or not config.finetunes:
         return None
-    reference = copy.deepcopy(network)
-    return KLPenalty(reference, config.kl, config.kl_target, config.kl_horizon)
+    policy = copy.deepcopy(network)
+    if reference is not None:
+        policy.load_state_dict(reference.state_dict())
+    settings = config.kl, config.kl_target, config.kl_horizon
+    return KLPenalty(policy, *settings, same_body=config.kl_reference is None)
 
 
 def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:

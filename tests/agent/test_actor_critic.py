@@ -216,6 +216,25 @@ def test_the_score_is_paid_on_top_of_the_learned_reward(tmp_path: Any) -> None:
     assert whole == pytest.approx([p + 0.5 * s for p, s in zip(PAID, points, strict=True)], abs=1e-5)
 
 
+def test_an_offset_and_a_scale_change_what_is_paid_and_no_chart_of_the_learned_reward(tmp_path: Any) -> None:
+    reward = {"reward": tmp_path / "r.dat", "reward_offset": 1.5, "reward_scale": 0.1, "score_weight": 0.5}
+    paid, parts = judged(**reward)
+    expected = [0.1 * (p + 1.5) + 0.5 * s for p, s in zip(PAID, SIGNS, strict=True)]
+    assert paid == pytest.approx(expected, abs=1e-5)
+    assert parts["reward_mu"].item() == pytest.approx(np.mean(PAID), rel=1e-4)
+
+
+def test_the_penalty_is_charged_before_the_scale(tmp_path: Any) -> None:
+    reference = fresh()
+    with torch.no_grad():
+        reference.get_parameter("policy.2.bias")[0] += 3.0
+    plain, charged = (
+        judged(KLPenalty(reference, coef, 0.0, 100), reward=tmp_path / "r.dat", reward_scale=scale)[0]
+        for coef, scale in ((0.25, 1.0), (0.25, 0.1))
+    )
+    assert charged == pytest.approx([0.1 * p for p in plain], abs=1e-4)
+
+
 def test_the_penalty_is_paid_within_each_step() -> None:
     reference = fresh()
     played = random_rollout()

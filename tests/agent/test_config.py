@@ -50,6 +50,9 @@ def test_a_finetune_is_gentle() -> None:
         ({"score_weight": 1.0}, "--score-weight expects a learned reward.*add -r FILE"),
         ({"kl": 0.1}, "--kl expects a policy to stay near: add -m FILE"),
         ({"kl_target": 0.1, "model": MODEL}, "--kl-target expects a price to adapt"),
+        ({"kl_reference": MODEL, "model": MODEL}, "--kl-reference expects a price of straying.*add --kl"),
+        ({"reward_offset": -1.0}, "--reward-offset expects a learned reward.*add -r FILE"),
+        ({"reward_scale": 0.1}, "--reward-scale expects a learned reward.*add -r FILE"),
         (
             {"kl": 0.1, "kl_target": 0.1, "model": MODEL, "kl_horizon": 300},
             r"--kl-horizon 300: expected at least the 320 steps of an update \(--rollout 5 × --num-envs 64\)",

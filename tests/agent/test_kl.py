@@ -135,6 +135,17 @@ def test_without_a_price_the_last_step_is_watched_and_rewards_stay() -> None:
     assert reference.asked == 2
 
 
+def test_frozen_features_serve_a_reference_of_the_same_body_alone() -> None:
+    valid = torch.ones(4, 2, dtype=torch.bool)
+    played = random_rollout()._replace(features=torch.zeros(4, 2, 6))
+    asked = []
+    for same_body in (True, False):
+        reference = Fixed(REFERENCE)
+        KLPenalty(reference, 0.5, 0.0, 100, same_body).charge(played, torch.zeros(4, 2), valid, bf16=False)
+        asked.append(reference.asked)
+    assert asked == [0, len(valid.flatten())]
+
+
 def test_only_a_target_moves_the_price() -> None:
     fixed = KLPenalty(Fixed(REFERENCE), 0.5, 0.0, 100)
     fixed.adapt(torch.tensor(3.0), 10)

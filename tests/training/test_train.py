@@ -1,5 +1,6 @@
 """What training does when the world around it fails, when its critic warms up, and what it charts."""
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -16,6 +17,7 @@ from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
+from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv
@@ -116,6 +118,39 @@ def test_the_critic_warms_up_before_anything_moves_the_policy(start: Path, tmp_p
 def test_frozen_convolutions_stay_frozen_behind_the_warm_up(start: Path, tmp_path: Path) -> None:
     changed = moved(start, tmp_path, 3, critic_warmup=1, freeze_convs=True)
     assert changed == {"conv": False, "policy": True, "value": True}
+
+
+def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_path: Path) -> None:
+    other = train(dot(tmp_path, steps=20, save=tmp_path / "other", seed=5)).checkpoint
+    flags = {
+        "model": start,
+        "kl": 0.1,
+        "kl_reference": other,
+        "save": tmp_path / "save",
+        "freeze_convs": True,
+    }
+    run = train(dot(tmp_path, steps=20, **flags))
+    reference = torch.load(run.run_dir / "state.dat", weights_only=True)["reference"]
+    assert other is not None
+    wanted = load_policy(other)[0].state_dict()
+    assert all(torch.equal(reference[name], weights) for name, weights in wanted.items())
+    assert run.checkpoint is not None
+    parents = load_policy(run.checkpoint)[1]["parents"]
+    assert (parents["policy"]["file"], parents["reference"]["file"]) == (str(start), str(other))
+    assert parents["reference"]["config"]["seed"] == 5
+
+    other.unlink()
+    resumed = train(dataclasses.replace(dot(tmp_path, **flags, steps=40), resume=run.run_dir)).run_dir
+    assert torch.equal(
+        torch.load(resumed / "state.dat", weights_only=True)["reference"]["conv.0.weight"],
+        wanted["conv.0.weight"],
+    )
+
+
+def test_a_reference_of_other_actions_is_refused(start: Path, tmp_path: Path) -> None:
+    torch.save(PolicyNet(18).state_dict(), tmp_path / "policy.dat")
+    with pytest.raises(UserError, match=r"policy\.dat: a policy for 18 actions.*has 5"):
+        train(dot(tmp_path, model=start, kl=0.1, kl_reference=tmp_path / "policy.dat"))
 
 
 @pytest.fixture
