@@ -98,7 +98,9 @@ class Training:
     @property
     def network(self) -> PolicyNet:
         """The policy."""
-        return self._run.learner.policy().network
+        network = self._run.learner.policy().network
+        assert isinstance(network, PolicyNet)
+        return network
 
     def __call__(self) -> int:
         """A few updates on from the last; the device has done them all when it returns."""

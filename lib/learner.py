@@ -4,17 +4,32 @@ A learner plays and learns; it knows nothing of files, flags, clocks and charts.
 algorithm. A new algorithm is a module with a class that has these methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch import nn
 
-    from lib.agent.network import ActorPolicy
-    from lib.agent.rollout import Game
-    from lib.reward.model import RewardModel
+from lib.envs.play import Policy
+from lib.reward.model import RewardModel
+
+
+class Game(NamedTuple):
+    """A finished full game."""
+
+    score: float
+    steps: int
+    learned: float
+    """Sum of the learned reward; 0 where none is paid."""
+
+
+class LearnedPolicy(Policy, Protocol):
+    """A policy that can be saved."""
+
+    @property
+    def network(self) -> nn.Module:
+        """Its weights."""
+        ...
 
 
 class Advance(NamedTuple):
@@ -54,7 +69,7 @@ class Learner(Protocol):
         """
         ...
 
-    def policy(self) -> ActorPolicy:
+    def policy(self) -> LearnedPolicy:
         """Its policy, for evaluations and checkpoints."""
         ...
 

@@ -151,7 +151,7 @@ def test_a_policy_whose_configuration_is_none_is_played_in_the_default_environme
 ) -> None:
     path = tmp_path / "p.dat"
     torch.save({"kind": "policy", "format_version": 1, "state_dict": WEIGHTS, "config": config}, path)
-    with pytest.raises(UserError, match="a policy of 4 actions, but SeaquestNoFrameskip-v4 has 18"):
+    with pytest.raises(UserError, match="a policy for 4 actions, but SeaquestNoFrameskip-v4 has 18 actions"):
         play_games(PlayConfig(model=path))
 
 

@@ -319,7 +319,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "01 reward of another game": (
         ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "-r", "REWARD"],
-        "210×160×3 frames and 18 actions, but MovingDot-v0 has 84×84×3 and 5",
+        "a reward model for 18 actions, but MovingDot-v0 has 5 actions",
     ),
     "01 no folder for segments": (
         ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "--db-path", "FILE"],
@@ -345,7 +345,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "04 policy of another game": (["04_play.py", "-m", "DOT", "-e", "SeaquestNoFrameskip-v4"], "5 actions"),
     "04 reward of another game": (
         ["04_play.py", "-m", "DOT", "--reward", "REWARD"],
-        "MovingDot-v0 has 84×84×3",
+        "a reward model for 18 actions, but MovingDot-v0 has 5 actions",
     ),
     "04 no folder for videos": (["04_play.py", "-m", "DOT", "-r", "FILE"], "expected a folder"),
 }

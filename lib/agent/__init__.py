@@ -1,1 +1,1 @@
-"""Behaviour: the policy network, rollouts, returns, the A2C update, training, evaluation and play."""
+"""Learners for environments, and their mathematics."""

@@ -12,6 +12,7 @@ from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError, one_line
 from lib.envs.world import World
 from lib.files import remove_stale
+from lib.learner import LearnedPolicy
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""
@@ -98,7 +99,7 @@ class CheckpointFolder:
 
     def save(
         self,
-        network: PolicyNet,
+        policy: LearnedPolicy,
         steps: int,
         games: Evaluation,
         config: dict[str, Any],
@@ -108,7 +109,7 @@ class CheckpointFolder:
         """Writes a checkpoint as the latest, and as the best by each criterion where it is the highest so far.
 
         Args:
-          network: the policy.
+          policy: what to save.
           steps: how long it was trained.
           games: what its file name tells.
           config: the configuration of the run.
@@ -125,9 +126,9 @@ class CheckpointFolder:
                 self._root / name,
                 "policy",
                 {
-                    "state_dict": {key: value.cpu() for key, value in network.state_dict().items()},
+                    "state_dict": {key: value.cpu() for key, value in policy.network.state_dict().items()},
                     "steps": steps,
-                    "num_actions": network.num_actions,
+                    "num_actions": policy.spec.num_actions,
                     "evaluation": {
                         "scores": games.scores.tolist(),
                         "steps": games.steps.tolist(),

@@ -10,6 +10,7 @@ from lib.agent.exploration import HeldActions
 from lib.agent.network import PolicyNet, autocast
 from lib.envs.observation import Viewer
 from lib.envs.world import Step, World, bounded_actions
+from lib.learner import Game
 
 
 class Rollout(NamedTuple):
@@ -188,14 +189,6 @@ class Collector:
             self._held,
             features.detach() if keep_features else None,
         )
-
-
-class Game(NamedTuple):
-    """A finished full game."""
-
-    score: float
-    steps: int
-    learned: float  # sum of the learned reward; 0 where none is paid
 
 
 class GameLog:

@@ -11,9 +11,8 @@ import torch
 
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
-from lib.agent.rollout import Game
 from lib.cli import UserError
-from lib.learner import Advance, Learner
+from lib.learner import Advance, Game, Learner
 from lib.reporting import Charts, Progress, format_count, format_duration
 from lib.training.loop import Hook
 

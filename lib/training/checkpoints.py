@@ -89,7 +89,7 @@ class Checkpoints(Hook):
         if self.folder is None:
             return
         self.saved = self.folder.save(
-            *(learner.policy().network, learner.steps, games, self._kept_config, self._parents),
+            *(learner.policy(), learner.steps, games, self._kept_config, self._parents),
             evaluated=evaluated,
         )
         self._saved_at = learner.steps

@@ -8,7 +8,7 @@ import torch
 
 from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
 from lib.agent.evaluate import Evaluation
-from lib.agent.network import PolicyNet
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError
 from lib.envs.spec import Spec
 from lib.reward.checkpoints import save_reward_model
@@ -48,7 +48,7 @@ def test_keeps_the_best_and_the_latest(tmp_path: Path, network: PolicyNet) -> No
         (600, 80.0),
         (700, 0.0),
     ]:
-        path = folder.save(network, steps, games(score), {}, {})
+        path = folder.save(ActorPolicy(network), steps, games(score), {}, {})
         assert path.is_file()
         assert len(kept(root)) <= 2
         assert set(kept(root)) == set(links(root))  # nothing else lies there, temporary files included
@@ -82,54 +82,57 @@ def test_keeps_the_best_by_each_criterion(tmp_path: Path, network: PolicyNet) ->
         (5, judged(30, 4, 0.7)),
         (6, judged(70, 0, 0.8)),
     ]:
-        folder.save(network, steps, measured, {}, {})
+        folder.save(ActorPolicy(network), steps, measured, {}, {})
         seen.append([pointed(tmp_path)[f"best{by}"] for by in ("", "-learned", "-teacher")])
         assert set(kept(tmp_path)) == {path.resolve().name for path in tmp_path.iterdir()}
     assert seen == [[1, 1, 1], [2, 1, 1], [2, 3, 3], [2, 3, 3], [2, 5, 3], [6, 5, 6]]
     content = torch.load(tmp_path / "best-teacher.dat", weights_only=True)
     assert content["evaluation"] == {"scores": [70], "steps": [580], "learned": [0], "preferred": 0.8}
-    folder.save(network, 7, judged(90, 9, 0.9), {}, {}, evaluated=False)
+    folder.save(ActorPolicy(network), 7, judged(90, 9, 0.9), {}, {}, evaluated=False)
     assert pointed(tmp_path) == {"best": 6, "best-learned": 5, "best-teacher": 6, "latest": 7}
 
 
 def test_there_is_no_best_by_what_is_not_measured(tmp_path: Path, network: PolicyNet) -> None:
     folder = CheckpointFolder(tmp_path)
-    folder.save(network, 1, judged(50, -3), {}, {})
+    folder.save(ActorPolicy(network), 1, judged(50, -3), {}, {})
     assert set(pointed(tmp_path)) == {"best", "best-learned", "latest"}
 
 
 def test_what_is_kept_for_good_outlives_a_better_one(tmp_path: Path, network: PolicyNet) -> None:
     folder = CheckpointFolder(tmp_path)
-    first = folder.save(network, 1, games(50), {}, {})
-    folder.save(network, 2, games(40), {}, {})
+    first = folder.save(ActorPolicy(network), 1, games(50), {}, {})
+    folder.save(ActorPolicy(network), 2, games(40), {}, {})
     assert folder.keep_best() == first
     for steps in (3, 4):
-        last = folder.save(network, steps, games(50 + steps), {}, {})
+        last = folder.save(ActorPolicy(network), steps, games(50 + steps), {}, {})
     assert kept(tmp_path) == [first.name, last.name]
     assert pointed(tmp_path) == {"best": 4, "latest": 4}
 
 
 def test_games_that_are_no_evaluation_make_no_best(tmp_path: Path, network: PolicyNet) -> None:
     folder = CheckpointFolder(tmp_path)
-    folder.save(network, 50, games(500), {}, {}, evaluated=False)
+    folder.save(ActorPolicy(network), 50, games(500), {}, {}, evaluated=False)
     assert kept(tmp_path) == ["model_000050-rw=500-steps=580.dat"]
     assert not (tmp_path / "best.dat").exists()
-    evaluated = folder.save(network, 100, games(20), {}, {})
+    evaluated = folder.save(ActorPolicy(network), 100, games(20), {}, {})
     assert kept(tmp_path) == [evaluated.name]
-    stopped = folder.save(network, 200, games(90), {}, {}, evaluated=False)
+    stopped = folder.save(ActorPolicy(network), 200, games(90), {}, {}, evaluated=False)
     assert links(tmp_path) == (evaluated.name, stopped.name)
     assert torch.load(stopped, weights_only=True)["evaluation"] == {}
-    better = folder.save(network, 300, games(40), {}, {})
+    better = folder.save(ActorPolicy(network), 300, games(40), {}, {})
     assert links(tmp_path) == (better.name, better.name)
     assert kept(tmp_path) == [better.name]
 
 
 def test_a_second_run_drops_nothing_of_the_first(tmp_path: Path, network: PolicyNet) -> None:
     first = CheckpointFolder(tmp_path)
-    best, latest = first.save(network, 100, games(80), {}, {}), first.save(network, 200, games(60), {}, {})
+    best, latest = (
+        first.save(ActorPolicy(network), 100, games(80), {}, {}),
+        first.save(ActorPolicy(network), 200, games(60), {}, {}),
+    )
     second = CheckpointFolder(tmp_path)
     for steps in (110, 120, 130):
-        path = second.save(network, steps, games(20), {}, {})
+        path = second.save(ActorPolicy(network), steps, games(20), {}, {})
     assert {best.name, latest.name} < set(kept(tmp_path))
     assert len(kept(tmp_path)) == 4
     assert links(tmp_path) == ("model_000110-rw=20-steps=580.dat", path.name)
@@ -137,15 +140,17 @@ def test_a_second_run_drops_nothing_of_the_first(tmp_path: Path, network: Policy
 
 def test_is_named_after_steps_score_and_length(tmp_path: Path, network: PolicyNet) -> None:
     path = CheckpointFolder(tmp_path).save(
-        network, 123, games(450, 470, steps=581), {"env": "E"}, {"policy": "P"}
+        ActorPolicy(network), 123, games(450, 470, steps=581), {"env": "E"}, {"policy": "P"}
     )
     assert path.name == "model_000123-rw=460-steps=581.dat"
-    path = CheckpointFolder(tmp_path).save(network, 12_000_000, games(-0.2), {}, {})
+    path = CheckpointFolder(tmp_path).save(ActorPolicy(network), 12_000_000, games(-0.2), {}, {})
     assert path.name == "model_12000000-rw=-0-steps=580.dat"
 
 
 def test_a_checkpoint_says_what_it_is(tmp_path: Path, network: PolicyNet) -> None:
-    path = CheckpointFolder(tmp_path).save(network, 123, games(20, 40), {"env": "E"}, {"policy": "P"})
+    path = CheckpointFolder(tmp_path).save(
+        ActorPolicy(network), 123, games(20, 40), {"env": "E"}, {"policy": "P"}
+    )
     content = torch.load(path, weights_only=True)
     assert content["evaluation"] == {"scores": [20, 40], "steps": [580, 580], "depth": [0.5, 0.5]}
     assert (content["steps"], content["num_actions"]) == (123, 4)

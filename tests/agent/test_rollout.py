@@ -13,8 +13,9 @@ from lib.agent.config import TrainConfig
 from lib.agent.exploration import HeldActions
 from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
-from lib.agent.rollout import Collector, Game, GameLog, Rollout
+from lib.agent.rollout import Collector, GameLog, Rollout
 from lib.envs.gym_world import GymWorld
+from lib.learner import Game
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SegmentDB
 from tests.agent.worlds import GreyReader, Pays, Row, ScriptedWorld

@@ -53,7 +53,7 @@ def policy(tmp_path: Path) -> Path:
     network, world = PolicyNet(5), GymWorld("MovingDot-v0", 1, limit=5)
     played = evaluate(ActorPolicy(network), world, 0, CPU)
     folder = CheckpointFolder(tmp_path / "v0")
-    return folder.save(network, 700, played, {"env": "MovingDot-v0"}, {})
+    return folder.save(ActorPolicy(network), 700, played, {"env": "MovingDot-v0"}, {})
 
 
 def test_the_figures_of_a_policy(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

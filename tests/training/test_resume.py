@@ -16,7 +16,7 @@ from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
-from lib.agent.network import PolicyNet
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.preferences.segments import SegmentDB
@@ -69,7 +69,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finetuned")
     torch.manual_seed(0)
     CheckpointFolder(root).save(
-        PolicyNet(5),
+        ActorPolicy(PolicyNet(5)),
         1,
         Evaluation(np.ones(1), np.ones(1), {}),
         {"seed": 7},
@@ -292,9 +292,9 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         return Evaluation(np.array([score]), np.array([9]), {"learned": np.array([-score])})
 
     network, first = PolicyNet(4), CheckpointFolder(tmp_path)
-    first.save(network, 10, games(5), {"name": "x"}, {})
+    first.save(ActorPolicy(network), 10, games(5), {"name": "x"}, {})
     state = first.state()
-    first.save(network, 20, games(8), {"name": "x"}, {})
+    first.save(ActorPolicy(network), 20, games(8), {"name": "x"}, {})
     names = {path.name for path in tmp_path.iterdir() if not path.is_symlink()}
     assert names == {
         "model_000010-rw=5-steps=9.dat",
@@ -302,10 +302,10 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
     }  # each the best at something
     second = CheckpointFolder(tmp_path)
     second.restore(state, 10, "x")
-    second.save(network, 21, games(7), {"name": "x"}, {})
+    second.save(ActorPolicy(network), 21, games(7), {"name": "x"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=8-steps=9.dat"
     assert (tmp_path / "best-learned.dat").resolve().name == "model_000010-rw=5-steps=9.dat"
-    second.save(network, 30, games(9), {"name": "x"}, {})
+    second.save(ActorPolicy(network), 30, games(9), {"name": "x"}, {})
     names = {path.name for path in tmp_path.iterdir() if not path.is_symlink()}
     assert names == {
         "model_000010-rw=5-steps=9.dat",
@@ -313,5 +313,5 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
     }  # nothing is left behind
     stranger = CheckpointFolder(tmp_path)
     stranger.restore(state, 10, "y")
-    stranger.save(network, 40, games(6), {"name": "y"}, {})
+    stranger.save(ActorPolicy(network), 40, games(6), {"name": "y"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000040-rw=6-steps=9.dat"
