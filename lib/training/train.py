@@ -102,7 +102,7 @@ def build(
     Args:
       config: the flags.
       stack: gets what ends the emulators, the recorder and the rest.
-      reward: pays in place of the model in the file of `--reward`.
+      reward: pays in place of the model in the file of `--reward`, which then only names it.
       make_learner: makes the learner; takes the arguments of `ActorCritic`.
       evaluate: plays the evaluations.
       seconds: of learning between two points of the charts.

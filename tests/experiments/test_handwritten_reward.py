@@ -1,0 +1,85 @@
+"""The reward written by hand, on real frames of Seaquest; and that it is what a run is paid."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import handwritten_reward
+from experiments.handwritten_reward import refuelling
+from lib.agent.checkpoints import load_policy
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation
+from lib.agent.network import PolicyNet
+from lib.reward.model import RewardModel
+from lib.training.train import Trained, train
+from tests.envs.seaquest_game import Game, begun
+
+NOOP, FIRE, UP, DOWN, UPFIRE = 0, 1, 2, 5, 10
+
+
+def paid(game: Game, *actions: int) -> list[float]:
+    """What these actions are paid in the last frame."""
+    return refuelling(np.repeat(game.frames[-1][None], len(actions), 0), np.array(actions)).tolist()
+
+
+def shown(oxygen: int, divers: int, up: int = 0) -> Game:
+    """A picture of so much oxygen and so many divers, after so many steps up from a little below the surface."""
+    game = begun()
+    game.give(oxygen=oxygen, divers=divers)
+    game.play("UP", up)
+    if not up:
+        game.play("NOOP", 1)
+    return game
+
+
+def test_climbing_is_paid_where_oxygen_is_low_and_a_diver_is_on_board() -> None:
+    state = 0.5 * (20 / 62 - 0.5)
+    assert paid(shown(20, 0), UP, NOOP) == pytest.approx([state, state], abs=1e-3)
+    with_diver = [state + 0.15 + 0.5] * 2 + [state + 0.15 - 0.3] * 3
+    assert paid(shown(20, 1), UP, UPFIRE, NOOP, FIRE, DOWN) == pytest.approx(with_diver, abs=1e-3)
+    enough = 0.5 * (40 / 62 - 0.5) + 0.15
+    assert paid(shown(40, 1), UP, NOOP) == pytest.approx([enough, enough], abs=1e-3)
+
+
+def test_idling_at_the_top_is_not() -> None:
+    full = Game()
+    full.play("NOOP", 40)  # a game begins at the surface
+    assert paid(full, UP, NOOP) == pytest.approx([0.25 - 0.5] * 2)
+    hovering = shown(20, 0, up=7)
+    assert hovering.memory[-1].height < 20
+    state = 0.5 * (hovering.memory[-1].oxygen / 62 - 0.5)
+    assert paid(hovering, UP, NOOP) == pytest.approx([state, state - 0.3], abs=0.01)
+
+
+def test_nothing_in_sight_is_a_price_whatever_is_done() -> None:
+    assert refuelling(np.zeros((2, 210, 160, 3), np.uint8), np.array([UP, NOOP])).tolist() == [-1, -1]
+
+
+def test_a_run_is_paid_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_game(*_: object) -> Evaluation:
+        return Evaluation(np.ones(1), np.ones(1), {})
+
+    paying: list[RewardModel] = []
+
+    def brief_train(config: TrainConfig, reward: RewardModel) -> Trained:
+        paying.append(reward)
+        return train(config, reward=reward, evaluate=one_game)
+
+    monkeypatch.setattr(handwritten_reward, "train", brief_train)
+    torch.save(PolicyNet(18).state_dict(), tmp_path / "v0.dat")
+    saved = tmp_path / "save"
+    argv = ["-n", "x", "-m", str(tmp_path / "v0.dat"), "--save", str(saved), "--runs", str(tmp_path / "runs")]
+    argv += ["--steps", "60", "--num-envs", "4", "--eval-games", "1", "--score-weight", "0.5"]
+    handwritten_reward.main(argv)
+    said = load_policy(saved / "latest.dat")[1]
+    assert said["steps"] == 60
+    assert said["parents"]["reward"] == {"file": "experiments/handwritten_reward.py"}
+
+    (run,) = (tmp_path / "runs").iterdir()
+    handwritten_reward.main(["--resume", str(run), "--steps", "80"])
+    assert load_policy(saved / "latest.dat")[1]["steps"] == 80
+
+    frame, action = shown(20, 1).frames[-1], np.array([UP])
+    assert paying[0].rewards(frame[None], action) == pytest.approx(refuelling(frame[None], action))
