@@ -83,6 +83,7 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     assert "learned return" in said
 
 
+@pytest.mark.slow
 def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
     flags = ("-n", "x", "-e", REACH, "--num-envs", 4, "--eval-games", 1, "--save", "v0")
     call(tmp_path, "01_a2c.py", *flags, "--steps", 200)

@@ -104,6 +104,7 @@ def test_nothing_that_a_file_holds_can_run() -> None:
     assert {path: what for path, what in found.items() if what} == {}
 
 
+@pytest.mark.slow
 def test_nothing_anywhere_loads_tensors_without_weights_only() -> None:
     loads = 0
     for path in EVERYTHING:
@@ -145,6 +146,7 @@ def test_policies_with_wrong_content_are_refused(tmp_path: Path, name: str) -> N
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [None, [1], "x", 3, {"env": 5}, {"env": ""}, {1: 2}], ids=repr)
 def test_a_policy_whose_configuration_is_none_is_played_in_the_default_environment(
     tmp_path: Path, config: Any
@@ -186,6 +188,7 @@ WRONG: dict[str, list[Any]] = {
 REWARDS = [(key, value) for key, values in WRONG.items() for value in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), REWARDS, ids=[f"{key} {value!r}"[:40] for key, value in REWARDS])
 def test_reward_models_with_wrong_content_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "r.dat"

@@ -21,6 +21,8 @@ from tests.doors import ROOT, refusal
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
 
+pytestmark = pytest.mark.slow
+
 Done = subprocess.CompletedProcess[str]
 
 
@@ -219,7 +221,6 @@ def test_play_records_a_video_with_the_learned_reward(wheel: Wheel) -> None:
     assert (np.abs(strip - strip.mean((0, 1))).max() > 50).all()  # bars on black
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     flags = ("--steps", 1500, "--num-envs", 8, "--eval-games", 1, "--seed", 7, "--record-prob", 0.02)
 

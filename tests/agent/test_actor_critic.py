@@ -54,6 +54,7 @@ def gradient(network: PolicyNet) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 
+@pytest.mark.slow
 def test_a2c_is_ppo_of_one_pass() -> None:
     (a2c, parts), (ppo, others) = updated(random_rollout()), updated(random_rollout(), **A2C_AS_PPO)
     assert same(a2c, ppo)
@@ -83,6 +84,7 @@ def test_passes_move_the_policy_away_from_the_one_that_acted() -> None:
     assert 0 < parts["clip_fraction"].item() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (0.0, 4)])
 def test_passes_end_at_the_target_kl(target: float, epochs: int) -> None:
     played = acted_by(fresh(), random_rollout())
@@ -99,6 +101,7 @@ def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
     assert not torch.equal(torch.cat(list(first)), torch.cat(list(second)))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [{"minibatches": 1, "value_clip_range": 0.1}, {"minibatches": 3}])
 def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) -> None:
     """Environment 0 ended at step 1, so its step 2 is the reset: no trace of it may be in the weights."""
@@ -126,6 +129,7 @@ def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) 
     assert not same(quiet, learnt(played))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip_range": 0.1}])
 def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]) -> None:
     played = acted_by(fresh(), random_rollout())

@@ -62,6 +62,7 @@ def played(network: PolicyNet, reward: RewardModel | None = None, **flags: Any) 
     return Collector(world, STEPS, META, seed=0, bf16=False, reward=reward).collect(network, **flags)
 
 
+@pytest.mark.slow
 def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]) -> None:
     rollout = played(PolicyNet(ACTIONS).to(META), reward_model(members=2, pessimism=1.0))
     assert copies == [(ENVS,)] * STEPS
@@ -70,6 +71,7 @@ def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]
     assert {tensor.device for tensor in on_device} == {META}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

@@ -16,6 +16,8 @@ from lib.reward.network import RewardNet
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.slow
+
 Done = subprocess.CompletedProcess[str]
 
 

@@ -39,6 +39,7 @@ def test_every_benchmark_is_there() -> None:
         assert callable(getattr(importlib.import_module(module), function))
 
 
+@pytest.mark.slow
 def test_our_training_trains_and_records(tmp_path: Path) -> None:
     config = ours.train_config(tmp_path, "cpu", 2, db_path=tmp_path / "db", record_prob=1.0)
     with contextlib.closing(ours.Training(config)) as work:
@@ -52,6 +53,7 @@ def test_our_training_trains_and_records(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").glob("*/events*"))
 
 
+@pytest.mark.slow
 def test_two_of_ours_take_turns_without_disturbing_each_other(tmp_path: Path) -> None:
     config = ours.train_config(tmp_path, "cpu", 2)
     with contextlib.closing(ours.Training(config)) as alone:
@@ -74,6 +76,7 @@ def test_ours_passes_on_what_a_user_would_be_told(tmp_path: Path) -> None:
         ours.Training(ours.train_config(tmp_path, "cpu", 2, model=tmp_path / "none.dat"))
 
 
+@pytest.mark.slow
 def test_our_finetune_leaves_the_convolutions_and_pays_with_the_model(tmp_path: Path) -> None:
     config = ours.train_config(tmp_path, "cpu", 2, **ours.finetune_files(tmp_path))
     watch = ours.Stopwatch()
@@ -152,6 +155,7 @@ def test_original_networks_have_the_sizes_of_the_original() -> None:
     assert reward == convs + (16 * 28 * 20 + 18 + 1) * 64 + 65
 
 
+@pytest.mark.slow
 def test_original_segments_are_what_the_original_wrote(clips: Path, tmp_path: Path) -> None:
     source = clips / SegmentDB(clips).names[0]
     original.write_original_segment(tmp_path / "plain.dat", source)
@@ -212,6 +216,7 @@ def test_sizes_and_times_of_segments(setup: Setup, clips: Path) -> None:
     assert load.ours > 0
 
 
+@pytest.mark.slow
 def test_the_anatomy_adds_up_to_the_whole(tmp_path: Path) -> None:
     config = ours.train_config(tmp_path, "cpu", 2, db_path=tmp_path / "db")
     text = emulator.anatomy(config, pieces=2)

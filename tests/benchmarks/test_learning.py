@@ -21,6 +21,7 @@ def test_ours_may_be_lower_within_the_interval_of_the_plain_loop() -> None:
     assert "300, 200, 400 and 100, 200, 300" in row.note
 
 
+@pytest.mark.slow
 def test_runs_are_paired_by_seed_and_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_says_what_it_is(world: AtariWorld) -> None:
     assert step.frames.std() > 10
 
 
+@pytest.mark.slow
 def test_the_score_is_not_clipped(games: Games) -> None:
     assert games.score.max() >= 20
     assert set(np.unique(games.score % 10)) == {0}
@@ -157,6 +158,7 @@ def single_emulator(noops: int, actions: list[int]) -> list[np.ndarray]:
     return pictures
 
 
+@pytest.mark.slow
 def test_a_picture_is_the_maximum_over_the_last_two_of_four_emulator_frames(world: AtariWorld) -> None:
     rng = np.random.default_rng(0)
     actions = [5] * 25 + [int(a) for a in rng.integers(0, 18, 30)]
@@ -174,6 +176,7 @@ def test_a_picture_is_the_maximum_over_the_last_two_of_four_emulator_frames(worl
     assert matched == set(range(ENVS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [20, 33])
 def test_the_time_limit_truncates_after_exactly_so_many_steps(limit: int) -> None:
     world = AtariWorld(SEAQUEST, 2, time_limit=limit, num_threads=1)
@@ -186,6 +189,7 @@ def test_the_time_limit_truncates_after_exactly_so_many_steps(limit: int) -> Non
     assert TIME_LIMIT == 5000
 
 
+@pytest.mark.slow
 def test_sticky_actions_reach_the_emulator() -> None:
     envs = 4
 

@@ -40,6 +40,7 @@ def test_help_needs_no_nicegui() -> None:
         assert name in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -100,6 +101,7 @@ def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
     assert {label["teacher"] for label in labels} == {"score"}
 
 
+@pytest.mark.slow
 def test_a_simulated_teacher_is_asked_what_the_reward_model_cannot_tell(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", 8, 0)
     single = save(tmp_path / "single.dat", 1)

@@ -732,6 +732,7 @@ HUGE: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HUGE)
 def test_what_claims_to_be_huge_gets_no_memory(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, HUGE[name])

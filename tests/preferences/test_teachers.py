@@ -490,6 +490,7 @@ def game_begins() -> Game:
     return game
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "survival", "rest"),
     [

@@ -62,6 +62,7 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
     return FitConfig(dbs=[db], **{**given, **flags})
 
 
+@pytest.mark.slow
 def test_a_fit_leaves_the_draws_of_whoever_calls_it_alone(db: Path, tmp_path: Path) -> None:
     """As between two trainings of Stable-Baselines3, whose actions come of the same generator; in a thread as well."""
     torch.manual_seed(1)
@@ -83,6 +84,7 @@ def fitted(db: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fit_path(config(db, tmp_path_factory.mktemp("fit"), epochs=12))
 
 
+@pytest.mark.slow
 def test_brightness_is_learned_from_comparisons(fitted: Path) -> None:
     assert fitted.name == "reward-grey.dat"
     results = torch.load(fitted, weights_only=True)["results"]
@@ -305,6 +307,7 @@ def test_l2_shrinks_the_weights(db: Path, tmp_path: Path) -> None:
     assert held < 0.9 * free
 
 
+@pytest.mark.slow
 def test_brightness_is_learned_under_augmentation(db: Path, tmp_path: Path) -> None:
     path = fit_path(config(db, tmp_path, epochs=8, shift=2, noise=0.05, l2=1e-4))
     results = torch.load(path, weights_only=True)["results"]
@@ -427,6 +430,7 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
     assert set(content["results"]) == figures | {"members"}
 
 
+@pytest.mark.slow
 def test_an_ensemble_learns_brightness(db: Path, tmp_path: Path) -> None:
     results = torch.load(fit_path(config(db, tmp_path, epochs=8, ensemble=2)), weights_only=True)["results"]
     assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
@@ -548,6 +552,7 @@ def test_a_name_that_is_no_file_name_is_said(db: Path, tmp_path: Path, name: str
         fit_path(config(db, tmp_path, name=name))
 
 
+@pytest.mark.slow
 def test_a_model_of_observations_finds_the_brighter_clips(db: Path, tmp_path: Path) -> None:
     made = fit(config(db, tmp_path, input="observation", epochs=8))
     assert made.best.accuracy > 0.8
@@ -575,6 +580,7 @@ def test_epochs_are_judged_by_the_steps_that_are_fitted_and_the_result_by_all(
     assert strides == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_pessimistic_ensemble_still_pays_nothing_on_average(db: Path, tmp_path: Path) -> None:
     made = fit(config(db, tmp_path, ensemble=3, epochs=2, frame_stride=5))
     plain, cautious = (load_reward_model(made.path, pessimism=k) for k in (0.0, 4.0))

@@ -219,6 +219,7 @@ def test_l2_is_scaled_as_by_imitation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(changes) == 6
 
 
+@pytest.mark.slow
 def test_a_fit_under_l2_takes_the_steps_of_imitation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights of the last layer under given gradients and losses, λ adapted between epochs.
 

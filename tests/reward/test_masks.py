@@ -68,6 +68,7 @@ MEMORY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_hides_all_that_changes_with_what_it_hides(preset: str) -> None:
     game, addresses, values = MEMORY[preset]

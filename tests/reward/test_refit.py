@@ -123,6 +123,7 @@ def published(root: Path) -> dict[str, Any]:
     return torch.load(root / "rewards" / "reward-x.dat", weights_only=True)
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -211,6 +211,7 @@ def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
             assert np.array_equal(strip[:, 9], frames[4])
 
 
+@pytest.mark.slow
 def test_the_door_ends_with_the_verdict_and_where_the_report_is(
     db: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

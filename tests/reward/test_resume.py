@@ -96,6 +96,7 @@ def whole(db: Path, tmp_path: Path) -> Fit:
 
 # An epoch asks for 5 losses or so to fit and for 2 to judge: these are in the midst of fitting and of judging, in the
 # first epoch and later ones, of either member.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 7, 10, 17, 24])
 def test_a_killed_fit_comes_to_the_same(
     number: int, db: Path, tmp_path: Path, whole: Fit, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +110,7 @@ def test_a_killed_fit_comes_to_the_same(
     assert same(fit(config(db, out, resume=run_in(out))), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [3, 10, 18])
 def test_an_interrupted_fit_comes_to_the_same(
     number: int,

@@ -55,6 +55,7 @@ def flags(root: Path, db: Path, **more: object) -> FitConfig:
     return FitConfig(**{**given, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
     db = db_of(tmp_path / "db")
     made = fit(flags(tmp_path, db, ensemble=2, epochs=40))

@@ -95,6 +95,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_stable_baselines3_trains_on_it_while_the_score_is_recorded(tmp_path: Path) -> None:
     recorder = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05)
