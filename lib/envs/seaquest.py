@@ -20,6 +20,8 @@ _FIRST_ICON, _ICON_WIDTH, _ICONS = 58, 8, 6  # of divers
 
 LOW_OXYGEN = 16 / 62
 """The game flashes the bar from here down."""
+TOP = 6.5 / (_DEEPEST_ROW - _SURFACE_ROW)
+"""Depth above which no oxygen is used up (heights 13 to 19), so that one may hover there for ever."""
 
 
 def _is(pixels: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
@@ -109,13 +111,14 @@ class SurfaceCounter:
 
     Attributes:
       refuels, rescues, pickups: int64 `[B]`.
+      aboard: divers on board now, float `[B]`: as `divers`, but six divers that blink stay six; NaN at first.
     """
 
     def __init__(self, games: int) -> None:
         self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
         self._oxygen = np.full(games, np.nan)
-        self._divers = np.full(games, np.nan)
+        self.aboard = np.full(games, np.nan)
 
     def push(self, frames: np.ndarray) -> None:
         """Take in the next frame of every game, uint8 `[B, 210, 160, 3]`."""
@@ -123,15 +126,15 @@ class SurfaceCounter:
         alive, surface = ~np.isnan(depth), depth < _SURFACE
         self._from_below = alive & (self._from_below | ~surface)
         # Six divers blink. No other way leads from several to none within a step.
-        blinks = (divers_now == 0) & (self._divers > 1)
-        aboard = np.where(blinks, self._divers, divers_now)
+        blinks = (divers_now == 0) & (self.aboard > 1)
+        aboard = np.where(blinks, self.aboard, divers_now)
 
-        self.pickups += aboard == self._divers + 1
-        self.rescues += self._from_below & surface & (self._divers == 6) & (aboard == 5)
+        self.pickups += aboard == self.aboard + 1
+        self.rescues += self._from_below & surface & (self.aboard == 6) & (aboard == 5)
         rises = self._from_below & surface & (oxygen_now > self._oxygen)
         self.refuels += rises
         self._from_below &= ~rises
-        self._oxygen, self._divers = oxygen_now, aboard
+        self._oxygen, self.aboard = oxygen_now, aboard
 
     def counts(self) -> dict[str, np.ndarray]:
         """The counts so far by name, float64 `[B]`."""

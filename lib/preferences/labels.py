@@ -29,6 +29,7 @@ TEACHERS: dict[str, dict[str, Any]] = {
     "midwater": {"tie": 0.02},
     "score": {},
     "seaquest": {},
+    "air": {"tie": 0.09, "rare": 0.29},
     "left": {"tie": 0.02},
     "backflip": {"tie": 0.01},
 }

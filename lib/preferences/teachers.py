@@ -36,7 +36,7 @@ from lib.preferences.labels import TEACHERS, Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segments import Segment, SegmentDB, SegmentError
 from lib.preferences.strategies import ClipRater, make_strategy, sigmoid
-from lib.preferences.values import backflip, left, midwater, myopic_score, score, seaquest
+from lib.preferences.values import air, backflip, left, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress
 
 _POLL_SECONDS = 0.5
@@ -55,6 +55,7 @@ class Teacher:
       error_rate: probability that a preference comes out the wrong way round; ties are never touched.
       threshold: ε of `equal` and `skip`, in mean values of the DB.
       skips: cannot tell below the threshold; without it, calls alike what differs by no more.
+      rare: cannot tell half of the time where the values differ by less, as a labeller looking for the rare clips.
     """
 
     value: Callable[[Segment], float]
@@ -63,6 +64,7 @@ class Teacher:
     error_rate: float = 0.0
     threshold: float = 0.0
     skips: bool = False
+    rare: float = 0.0
 
     def compare(self, value1: float, value2: float, mean: float = 0.0) -> int | None:
         """What the values say, without chance.
@@ -91,6 +93,8 @@ class Teacher:
 
     def answer(self, value1: float, value2: float, rng: np.random.Generator, mean: float = 0.0) -> int | None:
         """The teacher's answer: that of `compare`, changed by error or noise."""
+        if abs(value1 - value2) < self.rare and rng.random() < 0.5:
+            return None
         if self.beta is None:
             said = self.compare(value1, value2, mean)
         else:
@@ -100,7 +104,7 @@ class Teacher:
         return said
 
 
-_VALUES = {"midwater": midwater, "seaquest": seaquest, "left": left, "backflip": backflip}
+_VALUES = {"midwater": midwater, "seaquest": seaquest, "air": air, "left": left, "backflip": backflip}
 """Of the teachers that value anything but the score."""
 
 

@@ -6,6 +6,7 @@ from lib.cli import UserError
 from lib.envs.control import TRACK, backward_turns, cart_position
 from lib.envs.seaquest import (
     LOW_OXYGEN,
+    TOP,
     SurfaceCounter,
     at_surface,
     oxygen,
@@ -79,16 +80,94 @@ def seaquest(segment: Segment) -> float:
         counter.push(frame[None])
         if counter.refuels[0] > before:
             refuelled = t
-    out_of_sight = np.isnan(submarine_depth(frames))
-    lost = np.count_nonzero(out_of_sight & ~np.concatenate([[False], out_of_sight[:-1]]))
-    below = at_surface(frames) == 0
+    hidden, below = np.isnan(submarine_depth(frames)), at_surface(frames) == 0
     ran_low = (below & (oxygen(frames) <= LOW_OXYGEN))[refuelled:].any()
-    # A step's score is what its action led to, which the next frame shows.
-    survived = ~np.concatenate([out_of_sight[1:], out_of_sight[-1:]])
-    hits = np.count_nonzero((scores > 0) & below & survived)
+    survival = int(counter.refuels[0] + counter.rescues[0] - _losses(hidden) - ran_low)
+    return float(_SURVIVAL * survival + _hits(scores, below, hidden) + counter.pickups[0])
 
-    survival = int(counter.refuels[0] + counter.rescues[0] - lost - ran_low)
-    return float(_SURVIVAL * survival + hits + counter.pickups[0])
+
+AIR = {
+    "first diver": 1.0,
+    "further diver": 0.3,
+    "diver lost": -0.3,
+    "climb": 1.0,
+    "refuel": 2.0,
+    "rescue": 2.0,
+    "submarine lost": -2.0,
+    "low and deep": -0.5,
+    "idle": -1.0,
+    "hit": 0.05,
+}
+"""What each thing in a clip of Seaquest counts to the teacher `air`; its docstring says why."""
+_IDLE_STEPS = 15
+
+
+def air(segment: Segment) -> float:
+    """How good a clip of Seaquest is in the eyes of a careful player, who also values the way to a refuel.
+
+    Graded, so that clips without a refuel differ too; `seaquest` values refuels alone. The weights, `AIR`, are chosen by
+    judgement from the game's rules (lines of the annotated disassembly, DNSDEBRO/Disassemblies on GitHub, Seaquest):
+
+    - A submarine at the surface without a diver is lost, and with one it is filled up for one diver (2033–2058). So the
+      first diver on board counts 1, and a further one, good for one more refuel, 0.3. A lost submarine takes a diver
+      along (1867–1869): −0.3.
+    - Climb: with a diver and half a tank or less, depth at the first such step minus depth at the last, −1 to 1. From
+      the sea bed it takes 24 steps, so that a clip can show all of it. Only the first life of a clip counts.
+    - A refuel, 2, is worth another 512 steps (2157–2171); so is a rescue of six divers (1528–1603). A lost submarine
+      costs as much: it takes 55 steps and one of four lives.
+    - To end a clip in the lower half of the water with the bar flashing (16 of 64 units), −0.5: the climb is overdue.
+    - To spend 15 steps (one second) with more than half a tank where no oxygen is used up (heights 13 to 19;
+      2105–2109), −1: a game can last for ever there and come to nothing. Steps until the bar has filled up, and 15 more,
+      are free.
+    - A hit as in `seaquest`, 0.05: an untaught player makes about ten to a tank of air, so air comes first.
+
+    The teacher calls clips alike that differ by less than two hits, and cannot tell half of the pairs that differ by less
+    than a further diver, which is mostly by hits alone: a labeller looks for the rare clips, and passing costs no label.
+
+    Reads the pictures, and of the sidecar only the score.
+
+    Raises:
+      UserError: the frames are not of Seaquest's size, or the segment has no record of its score.
+    """
+    _check_seaquest(segment, "air")
+    scores, frames = _scores(segment), segment.frames
+    counter, counts = SurfaceCounter(1), []
+    for frame in frames:
+        counter.push(frame[None])
+        counts.append(counter.aboard[0])
+    aboard, depth, tank = np.array(counts), submarine_depth(frames), oxygen(frames)
+
+    before, after, hidden = aboard[:-1], aboard[1:], np.isnan(depth)
+    first_life = np.cumsum(hidden) == 0
+    climbing = depth[first_life & (aboard > 0) & (tank <= 0.5)]
+    filled = np.flatnonzero(np.diff(tank) > 0)
+    rested = np.arange(len(frames)) > (filled[-1] + 1 + _IDLE_STEPS if len(filled) else -1)
+    seen = {
+        "first diver": np.count_nonzero((before == 0) & (after == 1)),
+        "further diver": np.count_nonzero((before > 0) & (after == before + 1)),
+        # A diver is lost as the next life begins, and set ashore by a submarine in sight.
+        "diver lost": np.count_nonzero((after < before) & hidden[:-1]),
+        "climb": climbing[0] - climbing[-1] if len(climbing) else 0.0,
+        "refuel": counter.refuels[0],
+        "rescue": counter.rescues[0],
+        "submarine lost": _losses(hidden),
+        "low and deep": tank[-1] <= LOW_OXYGEN and depth[-1] > 0.5,
+        "idle": np.count_nonzero(rested & (depth < TOP) & (tank > 0.5)) >= _IDLE_STEPS,
+        "hit": _hits(scores, at_surface(frames) == 0, hidden),
+    }
+    return float(sum(AIR[name] * float(count) for name, count in seen.items()))
+
+
+def _losses(hidden: np.ndarray) -> int:
+    """How many submarines vanish, of steps at which none is in sight, bool `[T]`."""
+    return int(np.count_nonzero(hidden & ~np.concatenate([[False], hidden[:-1]])))
+
+
+def _hits(scores: np.ndarray, below: np.ndarray, hidden: np.ndarray) -> int:
+    """Steps below the surface that score and that the submarine survives: no ramming, no tally of a rescue."""
+    # A step's score is what its action led to, which the next frame shows.
+    survived = ~np.concatenate([hidden[1:], hidden[-1:]])
+    return int(np.count_nonzero((scores > 0) & below & survived))
 
 
 def left(segment: Segment) -> float:

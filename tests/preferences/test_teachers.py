@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import math
 import runpy
 import time
@@ -17,7 +18,7 @@ from lib.preferences.labels import TEACHERS, Label, LabelLog, current
 from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, SegmentDB, Sidecar, save_segment
 from lib.preferences.teachers import SimulatedLabeller, Teacher, attend, label_with_teacher, make_teacher
-from lib.preferences.values import midwater, myopic_score, score, seaquest
+from lib.preferences.values import AIR, air, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress
 from tests.envs.seaquest_game import Game, begun
 
@@ -484,6 +485,41 @@ def clips() -> dict[str, Segment]:
     }
 
 
+@pytest.fixture(scope="module")
+def dives() -> dict[str, Segment]:
+    """Fifty steps each of real Seaquest, on the way to the surface or not."""
+
+    def play(*script: tuple[str, int], depth: int = 14, **given: int) -> Segment:
+        game = begun()
+        game.play("DOWN", depth)
+        first = len(game.frames)
+        game.give(**given)
+        game.play("NOOP", 1)
+        for action, count in script:
+            game.play(action, count)
+        return clip(game, first, first + 50)
+
+    second = begun()
+    second.give(divers=1)
+    second.play("NOOP", 20)
+    second.give(divers=2)
+    second.play("NOOP", 40)
+    return {
+        "climb": play(("UP", 10), ("NOOP", 50), oxygen=30, divers=1),
+        "half a climb": play(("UP", 5), ("NOOP", 50), oxygen=30, divers=1),
+        "climb without a diver": play(("UP", 10), ("NOOP", 50), oxygen=30),
+        "climb with air": play(("UP", 10), ("NOOP", 50), oxygen=50, divers=1),
+        "sink": play(("DOWN", 5), ("NOOP", 50), depth=8, oxygen=30, divers=1),
+        "low and deep": play(("NOOP", 60), oxygen=14),
+        "climb to a refuel": play(("UP", 30), ("NOOP", 30), oxygen=12, divers=1),
+        "lost with a diver": play(("NOOP", 60), depth=4, oxygen=1, divers=2),
+        "second diver": clip(second, 44, 94),
+        "hover": play(("UP", 10), ("NOOP", 50), depth=3),
+        "hover with half a tank": play(("UP", 10), ("NOOP", 50), depth=3, oxygen=40),
+        "a moment at the top": play(("UP", 10), ("NOOP", 5), ("DOWN", 45), depth=3),
+    }
+
+
 def game_begins() -> Game:
     game = Game()
     game.play("NOOP", 60)
@@ -548,6 +584,96 @@ def test_seaquest_needs_its_frames_and_scores() -> None:
         seaquest(scored(1))
     with pytest.raises(UserError, match="expected segments with recorded scores"):
         seaquest(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("idle", 0),
+        ("life begins", 0),
+        ("refuel", 2 - 1),  # and 30 steps at the top after it
+        ("late refuel", 2 + 0.3),  # and the climb from a third of the depth
+        ("low", 0),  # but not deep
+        ("no diver", -2),
+        ("rescue", 2 + 2),
+        ("pickup", 1),
+        ("hit", 0.05),
+        ("rammed", -2),
+        ("suffocated", -2),
+    ],
+)
+def test_air_values_what_seaquest_does(clips: dict[str, Segment], name: str, value: float) -> None:
+    assert air(clips[name]) == pytest.approx(value, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("climb", 40 / 95),  # four rows a step
+        ("half a climb", 20 / 95),
+        ("climb without a diver", 0),
+        ("climb with air", 0),
+        ("sink", -20 / 95),
+        ("low and deep", -0.5),
+        ("climb to a refuel", 2 + 88 / 95),
+        ("lost with a diver", -2 - 0.3),
+        ("second diver", 0.3),
+        ("hover", -1),
+        ("hover with half a tank", -1),
+        ("a moment at the top", 0),
+    ],
+)
+def test_air_values_the_way_to_a_refuel(dives: dict[str, Segment], name: str, value: float) -> None:
+    assert air(dives[name]) == pytest.approx(value, abs=0.08)
+
+
+def test_air_excuses_the_moment_after_a_life_began() -> None:
+    game = Game()
+    game.play("NOOP", 110)
+    assert air(clip(game, 0, 50)) == 0
+    full = next(t for t, memory in enumerate(game.memory) if memory.oxygen == 64)
+    assert air(clip(game, full - 15, full + 29)) == 0
+    assert air(clip(game, full - 5, full + 45)) == AIR["idle"]
+
+
+def test_air_grades_clips_without_a_refuel(dives: dict[str, Segment]) -> None:
+    worst_to_best = [
+        "lost with a diver",
+        "hover",
+        "low and deep",
+        "half a climb",
+        "climb",
+        "climb to a refuel",
+    ]
+    values = [air(dives[name]) for name in worst_to_best]
+    assert values == sorted(values)
+    teacher = make_teacher("air")
+    assert all(teacher.compare(worse, better) == 2 for worse, better in itertools.pairwise(values))
+    hit = AIR["hit"]
+    assert [teacher.compare(hits * hit, 0) for hits in (1, 2)] == [0, 1]
+
+
+def test_air_passes_over_half_of_what_differs_in_hits_alone() -> None:
+    teacher, rng = make_teacher("air"), np.random.default_rng(0)
+    said = [teacher.answer(3 * AIR["hit"], 0, rng) for _ in range(1000)]
+    assert set(said) == {None, 1}
+    assert abs(said.count(None) - 500) < 4 * math.sqrt(250)
+    assert {teacher.answer(AIR["further diver"], 0, rng) for _ in range(100)} == {1}
+
+
+def test_what_air_cannot_tell_costs_no_label(clips: dict[str, Segment], tmp_path: Path) -> None:
+    for number in range(20):
+        save_segment(tmp_path / f"00/{number:08d}.dat", clips["idle" if number % 2 else "hit"])
+    summary = label_with_teacher(tmp_path, "air", 40)
+    assert summary.written == summary.ties == 40
+    assert summary.skipped > 10
+
+
+def test_air_needs_its_frames_and_scores() -> None:
+    with pytest.raises(UserError, match="teacher air: expected Seaquest's 210×160 frames, got 5×4"):
+        air(scored(1))
+    with pytest.raises(UserError, match="expected segments with recorded scores"):
+        air(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
 
 
 @pytest.mark.parametrize(
