@@ -107,6 +107,10 @@ class FitConfig:
         group="labels while it trains", default=50, min=1, help="new labels per refit of --watch"
     )
     refit_epochs: int = flag(default=10, min=1, help="most epochs of a refit; the first fit has --epochs")
+    fresh_weights: bool = flag(
+        default=False,
+        help="begin each refit of --watch from new weights, with --epochs, not from the last model's",
+    )
 
     audit_env: str | None = flag(
         group="evaluation",
@@ -145,6 +149,8 @@ class FitConfig:
             raise UserError(
                 "--watch continues from the model that is there by itself: leave --resume and --audit out"
             )
+        if self.fresh_weights and not self.watch:
+            raise UserError("--fresh-weights expects refits: add --watch")
         if self.judge is not None and self.audit is None:
             raise UserError(
                 "--judge expected --audit POLICY beside it, the policy whose play is to be judged"

@@ -1,7 +1,7 @@
 """Refitting the reward model while labels come in: `03_reward_train.py --watch`.
 
-Each model starts from the weights of the last one and replaces it in OUT/reward-NAME.dat by an atomic rename; versions
-count up. That file is also the whole state: killed at any moment, the same command continues from the last model.
+Each model starts from the weights of the last one, or with --fresh-weights from new ones, and replaces it in
+OUT/reward-NAME.dat by an atomic rename; versions count up. That file is also the whole state: killed at any moment, the same command continues from the last model.
 """
 
 import contextlib
@@ -172,22 +172,23 @@ def _refit(
     names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
     train, test = _split(config, data, before, names, progress)
     version = before.version + 1
+    continues = before.version > 0 and not config.fresh_weights
     progress.line(
         f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
-        + (f", starting from version {before.version}" if before.version else "")
+        + (f", starting from version {before.version}" if continues else "")
     )
     bf16 = resolve_bf16(config.bf16, device)
     fitting = dataclasses.replace(
         config,
-        epochs=config.refit_epochs if before.version else config.epochs,
+        epochs=config.refit_epochs if continues else config.epochs,
         seed=config.seed + before.version,  # other draws of the labels, another order
     )
     # Members of another game or another --input are no start.
-    start = [member for member in before.members if member.network.spec == data.segments.spec]
+    usable = [member for member in before.members if member.network.spec == data.segments.spec]
     fitted = fit_model(
         *(fitting, data, train, test, device, bf16, Charts(None), progress),
         should_stop=lambda: interrupt.asked,
-        start=start,
+        start=usable if continues else (),
     )
     if interrupt.asked:  # maybe before its last epoch
         raise Stopped

@@ -19,7 +19,7 @@ import torch
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
-from lib.reward import refit
+from lib.reward import fit, refit
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs
@@ -192,6 +192,25 @@ def test_a_refit_begins_with_the_weights_before_it(
     assert load_reward_model(tmp_path / "rewards" / "reward-x.dat").origin["version"] == 3
 
 
+def test_a_refit_may_begin_with_new_weights(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    started: list[tuple[int, int]] = []
+
+    def fit_model(config: FitConfig, *args: Any, start: Any, **options: Any) -> Any:
+        started.append((config.epochs, len(start)))
+        return fit.fit_model(config, *args, start=start, **options)
+
+    monkeypatch.setattr(refit, "fit_model", fit_model)
+    drive(monkeypatch, more(db, grey, 30), more(db, grey, 10))
+    refit.keep_refitting(config(tmp_path, fresh_weights=True))
+    assert started == [(2, 0), (2, 0)]
+    assert published(tmp_path)["version"] == 2
+    assert "starting from version" not in capsys.readouterr().out
+
+
 def test_a_fit_that_comes_to_nothing_costs_itself_only(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,3 +370,5 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
 def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave --resume and --audit out"):
         config(tmp_path, resume=tmp_path)
+    with pytest.raises(UserError, match="--fresh-weights expects refits: add --watch"):
+        config(tmp_path, watch=False, fresh_weights=True)
