@@ -60,6 +60,8 @@ _NEEDS = {
     "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
     "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
+    "event_prob": ("db_path", "a DB to record to: add --db-path DB"),
+    "event_kinds": ("event_prob", "a chance that an event is recorded: add --event-prob 1, say"),
     "db_drop_oldest": ("db_max_mb", "a limit: add --db-max-mb N"),
 }
 """Flags that need another: its name, and what to say where it is missing."""
@@ -104,6 +106,23 @@ class TrainConfig:
     )
     db_drop_oldest: bool = flag(
         default=False, help="at --db-max-mb, drop the oldest clips without a label instead"
+    )
+
+    event_prob: float = flag(
+        default=0.0,
+        min=0,
+        max=1,
+        metavar="P",
+        help="also record clips that end shortly after an event: chance that an event is recorded",
+    )
+    event_kinds: str | None = flag(
+        default=None,
+        metavar="KIND,KIND",
+        help="events of --event-prob: refuel, rescue, pickup (Seaquest), lost-life, large-score, novelty (of vectors) "
+        "(default: all; novelty only where nothing else is known of an environment)",
+    )
+    event_envs: int = flag(
+        default=8, min=1, help="environments that --event-prob looks at; each keeps its last 50 frames"
     )
 
     lr: float = _by_algorithm("lr", group="algorithm", help="learning rate; a tenth with --finetune")

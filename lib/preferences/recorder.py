@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,14 @@ import numpy as np
 from lib.envs.world import Step
 from lib.files import NotRecorded, remove_stale
 from lib.preferences.dropping import drop_oldest
-from lib.preferences.segments import MAX_ACTION_NAME, SEGMENT_LENGTH, Segment, Sidecar, save_segment
+from lib.preferences.events import Events
+from lib.preferences.recordings import EventClips, Recording
+from lib.preferences.segments import MAX_ACTION_NAME, RANDOM, SEGMENT_LENGTH, Segment, Sidecar, save_segment
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
 _IN_VAIN = 20  # recordings cut short before `obstacle` says so
 # Of the limit, what dropping old segments comes down to: finding them takes some milliseconds, so not every time.
 _ROOM = 0.95
-
-
-@dataclass(slots=True)
-class _Recording:
-    """A segment in the making; its first `length` rows are filled."""
-
-    step: int
-    policy: str
-    frames: np.ndarray  # uint8 [T, H, W, 3]
-    actions: np.ndarray  # int64 [T] or float32 [T, A]
-    observations: np.ndarray | None  # float32 [T, D]
-    scores: np.ndarray  # float32 [T]
-    terminal: np.ndarray  # bool [T]
-    length: int = 0
 
 
 class SegmentRecorder:
@@ -47,6 +34,10 @@ class SegmentRecorder:
     Only the frames of environments that are being recorded are copied. A finished segment is compressed and written
     at once, about 5 ms for Atari's; with the usual probability that is some 30 µs a step of 16 environments.
 
+    With `events`, the first environments also record segments that end shortly after an event (see `EventClips`). They
+    never share a step with a segment begun at random, and those are the same with and without them. The sidecar's
+    `reason` tells which is which.
+
     Attributes:
       steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.
       policy: checkpoint the recording policy came from; it may change while recording.
@@ -54,8 +45,6 @@ class SegmentRecorder:
         commit of the code; it may change as well.
       record_prob: probability that an environment that is not being recorded begins a segment at a step; it may change
         while recording.
-      recording: bool [B], environments whose frame the next `before` stores. Where none is set, frames may be
-        anything.
       stored: segments saved by this recorder.
       stored_bytes: their size on disk.
       full: the DB has reached `max_mb`; nothing more is recorded.
@@ -74,6 +63,8 @@ class SegmentRecorder:
       drop_oldest: at `max_mb`, drop the oldest segments that no label names instead of ending the recording.
       action_names: what the environment calls its actions, for the sidecars. Names that only count the actions, or do
         not match `num_actions`, are left out.
+      events: what to look for in the first environments; None for nothing.
+      event_prob: probability that an event is recorded.
 
     Raises:
       OSError: the DB cannot be created or read.
@@ -92,11 +83,12 @@ class SegmentRecorder:
         first_env: int = 0,
         drop_oldest: bool = False,
         action_names: Sequence[str] = (),
+        events: Events | None = None,
+        event_prob: float = 1.0,
     ) -> None:
         self.steps = 0
         self.policy = policy
         self.origin: dict[str, str] = {}
-        self.recording = np.zeros(num_envs, bool)
         self.stored = 0
         self.stored_bytes = 0
         self._cut_short = 0  # recordings that a game did not last for
@@ -110,8 +102,10 @@ class SegmentRecorder:
         self._first_env = first_env
         self.record_prob = record_prob
         self._rng = np.random.default_rng([seed, first_env])
-        self._recordings: dict[int, _Recording] = {}
-        self._awaiting_outcome: dict[int, _Recording] = {}
+        self._event_clips = None if events is None else EventClips(events, event_prob, [seed, first_env, 1])
+        self._drawn = np.zeros(num_envs, bool)  # environments that record a segment begun at random
+        self._recordings: dict[int, Recording] = {}
+        self._awaiting_outcome: dict[int, Recording] = {}
         self._spare_frames: list[np.ndarray] = []
 
         for folder in self._db_path.glob("[0-9][0-9]*/"):
@@ -123,6 +117,12 @@ class SegmentRecorder:
         self._drop_oldest = drop_oldest
         self._make_room()
         self._begin()
+
+    @property
+    def recording(self) -> np.ndarray:
+        """bool `[B]`: environments whose frame the next `before` stores. Where none is set, frames may be anything."""
+        watched = 0 if self._event_clips is None or self.full else self._event_clips.num_envs
+        return self._drawn | (np.arange(len(self._drawn)) < watched)
 
     @property
     def full(self) -> bool:
@@ -146,11 +146,13 @@ class SegmentRecorder:
           actions: int64 [B], or float32 [B, A] in −1 … 1; `after` drops those of games that are reset.
           observations: float32 [B, D], where the policy sees no pictures; not kept.
         """
-        for env in map(int, np.flatnonzero(self.recording)):
+        if self._event_clips is not None and not self.full:
+            self._event_clips.before(frames, actions, observations)
+        for env in map(int, np.flatnonzero(self._drawn)):
             recording = self._recordings.get(env)
             if recording is None:
                 spare = self._spare_frames
-                recording = self._recordings[env] = _Recording(
+                recording = self._recordings[env] = Recording(
                     step=self.steps,
                     policy=self.policy,
                     frames=spare.pop() if spare else np.empty((SEGMENT_LENGTH, *frames.shape[1:]), np.uint8),
@@ -181,6 +183,8 @@ class SegmentRecorder:
             (env, recording, bool(step.reset[env])) for env, recording in self._awaiting_outcome.items()
         ]
         self._awaiting_outcome.clear()
+        if self._event_clips is not None and not self.full:
+            finished += self._of_events(self._event_clips.after(step, self._drawn))
         for env, recording in list(self._recordings.items()):
             if step.reset[env]:
                 self._spare_frames.append(recording.frames)
@@ -195,9 +199,9 @@ class SegmentRecorder:
                     self._awaiting_outcome[env] = recording
                 else:
                     finished.append((env, recording, False))
-            self.recording[env] = False
+            self._drawn[env] = False
             del self._recordings[env]
-        self.steps += len(self.recording)
+        self.steps += len(self._drawn)
         self._begin()
         # Last, so that one that cannot be written leaves the segments in the making as they should be.
         for env, recording, game_over in finished:
@@ -213,30 +217,37 @@ class SegmentRecorder:
           NotRecorded: as from `after`.
         """
         finished = []
+        if self._event_clips is not None:
+            finished += self._of_events(self._event_clips.cut(games))
         for env in map(int, np.flatnonzero(games)):
             if env in self._awaiting_outcome:
-                finished.append((env, self._awaiting_outcome.pop(env)))
+                finished.append((env, self._awaiting_outcome.pop(env), True))
             if env in self._recordings:
                 self._spare_frames.append(self._recordings.pop(env).frames)
-            self.recording[env] = False
+            self._drawn[env] = False
         self._begin(games)
-        for env, recording in finished:
-            self._save(env, recording, game_over=True)
+        for env, recording, game_over in finished:
+            self._save(env, recording, game_over)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, for `restore`; unfinished segments are not included."""
+        events = self._event_clips
         return {
             "steps": self.steps,
             "stored": self.stored,
             "first_number": self._first_number,
             "rng": self._rng.bit_generator.state,
+            "event_rng": None if events is None else events.rng.bit_generator.state,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where a recorder of the same DB was: its numbers are counted on, and none that is there is taken."""
         self.steps, self.stored, self._first_number = state["steps"], state["stored"], state["first_number"]
         self._rng.bit_generator.state = state["rng"]
-        self.recording[:] = False
+        self._drawn[:] = False
+        if self._event_clips is not None:
+            self._event_clips.rng.bit_generator.state = state["event_rng"]
+            self._event_clips.forget()
         self._begin()
 
     def close(self) -> None:
@@ -244,19 +255,27 @@ class SegmentRecorder:
         self._recordings.clear()
         self._awaiting_outcome.clear()
         self._spare_frames.clear()
-        self.recording[:] = False
+        self._drawn[:] = False
         self.record_prob = 0.0
+        self._event_clips = None
 
     def _begin(self, among: np.ndarray | None = None) -> None:
         """Draw which environments begin a segment at the next step, among these (bool [B]) or all."""
         if self.full:
-            self.recording[:] = False
+            self._drawn[:] = False
             self._recordings.clear()
         else:
-            drawn = self._rng.random(len(self.recording)) < self.record_prob
-            self.recording |= drawn if among is None else drawn & among
+            drawn = self._rng.random(len(self._drawn)) < self.record_prob
+            self._drawn |= drawn if among is None else drawn & among
 
-    def _save(self, env: int, recording: _Recording, game_over: bool) -> None:
+    def _of_events(self, clips: list[tuple[int, Recording, bool]]) -> list[tuple[int, Recording, bool]]:
+        """Event clips with the step that they began at and the policy that played them."""
+        for _, recording, _ in clips:
+            recording.step = self.steps - SEGMENT_LENGTH * len(self._drawn)
+            recording.policy = self.policy
+        return clips
+
+    def _save(self, env: int, recording: Recording, game_over: bool) -> None:
         if self.full:
             return
         game_overs = np.zeros(SEGMENT_LENGTH, bool)
@@ -271,6 +290,7 @@ class SegmentRecorder:
             step=recording.step,
             origin=self.origin,
             action_names=self._action_names,
+            reason=recording.reason,
         )
         segment = Segment(recording.frames, recording.actions, sidecar, recording.observations)
         number = self._first_number + recording.step
@@ -284,7 +304,8 @@ class SegmentRecorder:
                     raise NotRecorded(error.errno, error.strerror, str(path)) from error
                 number += 1  # another run records into this DB
         self.stored += 1
-        self._spare_frames.append(recording.frames)
+        if recording.reason == RANDOM:  # event clips bring their own
+            self._spare_frames.append(recording.frames)
         self._make_room()
 
     def _make_room(self) -> None:

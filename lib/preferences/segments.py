@@ -33,6 +33,9 @@ SEGMENT_LENGTH = 50
 MAX_STEPS = 10_000
 MAX_SIDE = 4096  # pixels
 MAX_ACTION_NAME = 100  # characters
+MAX_REASON = 100  # characters
+RANDOM = "random"
+"""The `Sidecar.reason` of segments begun at random."""
 MAX_BYTES = 512 * 2**20  # of a file, and of the frames in it
 
 _FORMAT = "segment"
@@ -66,6 +69,12 @@ class Sidecar:
     step: int  # training step at which the recording began
     origin: dict[str, str] = field(default_factory=dict)  # the run, seed, commit, … it was recorded by
     action_names: tuple[str, ...] = ()  # num_actions of them, or none where the environment has no names
+    reason: str = ""  # why it was recorded: RANDOM, or the event it ends shortly after; "" in older files
+
+    @property
+    def of_event(self) -> bool:
+        """Whether it was recorded because of an event, so that it is no random sample of the policy's play."""
+        return self.reason not in ("", RANDOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,7 @@ def _to_plain(segment: Segment) -> dict[str, object]:
             "step": sidecar.step,
             "origin": dict(sidecar.origin),
             "action_names": list(sidecar.action_names),
+            "reason": sidecar.reason,
         },
     }
 
@@ -279,9 +289,10 @@ def _from_plain(plain: object) -> Segment:
             num_actions=_field(sidecar, "num_actions", int),
             policy=_field(sidecar, "policy", str),
             step=_field(sidecar, "step", int),
-            # Older files have neither.
+            # Older files lack these.
             origin=dict(origin) if isinstance(origin := sidecar.get("origin", {}), dict) else origin,
             action_names=tuple(_field(sidecar, "action_names", list)) if "action_names" in sidecar else (),
+            reason=_field(sidecar, "reason", str) if "reason" in sidecar else "",
         ),
     )
 
@@ -396,6 +407,8 @@ def _check(segment: Segment) -> None:
             raise Refused(f"origin must be at most {_MAX_ORIGIN} short texts by name")
         if not _are_names(sidecar.action_names, sidecar.num_actions):
             raise Refused(f"action_names must be {sidecar.num_actions} short texts, or none")
+        if type(sidecar.reason) is not str or len(sidecar.reason) > MAX_REASON:
+            raise Refused(f"reason must be a text of at most {MAX_REASON} characters")
     if segment.continuous:
         if sidecar is not None and segment.actions.shape[1] != sidecar.num_actions:
             raise Refused(

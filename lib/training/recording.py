@@ -6,8 +6,10 @@ import numpy as np
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
+from lib.envs.make import counter, probes
 from lib.envs.world import Step, World
 from lib.files import NotRecorded
+from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
 from lib.preferences.recorder import SegmentRecorder
 from lib.reward.model import RewardModel
 from lib.training.loop import Hook, Stop
@@ -17,7 +19,7 @@ def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
     """What records clips into the DB of `--db-path`, if any.
 
     Raises:
-      UserError: the folder cannot be written.
+      UserError: the folder cannot be written, or an event cannot be seen in this environment.
     """
     if config.db_path is None:
         return None
@@ -33,11 +35,34 @@ def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
             policy=config.name,
             drop_oldest=config.db_drop_oldest,
             action_names=world.action_names,
+            events=_events(config, world),
+            event_prob=config.event_prob,
         )
     except OSError as error:
         raise UserError(
             f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
         ) from error
+
+
+def _events(config: TrainConfig, world: World) -> Events | None:
+    """What --event-prob looks for, if anything."""
+    if not config.event_prob:
+        return None
+    num_envs = min(config.event_envs, world.num_envs)
+    counts = counter(config.env, num_envs)
+    kinds = [*kinds_of(counts), LOST_LIFE, LARGE_SCORE]
+    if world.spec.observation_size is not None:
+        kinds.append(NOVELTY)
+    asked = kinds if config.event_kinds is None else config.event_kinds.split(",")
+    unknown = [kind for kind in asked if kind not in kinds]
+    if unknown:
+        raise UserError(
+            f"--event-kinds {config.event_kinds}: expected some of {','.join(kinds)} in {config.env}, "
+            f"got {unknown[0]!r}"
+        )
+    if config.event_kinds is None and probes(config.env):
+        asked = [kind for kind in asked if kind != NOVELTY]
+    return Events(asked, num_envs, counts)
 
 
 class Recording(Hook):

@@ -48,6 +48,8 @@ def test_a_finetune_is_gentle() -> None:
     ("flags", "says"),
     [
         ({"score_weight": 1.0}, "--score-weight expects a learned reward.*add -r FILE"),
+        ({"event_prob": 0.1}, "--event-prob expects a DB to record to: add --db-path DB"),
+        ({"event_kinds": "refuel"}, "--event-kinds expects a chance that an event is recorded"),
         ({"kl": 0.1}, "--kl expects a policy to stay near: add -m FILE"),
         ({"kl_target": 0.1, "model": MODEL}, "--kl-target expects a price to adapt"),
         ({"kl_reference": MODEL, "model": MODEL}, "--kl-reference expects a price of straying.*add --kl"),

@@ -3,12 +3,17 @@
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lib.agent.exploration import HeldActions
+from lib.envs.make import counter, make_world
+from lib.envs.seaquest import SurfaceCounter
 from lib.envs.world import Step
 from lib.files import NotRecorded
+from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB
 from tests.disk import disk_full_after
@@ -21,6 +26,25 @@ def make(
     db: Path, num_envs: int = 3, record_prob: float = 1.0, seed: int = 0, max_mb: float | None = None
 ) -> SegmentRecorder:
     return SegmentRecorder(db, num_envs, "Scripted-v0", 200, record_prob, seed, max_mb, policy="model.dat")
+
+
+class Flashes:
+    """Counts the frames of given brightness in the first channel, in every environment."""
+
+    def __init__(self, num_envs: int, *bright: int) -> None:
+        self._counts, self._bright = np.zeros(num_envs), bright
+
+    def push(self, frames: np.ndarray) -> None:
+        self._counts += np.isin(frames[:, 0, 0, 0], self._bright)
+
+    def counts(self) -> dict[str, np.ndarray]:
+        return {"flashs": self._counts.copy()}
+
+
+def watching(db: Path, *flashes: int, record_prob: float = 0.0, **options: Any) -> SegmentRecorder:
+    """Watches the first two of three environments for flashes and lost lives."""
+    events = Events(["flash", LOST_LIFE], 2, Flashes(2, *flashes))
+    return SegmentRecorder(db, 3, "Scripted-v0", 200, record_prob, 0, events=events, **options)
 
 
 def play(
@@ -265,3 +289,190 @@ def test_action_names_go_into_the_sidecar(
     sidecar = SegmentDB(tmp_path).load("00/00000000.dat").sidecar
     assert sidecar is not None
     assert sidecar.action_names == recorded
+
+
+def test_a_clip_of_an_event_ends_10_to_14_steps_after_it(tmp_path: Path) -> None:
+    recorder = watching(tmp_path, 100)
+    recorder.policy = "p.dat"
+    assert recorder.recording.tolist() == [True, True, False]
+    play(recorder, 120, terminals={(0, 130)})
+    db = SegmentDB(tmp_path)
+    assert [name[:2] for name in db.names] == ["00", "01"]
+    for name in db.names:
+        segment, env = db.load(name), int(name[:2])
+        t = np.arange(50) + segment.frames[0, 0, 0, 0]
+        assert 110 <= t[-1] <= 114  # frame 100 shows the flash
+        assert (segment.frames[..., 0] == t[:, None, None]).all()
+        assert (segment.frames[..., 1] == env).all()
+        assert np.array_equal(segment.actions, t)
+        assert segment.sidecar is not None
+        np.testing.assert_allclose(segment.sidecar.scores, t + env / 10, rtol=1e-6)
+        assert (segment.sidecar.reason, segment.sidecar.policy) == ("flash", "p.dat")
+        assert segment.sidecar.of_event
+        assert segment.sidecar.step == 3 * t[0] == int(name[3:11])
+
+
+def test_ends_of_event_clips_are_drawn(tmp_path: Path) -> None:
+    last = set()
+    for seed in range(40):
+        events = Events(["flash"], 1, Flashes(1, 60))
+        db = tmp_path / str(seed)
+        play(SegmentRecorder(db, 1, "Scripted-v0", 200, 0.0, seed, events=events), 80)
+        last |= {first + 49 for first in first_steps(db).values()}
+    assert last == {70, 71, 72, 73, 74}
+
+
+def test_a_lost_life_is_an_event_and_shows_in_the_next_frame(tmp_path: Path) -> None:
+    play(watching(tmp_path), 120, terminals={(1, 69), (2, 69)})
+    (name,) = SegmentDB(tmp_path).names
+    sidecar = SegmentDB(tmp_path).load(name).sidecar
+    assert sidecar is not None
+    assert sidecar.reason == LOST_LIFE
+    assert 80 <= first_steps(tmp_path)[name] + 49 <= 84
+    assert sidecar.life_lost.sum() == 1
+    assert not sidecar.game_over.any()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_clip_of_an_event_ends_with_its_game(tmp_path: Path, cut: bool) -> None:
+    recorder = watching(tmp_path, 77)
+    terminals = {(0, 79)}
+    play(recorder, 80, terminals)
+    assert recorder.stored == 0
+    if cut:
+        recorder.cut(np.array([True, False, False]))
+    play(recorder, 60, resets=() if cut else {(0, 80)}, first=80)
+    db = SegmentDB(tmp_path)
+    first = first_steps(tmp_path)
+    assert first["00/00000090.dat"] == 30
+    sidecar = db.load("00/00000090.dat").sidecar
+    assert sidecar is not None
+    assert sidecar.game_over.tolist() == [False] * 49 + [True]
+    assert sidecar.reason == "flash"
+    assert [name[:2] for name in db.names] == ["00", "01"]
+
+
+def test_a_game_too_young_for_a_clip_of_its_event_gives_none(tmp_path: Path) -> None:
+    play(watching(tmp_path, 101, 125), 200, resets={(0, 90), (1, 90)})
+    # After the flash of 125 a clip of 50 steps would begin before 91.
+    assert not first_steps(tmp_path)
+    play(watching(tmp_path, 126 + 4), 200, resets={(0, 90), (1, 90)})
+    assert all(first >= 91 for first in first_steps(tmp_path).values())
+    assert len(first_steps(tmp_path)) == 2
+
+
+def test_no_two_clips_share_a_step(tmp_path: Path) -> None:
+    recorder = watching(tmp_path, *range(10, 250, 3), record_prob=0.02)
+    play(recorder, 250, terminals={(0, t) for t in range(7, 250, 20)})
+    db = SegmentDB(tmp_path)
+    seen: dict[str, list[int]] = {}
+    for name, first in first_steps(tmp_path).items():
+        seen.setdefault(name[:2], []).extend(range(first, first + 50))
+    assert all(len(set(steps)) == len(steps) for steps in seen.values())
+    sidecars = [db.load(name).sidecar for name in db.names]
+    reasons = [sidecar.reason for sidecar in sidecars if sidecar is not None]
+    assert {"random", "flash"} <= set(reasons)
+
+
+def test_random_clips_are_the_same_with_and_without_events(tmp_path: Path) -> None:
+    def at_random(db: Path) -> list[str]:
+        sidecars = {name: SegmentDB(db).load(name).sidecar for name in SegmentDB(db).names}
+        return [name for name, sidecar in sidecars.items() if sidecar and sidecar.reason == "random"]
+
+    play(watching(tmp_path / "with", *range(0, 250, 7), record_prob=0.01), 250)
+    play(make(tmp_path / "without", record_prob=0.01), 250)
+    assert at_random(tmp_path / "with") == at_random(tmp_path / "without") != []
+    assert len(SegmentDB(tmp_path / "with").names) > len(at_random(tmp_path / "with"))
+
+
+def test_events_are_recorded_with_the_asked_probability(tmp_path: Path) -> None:
+    play(watching(tmp_path / "never", 60, 120, 180, event_prob=0.0), 250)
+    assert not first_steps(tmp_path / "never")
+    events = Events([LOST_LIFE], 50)
+    recorder = SegmentRecorder(tmp_path / "some", 50, "S-v0", 200, 0.0, 0, events=events, event_prob=0.3)
+    play(recorder, 250, terminals={(e, t) for e in range(50) for t in (60, 120, 180)})
+    assert 25 <= recorder.stored <= 65  # of 150
+
+
+def test_event_clips_keep_to_the_limit_of_a_db(tmp_path: Path) -> None:
+    probe = watching(tmp_path, 60)
+    play(probe, 80)
+    recorder = watching(tmp_path, 60, 130, max_mb=1.5 * probe.stored_bytes / 1e6)
+    play(recorder, 150)
+    assert (recorder.full, recorder.stored) == (True, 1)
+    assert not recorder.recording.any()
+    dropping = watching(tmp_path, 60, 130, max_mb=1.5 * probe.stored_bytes / 1e6, drop_oldest=True)
+    play(dropping, 150)
+    assert dropping.stored == 4
+    assert len(SegmentDB(tmp_path).names) <= 3
+
+
+def test_a_resumed_recorder_forgets_the_events_under_way(tmp_path: Path) -> None:
+    first = watching(tmp_path, 60)
+    play(first, 65)
+    state = first.state()
+    second = watching(tmp_path, 60, 140)
+    play(second, 65)
+    second.restore(state)
+    play(second, 92, first=65)
+    assert all(65 <= start <= 105 for start in first_steps(tmp_path).values())
+    assert second.stored == 2
+    assert int(SegmentDB(tmp_path).names[0][3:11]) >= 3 * 65
+
+
+def test_large_scores_are_above_the_99th_percentile_of_the_last(tmp_path: Path) -> None:
+    events, on = Events([LARGE_SCORE], 1), np.zeros(1, bool)
+    found = []
+    for t in range(1000):
+        score = 500.0 if t in (50, 600) else float(t % 10)  # the first comes before there is a measure
+        found += [t] if events.happened(np.array([score], np.float32), on) == [LARGE_SCORE] else []
+    assert found == [600]
+
+
+def test_novel_observations_are_far_from_all_earlier_ones() -> None:
+    events, rng = Events([NOVELTY], 2), np.random.default_rng(0)
+    frames = np.zeros((2, 4, 5, 3), np.uint8)
+    found = []
+    for t in range(2000):
+        observations = rng.normal(size=(2, 3)).astype(np.float32)
+        observations[1] = observations[1] + (50 if t == 1999 else 0)
+        found.append(events.shown(frames, observations))
+    assert found[-1] == ["", NOVELTY]
+    assert 0 < sum(kinds != ["", ""] for kinds in found[:-1]) < 100  # 1 % of 3,500 is 35
+    assert events.shown(frames, None) == ["", ""]
+
+
+def test_of_several_events_the_first_kind_counts() -> None:
+    assert kinds_of(Flashes(2)) == ["flash"]
+    events = Events([LARGE_SCORE, LOST_LIFE], 2)
+    for _ in range(100):
+        events.happened(np.ones(2, np.float32), np.zeros(2, bool))
+    both = events.happened(np.array([9, 1], np.float32), np.ones(2, bool))
+    assert both == [LARGE_SCORE, LOST_LIFE]
+
+
+def test_held_random_play_of_seaquest_records_refuels_and_pickups(tmp_path: Path) -> None:
+    env_id, games = "SeaquestNoFrameskip-v4", 8
+    world = make_world(env_id, games, num_threads=1)
+    events = Events(["refuel", "pickup"], games, counter(env_id, games))
+    recorder = SegmentRecorder(tmp_path, games, env_id, 18, 0.0, 0, events=events)
+    held, rng = HeldActions(games, 18, 0.1, 1, 30, seed=0), np.random.default_rng(0)
+    step = world.reset(0)
+    for _ in range(350):
+        actions, _ = held.replace(rng.integers(18, size=games))
+        world.send(actions)
+        recorder.before(step.frames, actions)
+        step = world.recv()
+        recorder.after(step)
+        held.drop(step.reset)
+    world.close()
+    db = SegmentDB(tmp_path)
+    segments = [db.load(name) for name in db.names]
+    reasons = [segment.sidecar.reason for segment in segments if segment.sidecar is not None]
+    assert set(reasons) == {"refuel", "pickup"}
+    for segment, reason in zip(segments, reasons, strict=True):
+        again, seen = SurfaceCounter(1), []
+        for frame in segment.frames:
+            again.push(frame[None])
+            seen.append(int(again.counts()[f"{reason}s"][0]))
+        assert np.diff(seen)[34:39].any()  # 10 to 14 steps before the last

@@ -365,6 +365,8 @@ WRONG: list[tuple[str, Callable[[dict[Any, Any]], object], str]] = [
     ),
     ("names nested", lambda p: p["sidecar"].update(action_names=[["a"]] * 18), "action_names must be"),
     ("names long", lambda p: p["sidecar"].update(action_names=["x" * 101] * 18), "action_names must be"),
+    ("reason type", lambda p: p["sidecar"].update(reason=["random"]), "reason must be str, is list"),
+    ("reason long", lambda p: p["sidecar"].update(reason="x" * 101), "reason must be a text of at most 100"),
     ("step negative", lambda p: p["sidecar"].update(step=-1), "step must be"),
     ("key", lambda p: p.setdefault(1, 2), "dict with a key that is no text"),
 ]
@@ -404,6 +406,19 @@ def test_action_names_are_kept_and_may_be_missing(tmp_path: Path, segment: Segme
     assert_same(load_segment(tmp_path / "1.dat"), named)
     plain = plain_of(named)
     del plain["sidecar"]["action_names"]  # as in older files
+    assert_same(load_segment(write(tmp_path, packed(plain))), segment)
+
+
+def test_a_reason_is_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
+    assert segment.sidecar is not None
+    refuel = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, reason="refuel"))
+    save_segment(tmp_path / "1.dat", refuel)
+    loaded = load_segment(tmp_path / "1.dat")
+    assert_same(loaded, refuel)
+    assert loaded.sidecar is not None
+    assert loaded.sidecar.reason == "refuel"
+    plain = plain_of(refuel)
+    del plain["sidecar"]["reason"]  # as in older files
     assert_same(load_segment(write(tmp_path, packed(plain))), segment)
 
 
