@@ -62,6 +62,13 @@ def probes(env_id: str) -> dict[str, Probe]:
     return {}
 
 
+def situation(env_id: str) -> dict[str, Probe]:
+    """What two moments must have in common to be compared like with like, by name; none where nothing is known."""
+    if "Seaquest" in env_id:
+        return {"air": _of_frames(seaquest.air_below), "diver": _of_frames(seaquest.diver_aboard)}
+    return probes(env_id)
+
+
 def _of_frames(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
     return lambda step: read(np.asarray(step.frames))
 

@@ -84,6 +84,11 @@ def oxygen(frames: np.ndarray) -> np.ndarray:
     return np.where(_panel_shows(frames), left, np.nan).astype(np.float32)
 
 
+def air_below(frames: np.ndarray) -> np.ndarray:
+    """As `oxygen`, but NaN also at the surface, where the bar fills, and where no submarine is in sight."""
+    return np.where(at_surface(frames) == 0, oxygen(frames), np.nan).astype(np.float32)
+
+
 def divers(frames: np.ndarray) -> np.ndarray:
     """How many divers the submarine carries.
 
@@ -100,6 +105,11 @@ def divers(frames: np.ndarray) -> np.ndarray:
     pixels = lit.reshape(*lit.shape[:-1], _ICONS, _ICON_WIDTH).sum((-3, -1))
     count = (pixels >= _DIVER_PIXELS).sum(-1)
     return np.where(_panel_shows(frames), count, np.nan).astype(np.float32)
+
+
+def diver_aboard(frames: np.ndarray) -> np.ndarray:
+    """Whether a diver is on board: 1 or 0, NaN where the panel is not in the picture; see `divers`."""
+    return np.sign(divers(frames))
 
 
 class SurfaceCounter:

@@ -18,7 +18,11 @@ class LabelConfig:
     )
     name: str | None = flag(default=None, metavar="NAME", help="labeller (default: the page asks)")
     goal: int | None = flag(default=None, min=1, help="labels to reach in the DB; the page shows progress")
-    strategy: str = flag(default="random", choices=STRATEGIES, help="how pairs are chosen")
+    strategy: str = flag(
+        default="random",
+        choices=STRATEGIES,
+        help="how pairs are chosen; alike: among clips that begin in the same situation",
+    )
     reward: Path | None = flag(
         default=None,
         metavar="FILE",

@@ -35,7 +35,7 @@ TEACHERS: dict[str, dict[str, Any]] = {
 }
 """The simulated teachers by name, as flags take and labels carry it, with their parameters (`lib.preferences.teachers`)."""
 
-STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity")
+STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity", "alike")
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
 NEEDS_RATER = frozenset({"disagreement", "entropy", "disagreement+diversity"})
 """Those that ask a reward model."""

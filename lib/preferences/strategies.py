@@ -8,6 +8,7 @@ entropy                  the reward model is least sure which is better
 recent                   both segments of the newest policy, the newest of it first
 diversity                segments unlike those asked about so far: greedy k-centre
 disagreement+diversity   of the pairs that the ensemble disagrees on, those unlike what was asked about so far
+alike                    both segments begin in the same situation, every situation as often: both low on air, say
 =======================  ==============================================================================================
 
 Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
@@ -20,6 +21,8 @@ read. What was read once is remembered, so that later calls know more.
 from __future__ import annotations
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +30,8 @@ from typing import Protocol
 import numpy as np
 
 from lib.cli import UserError
+from lib.envs.make import situation
+from lib.envs.world import Step
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
@@ -91,6 +96,8 @@ def make_strategy(
         informed = RecentPairs(db)
     elif name == "diversity":
         informed = DiversePairs(db)
+    elif name == "alike":
+        informed = AlikePairs(db)
     else:
         assert rater is not None
         if name == "disagreement":
@@ -325,6 +332,81 @@ class RecentPairs:
 def _number(name: str) -> int:
     """1234 for 00/00001234.dat."""
     return int(name.rpartition("/")[2].removesuffix(".dat"))
+
+
+# --- By how it begins -----------------------------------------------------------------------------------------
+
+
+class AlikePairs:
+    """Pairs of segments that begin in the same situation, so that they differ in what the policy did there.
+
+    A situation is what probes read off the first step (`lib.envs.make.situation`): of each, the third of its range over
+    the segments read so far, or that it reads nothing. Situations are drawn first, each equally likely, and then pairs:
+    a rare one is asked about as often as a common one. Where the environment has no probes, all segments are alike.
+    Comparing within a stage of the task is due to STAIR (stage-aligned reward learning).
+    """
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+        self._readings: dict[str, dict[str, float] | None] = {}  # None: the segment cannot be read
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        unread = [name for name in names if name not in self._readings]
+        for at in rng.permutation(len(unread))[:_POOL]:
+            self._readings[unread[at]] = self._read(unread[at])
+        groups = self._groups(names)
+        found: dict[Pair, str] = {}
+        while groups and len(found) < count:
+            at = int(rng.integers(len(groups)))
+            probes, group = groups[at]
+            pair = RandomPairs().propose(group, Either(taken, found), 1, rng)
+            if not pair:
+                del groups[at]
+                continue
+            found[pair[0].pair] = (
+                f"both begin alike: in {' and '.join(probes)}" if probes else "drawn at random"
+            )
+        if not found:
+            return RandomPairs().propose(names, taken, count, rng)
+        return [Query(*pair, "alike", reason) for pair, reason in found.items()]
+
+    def _read(self, name: str) -> dict[str, float] | None:
+        try:
+            segment = self._db.load(name)
+        except SegmentError:
+            return None
+        if segment.sidecar is None:
+            return {}
+        none = np.zeros(1, bool)
+        seen = None if segment.observations is None else segment.observations[:1]
+        first = Step(segment.frames[:1], np.zeros(1, np.float32), none, none, none, seen)
+        return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
+
+    def _groups(self, names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+        """The probes and the segments of each situation."""
+        known = {name: reading for name in names if (reading := self._readings.get(name)) is not None}
+        values: dict[str, list[float]] = defaultdict(list)
+        for reading in known.values():
+            for probe, value in reading.items():
+                if not math.isnan(value):
+                    values[probe].append(value)
+        edges = {probe: np.linspace(min(some), max(some), 4)[1:3] for probe, some in values.items()}
+        groups: dict[tuple[tuple[str, int], ...], list[str]] = defaultdict(list)
+        for name, reading in known.items():
+            thirds = [
+                (probe, -1 if math.isnan(value) else int(np.searchsorted(edges[probe], value)))
+                for probe, value in reading.items()
+            ]
+            groups[tuple(thirds)].append(name)
+        return [([probe for probe, _ in thirds], group) for thirds, group in groups.items()]
 
 
 # --- By how it looks ------------------------------------------------------------------------------------------

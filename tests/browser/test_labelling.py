@@ -235,6 +235,7 @@ def test_resample_strategy_and_jumping_in_the_batch(site: Site, enter: Enter) ->
         "random",
         "recent",
         "diversity",
+        "alike",
     ]
 
 

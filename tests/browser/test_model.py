@@ -174,6 +174,7 @@ def test_the_model_says_nothing_until_it_is_asked(serve: Serve, enter: Enter, re
         "recent",
         "diversity",
         "disagreement+diversity",
+        "alike",
     ]
     assert not [url for url in tab.requests if "/api/model" in url]
 

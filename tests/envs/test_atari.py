@@ -11,7 +11,7 @@ import pytest
 
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld, atari_settings
-from lib.envs.make import make_world, probes
+from lib.envs.make import make_world, probes, situation
 from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
 
@@ -259,6 +259,12 @@ def test_probes_belong_to_their_game() -> None:
     assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == names
     assert set(probes("MovingDot-v0")) == {"distance"}
     assert probes("PongNoFrameskip-v4") == {}
+
+
+def test_a_situation_is_what_probes_read_but_seaquests_is_air_and_divers() -> None:
+    assert set(situation(SEAQUEST)) == {"air", "diver"}
+    assert set(situation("MovingDot-v0")) == {"distance"}
+    assert situation("PongNoFrameskip-v4") == {}
 
 
 def test_enduro_is_cut_off_before_the_snow() -> None:

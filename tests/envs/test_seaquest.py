@@ -7,7 +7,9 @@ from lib.envs.atari import AtariWorld
 from lib.envs.make import counter
 from lib.envs.seaquest import (
     SurfaceCounter,
+    air_below,
     at_surface,
+    diver_aboard,
     divers,
     oxygen,
     submarine_depth,
@@ -142,9 +144,21 @@ def test_divers_are_counted(count: int) -> None:
     assert set(divers(frames).tolist()) == ({0, 6} if count == 6 else {count})  # six blink
 
 
+def test_the_situation_is_air_below_the_surface_and_a_diver() -> None:
+    game = begun()
+    game.give(oxygen=31, divers=1)
+    game.play("UP", 12)
+    frames = np.stack(game.frames)
+    below = at_surface(frames) == 0
+    assert {0, 1} == set(below.tolist())
+    assert air_below(frames)[below].tolist() == oxygen(frames)[below].tolist()
+    assert np.isnan(air_below(frames)[~below]).all()
+    assert diver_aboard(frames[[0, -2]]).tolist() == [0, 1]
+
+
 def test_without_the_panel_there_is_nothing_to_read() -> None:
     frames = np.zeros((2, 3, 210, 160, 3), np.uint8)
-    for probe in (oxygen, divers):
+    for probe in (oxygen, divers, diver_aboard):
         assert probe(frames).shape == (2, 3)
         assert probe(frames).dtype == np.float32
         assert np.isnan(probe(frames)).all()

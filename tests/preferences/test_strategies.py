@@ -25,6 +25,9 @@ from lib.preferences.strategies import (
     entropy,
     make_strategy,
 )
+from tests.envs.seaquest_game import begun
+
+SEAQUEST = "SeaquestNoFrameskip-v4"
 
 
 def names(count: int) -> list[str]:
@@ -308,12 +311,83 @@ def unreadable(i: int) -> Segment:
     return segment(i * 11 % 256)
 
 
-@pytest.mark.parametrize("name", ["recent", "diversity"])
+@pytest.mark.parametrize("name", ["recent", "diversity", "alike"])
 def test_segments_that_cannot_be_read_are_passed_over(tmp_path: Path, name: str) -> None:
     strategy = make_strategy(name, FakeDB(tmp_path, unreadable), random_share=0)
     queries = strategy.propose(names(20), set(), 10, np.random.default_rng(0))
     assert queries
     assert all(number(part) % 2 == 0 for query in queries for part in query.pair)
+
+
+# --- by how it begins -----------------------------------------------------------------------------------------
+
+
+def of_cartpole(position: float) -> Segment:
+    clip = segment(9)
+    assert clip.sidecar is not None
+    observations = np.zeros((10, 4), np.float32)
+    observations[:, 0] = position + np.arange(10)  # only where it begins counts
+    sidecar = dataclasses.replace(clip.sidecar, env_id="CartPole-v1")
+    return dataclasses.replace(clip, observations=observations, sidecar=sidecar)
+
+
+def test_alike_are_those_that_begin_in_the_same_third(tmp_path: Path) -> None:
+    # From −2 to 0.9 in steps of 0.1, ten to a third. Segment 30 reads nothing, and nothing is like it.
+    db = FakeDB(tmp_path, lambda i: of_cartpole(-2 + 0.1 * i if i < 30 else math.nan))
+    queries = make_strategy("alike", db, random_share=0).propose(
+        names(31), set(), 60, np.random.default_rng(0)
+    )
+    assert len(queries) == 60
+    for query in queries:
+        assert len({number(name) // 10 for name in query.pair}) == 1
+    assert {query.reason for query in queries} == {"both begin alike: in position"}
+
+
+def test_rare_situations_are_asked_about_as_often_as_common_ones(tmp_path: Path) -> None:
+    db = FakeDB(tmp_path, lambda i: of_cartpole(-1.0 if i < 180 else 1.0))
+    queries = make_strategy("alike", db, random_share=0).propose(
+        names(200), set(), 100, np.random.default_rng(0)
+    )
+    rare = sum(number(query.sample1) >= 180 for query in queries)
+    assert abs(rare - 50) < 4 * math.sqrt(25)
+    assert all((number(query.sample1) >= 180) == (number(query.sample2) >= 180) for query in queries)
+
+
+def test_where_nothing_is_alike_any_more_pairs_are_random(tmp_path: Path) -> None:
+    db = FakeDB(tmp_path, lambda i: of_cartpole(float(i)))
+    strategy = make_strategy("alike", db, random_share=0)
+    queries = strategy.propose(names(3), set(), 9, np.random.default_rng(0))
+    assert [query.strategy for query in queries] == ["random"] * 3
+
+
+def test_without_probes_all_are_alike(db: FakeDB) -> None:
+    queries = make_strategy("alike", db, random_share=0).propose(
+        names(20), set(), 5, np.random.default_rng(0)
+    )
+    assert [(query.strategy, query.reason) for query in queries] == [("alike", "drawn at random")] * 5
+
+
+def test_a_clip_is_read_once_to_know_how_it_begins(db: FakeDB) -> None:
+    strategy, rng = make_strategy("alike", db, random_share=0), np.random.default_rng(0)
+    for _ in range(4):
+        strategy.propose(names(600), set(), 5, rng)
+    assert sorted(db.loaded) == names(600)
+
+
+def test_alike_on_seaquests_own_frames(tmp_path: Path) -> None:
+    game = begun()
+    game.play("DOWN", 4)
+    clips = []
+    for oxygen, divers in [(14, 0), (14, 2), (60, 0), (60, 2)] * 2:
+        game.give(oxygen=oxygen, divers=divers)
+        game.play("NOOP", 2)
+        clips.append(np.stack(game.frames[-1:]))
+    none = np.zeros(1, bool)
+    sidecar = Sidecar(np.zeros(1, np.float32), none, none, SEAQUEST, 18, "", 0)
+    db = FakeDB(tmp_path, lambda i: Segment(clips[i], np.zeros(1, np.int64), sidecar))
+    queries = make_strategy("alike", db, random_share=0).propose(names(8), set(), 9, np.random.default_rng(0))
+    assert {query.pair for query in queries} == {(names(8)[i], names(8)[i + 4]) for i in range(4)}
+    assert {query.reason for query in queries} == {"both begin alike: in air and diver"}
 
 
 # --- by how it looks ------------------------------------------------------------------------------------------
