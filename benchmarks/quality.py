@@ -41,6 +41,7 @@ _OBSERVATION = {"l2": 0.0, "input": "observation"}
 
 RECIPES: dict[str, dict[str, Any]] = {
     "ours": {},
+    "ours, snippets": {"snippets": True},
     "original": ORIGINAL,
     "plain": _PLAIN,
     "plain, dropout 0.5": {**_PLAIN, "dropout": 0.5},

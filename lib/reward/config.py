@@ -97,6 +97,10 @@ class FitConfig:
     noise: float = flag(
         default=0.0, min=0, metavar="SD", help="augment: noise on pixels in 0 … 1, or on standardised vectors"
     )
+    snippets: bool = flag(
+        default=False,
+        help="augment (under test): fit on 35 to 45 steps in a row of clips of 50, drawn anew in every epoch",
+    )
     loss: str = flag(
         default="bradley-terry",
         choices=("bradley-terry", "original"),
