@@ -451,6 +451,7 @@ def test_of_several_events_the_first_kind_counts() -> None:
     assert both == [LARGE_SCORE, LOST_LIFE]
 
 
+@pytest.mark.slow
 def test_held_random_play_of_seaquest_records_refuels_and_pickups(tmp_path: Path) -> None:
     env_id, games = "SeaquestNoFrameskip-v4", 8
     world = make_world(env_id, games, num_threads=1)

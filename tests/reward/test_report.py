@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
+from lib.preferences.segments import load_segment, save_segment
 from lib.reporting import Charts
 from lib.reward.model import RewardModel
 from lib.reward.report import figures_of, plots, report_path, write_report
@@ -73,6 +74,30 @@ class Elements(HTMLParser):
 
     def named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.found if name == tag]
+
+
+def test_held_out_pairs_with_a_clip_of_an_event_are_told_apart(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", segments=24, labels=60)
+    fit = unfitted(db, tmp_path)
+    assert figures_of(fit).held_out_at_random == figures_of(fit).held_out
+    write_report(fit, Charts(tmp_path / "run"))
+    assert "because of an event" not in report_path(fit.path).read_text()
+
+    events = sorted(db.glob("*/*.dat"))[:8]
+    for path in events:
+        segment = load_segment(path)
+        assert segment.sidecar is not None
+        path.unlink()
+        sidecar = dataclasses.replace(segment.sidecar, reason="refuel")
+        save_segment(path, dataclasses.replace(segment, sidecar=sidecar))
+    fit = unfitted(db, tmp_path)
+    figures, names = figures_of(fit), {f"{path.parent.name}/{path.name}" for path in events}
+    held = [fit.data.labels[at] for at in fit.test if fit.data.labels[at].label != 0]
+    plain = [label for label in held if not names & set(label.pair)]
+    assert 0 < len(plain) == figures.held_out_at_random.count < figures.held_out.count == len(held)
+    write_report(fit, Charts(tmp_path / "run"))
+    said = f"{len(held) - len(plain)} of these pairs have a clip that was recorded because of an event"
+    assert said in report_path(fit.path).read_text()
 
 
 def test_figures_agree_with_how_the_fit_was_judged(db: Path, tmp_path: Path) -> None:

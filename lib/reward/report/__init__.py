@@ -49,6 +49,8 @@ class Figures:
     """Everything a report shows, as numbers."""
 
     held_out: Share
+    held_out_at_random: Share
+    """Of those, the pairs whose clips were both recorded at random."""
     ceiling: Ceiling
     agreed: Agreement
     bins: list[Bin]
@@ -104,6 +106,8 @@ def figures_of(fit: Fit) -> Figures:
     ceiling = teacher_ceiling(agreed, error_rate, data.labels)
 
     sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]
+    of_event = np.array([sidecar is not None and sidecar.of_event for sidecar in sidecars], bool)
+    plain = decided[~(of_event[pairs.first] | of_event[pairs.second])[decided]]
     scores = {index: sidecar.scores for index, sidecar in enumerate(sidecars) if sidecar is not None}
     seen = np.union1d(pairs.first[fit.test], pairs.second[fit.test])
     compared, fresh = segments_to_correlate(seen.tolist(), list(scores))
@@ -129,6 +133,7 @@ def figures_of(fit: Fit) -> Figures:
     )
     return Figures(
         held_out=held_out,
+        held_out_at_random=Share(int(right[plain].sum()), len(plain)),
         ceiling=ceiling,
         agreed=agreed,
         bins=bins,
