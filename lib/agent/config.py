@@ -60,6 +60,7 @@ _NEEDS = {
     "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
     "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
+    "record_only": ("db_path", "a DB to fill: add --db-path DB"),
     "event_prob": ("db_path", "a DB to record to: add --db-path DB"),
     "event_kinds": ("event_prob", "a chance that an event is recorded: add --event-prob 1, say"),
     "db_drop_oldest": ("db_max_mb", "a limit: add --db-max-mb N"),
@@ -108,6 +109,10 @@ class TrainConfig:
         default=False, help="at --db-max-mb, drop the oldest clips without a label instead"
     )
 
+    record_only: bool = flag(
+        default=False,
+        help="play and fill --db-path without learning, by the policy of -m or at random, until --steps or --db-max-mb",
+    )
     event_prob: float = flag(
         default=0.0,
         min=0,
@@ -260,6 +265,9 @@ class TrainConfig:
         for name, (other, expected) in _NEEDS.items():
             if getattr(self, name) and not getattr(self, other):
                 raise UserError(f"{as_flag(name)} expects {expected}")
+        for name in ("reward", "save", "resume"):
+            if self.record_only and getattr(self, name) is not None:
+                raise UserError(f"--record-only learns nothing: leave out {as_flag(name)}")
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
             raise UserError(
                 "--wait-for-labels expects --watch-reward and a DB that is labelled: add --db-path DB"

@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 
 def train(config: TrainConfig, **parts: Any) -> Trained:
-    """Trains a policy as the configuration says, or resumes a run.
+    """Trains a policy as the configuration says, or resumes a run; with `--record-only`, plays and records alone.
 
     A resumed run has its weights, optimiser, schedule, counters, evaluations, bests and random generators as they were.
     What is not the same: the emulators begin new games, from another seed than the run began with; games and segments
@@ -81,6 +81,8 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
     Raises:
       UserError: something about the flags, a file or the disk that the user can mend.
     """
+    if config.record_only:
+        return _record(config)
     with contextlib.ExitStack() as stack:
         run = build(config, stack, **parts)
         loop.run(run.learner, run.hooks, config.steps, run.stop)
@@ -220,6 +222,49 @@ def build(
             hook.load_state(state)
         set_random_state(state["random"], device)
     return Run(learner, hooks, stop, run_dir, world, checkpoints, evaluation, recording, progress)
+
+
+def _record(config: TrainConfig) -> Trained:
+    """Fills a DB without learning; a new policy's actions are as good as random."""
+    with contextlib.ExitStack() as stack:
+        device = resolve_device(config.dev)
+        bf16 = resolve_bf16(config.bf16, device)
+        keep_freed_memory()
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        torch.manual_seed(config.seed)
+        start = None if config.model is None else load_policy(config.model)
+        world = make_world(config.env, config.num_envs, config.env_threads)
+        stack.callback(world.close)
+        network, _ = _policy_to_train(config, world, start)
+        recorder = make_recorder(config, world)
+        assert recorder is not None
+        stack.callback(recorder.close)
+        run_dir = make_run_dir(config.runs, "record", config.name)
+        write_config(run_dir, dataclasses.asdict(config))
+        recorder.origin = _origin(config, run_dir)
+        progress = Progress()
+        stack.callback(progress.close)
+        progress.line(
+            f"{config.env}: {world.num_envs} environments on {device}, recording to {config.db_path}"
+        )
+        stop = Stop(stack.enter_context(Interrupt()))
+        recording = Recording(recorder, stop)
+        learner = ActorCritic(
+            *(network.to(device), world, config, device, bf16, config.seed),
+            recorder=Tap(recorder, recording),
+            held=_held_actions(config, world, config.seed),
+        )
+        while recorder.steps < config.steps and not (recorder.full or stop()):
+            learner.play()
+            made = f"{format_count(recorder.steps)}/{format_count(config.steps)} steps"
+            progress.update(made + recording.words())
+        if recording.error is not None:
+            raise UserError(
+                f"stopped after {recorder.steps} steps: could not record to the DB: {recording.error}"
+            )
+        progress.line(f"recorded {recorder.stored} clips in {config.db_path}, {recorder.steps} steps")
+        return Trained(None, run_dir, stop.asked)
 
 
 def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[str, Any] | None:

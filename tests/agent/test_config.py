@@ -48,6 +48,8 @@ def test_a_finetune_is_gentle() -> None:
     ("flags", "says"),
     [
         ({"score_weight": 1.0}, "--score-weight expects a learned reward.*add -r FILE"),
+        ({"record_only": True}, "--record-only expects a DB to fill: add --db-path DB"),
+        ({"record_only": True, "db_path": MODEL, "save": MODEL}, "learns nothing: leave out --save"),
         ({"event_prob": 0.1}, "--event-prob expects a DB to record to: add --db-path DB"),
         ({"event_kinds": "refuel"}, "--event-kinds expects a chance that an event is recorded"),
         ({"kl": 0.1}, "--kl expects a policy to stay near: add -m FILE"),

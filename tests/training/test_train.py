@@ -23,6 +23,7 @@ from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv
 from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
+from lib.preferences.segments import SegmentDB
 from lib.reporting import Charts
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
@@ -419,3 +420,63 @@ def test_an_interrupted_evaluation_is_none(
 def test_an_unknown_teacher_is_refused_at_once(start: Path, reward: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--teacher nobody: expected one of"):
         train(finetune(start, reward, tmp_path, teacher="nobody"))
+
+
+def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.1, "steps": 400, "rollout": 5}
+    made = train(dot(tmp_path, record_only=True, model=start, hold_prob=0.1, **flags))
+    assert (made.checkpoint, made.stopped) == (None, False)
+    db = SegmentDB(tmp_path / "db")
+    assert len(db.names) >= 4
+    sidecar = db.load(db.names[0]).sidecar
+    assert sidecar is not None
+    assert sidecar.origin["run"] == str(made.run_dir)
+    assert sidecar.origin["model"] == str(start)
+    assert {path.name for path in made.run_dir.iterdir()} == {"config.json"}
+    assert max(int(name[3:11]) for name in db.names) < 400
+
+
+def test_recording_alone_needs_no_policy_and_ends_with_a_full_db(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 1.0, "db_max_mb": 1e-3}
+    train(dot(tmp_path, record_only=True, **flags))  # of 12 M steps
+    assert len(SegmentDB(tmp_path / "db").names) == 1
+    assert "recorded 1 clips in" in capsys.readouterr().out
+
+
+def test_recording_alone_says_why_it_ends_early(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    db.mkdir()
+    (db / "00").write_text("")
+    with pytest.raises(
+        UserError, match=r"stopped after \d+ steps: could not record to the DB: .*File exists"
+    ):
+        train(dot(tmp_path, record_only=True, db_path=db, record_prob=1.0))
+
+
+def test_events_of_the_watched_environments_are_recorded(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.0, "steps": 1600, "num_envs": 8}
+    train(dot(tmp_path, event_prob=1.0, event_kinds="large-score", event_envs=4, record_only=True, **flags))
+    db = SegmentDB(tmp_path / "db")
+    assert db.names
+    for name in db.names:
+        sidecar = db.load(name).sidecar
+        assert sidecar is not None
+        assert sidecar.reason == "large-score"
+        assert int(name[:2]) < 4
+    with pytest.raises(
+        UserError, match=r"--event-kinds lost-life,refuel: expected some of lost-life,large-score in "
+    ):
+        train(dot(tmp_path, event_prob=1.0, event_kinds="lost-life,refuel", **flags))
+
+
+def test_recording_does_not_change_what_is_learned(tmp_path: Path) -> None:
+    def weights(name: str, **flags: Any) -> dict[str, torch.Tensor]:
+        trained = train(dot(tmp_path / name, steps=200, save=tmp_path / name, **flags))
+        assert trained.checkpoint is not None
+        return load_policy(trained.checkpoint)[0].state_dict()
+
+    plain = weights("plain")
+    recorded = weights("recorded", db_path=tmp_path / "db", record_prob=0.1, event_prob=1.0)
+    assert all(torch.equal(plain[name], recorded[name]) for name in plain)
