@@ -17,7 +17,7 @@ from lib import cli
 from lib.agent.config import MAY_DIFFER, TrainConfig
 from lib.cli import flag
 from lib.devices import resolve_device
-from lib.envs.seaquest import divers, oxygen, submarine_depth
+from lib.envs.seaquest import TOP, divers, oxygen, submarine_depth
 from lib.envs.spec import Spec
 from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
@@ -25,7 +25,6 @@ from lib.training.train import Trained, train
 
 _NUM_ACTIONS = 18
 _UP = np.array([Action(number).name.startswith("UP") for number in range(_NUM_ACTIONS)])
-_TOP = 7 / 95  # depth: oxygen falls from here on only, so one may hover above it for ever
 _FULL = 0.9  # oxygen
 _OUT_OF_SIGHT = -1.0
 
@@ -45,7 +44,7 @@ def refuelling(frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
       float32 `[B]`.
     """
     left, depth, diver, up = oxygen(frames), submarine_depth(frames), divers(frames) > 0, _UP[actions]
-    low, top = left < 0.5, depth < _TOP
+    low, top = left < 0.5, depth < TOP
     paid = 0.5 * (left - 0.5) + 0.15 * diver
     paid += (low & diver) * np.where(up, 0.5, -0.3)
     paid -= 0.5 * (top & (left >= _FULL)) + 0.3 * (top & low & ~up)

@@ -1,7 +1,7 @@
 """From an environment's id to its world, probes and counter."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,27 @@ from lib.envs.world import Step, World
 
 Probe = Callable[[Step], np.ndarray]
 """Reads one number for each of B environments off a step, float32 `[B]`; NaN where there is nothing to read."""
+
+
+class Scale(NamedTuple):
+    """A probe, and the intervals that a table divides its values into."""
+
+    name: str
+    read: Probe
+    edges: tuple[float, ...] = ()
+    """Where an interval ends and the next begins, rising; () for quartiles of the values at hand."""
+    names: tuple[str, ...] = ()
+    """Of the intervals; () for their ends."""
+
+
+class Choice(NamedTuple):
+    """A situation in which it matters what is done."""
+
+    name: str
+    applies: Callable[[Step], np.ndarray]
+    """bool `[B]`"""
+    action: str
+    """What the names of the actions that it calls for begin with."""
 
 
 class Counter(Protocol):
@@ -67,6 +88,40 @@ def situation(env_id: str) -> dict[str, Probe]:
     if "Seaquest" in env_id:
         return {"air": _of_frames(seaquest.air_below), "diver": _of_frames(seaquest.diver_aboard)}
     return probes(env_id)
+
+
+def scales(env_id: str) -> list[Scale]:
+    """What tells situations of an environment apart, at most three scales: those of its first two probes elsewhere."""
+    if "Seaquest" in env_id:
+        return [
+            Scale(
+                "oxygen",
+                _of_frames(seaquest.oxygen),
+                (0.25, 0.5, 0.9),
+                ("below ¼", "¼ to ½", "½ to 0.9", "full"),
+            ),
+            Scale(
+                "height",
+                _of_frames(seaquest.submarine_depth),
+                (seaquest.TOP, 0.6),
+                ("top", "mid-water", "deep"),
+            ),
+            Scale("diver", _of_frames(seaquest.divers), (0.5,), ("no diver", "a diver")),
+        ]
+    return [Scale(name, probe) for name, probe in list(probes(env_id).items())[:2]]
+
+
+def choice(env_id: str) -> Choice | None:
+    """The situation in which this environment asks for one kind of action, None where none is known."""
+    if "Seaquest" in env_id:
+        return Choice("low on oxygen with a diver on board", _should_climb, "UP")
+    return None
+
+
+def _should_climb(step: Step) -> np.ndarray:
+    frames = np.asarray(step.frames)
+    should: np.ndarray = (seaquest.oxygen(frames) < 0.5) & (seaquest.divers(frames) > 0)
+    return should & ~np.isnan(seaquest.submarine_depth(frames))
 
 
 def _of_frames(read: Callable[[np.ndarray], np.ndarray]) -> Probe:

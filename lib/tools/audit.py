@@ -14,7 +14,7 @@ from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Policy, play
 from lib.envs.world import World
-from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB, SegmentError
+from lib.preferences.segments import SEGMENT_LENGTH
 from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.checkpoints import load_reward_model
@@ -23,14 +23,13 @@ from lib.reward.fit import Fit
 from lib.reward.model import RewardModel
 from lib.reward.report.clips import clip
 from lib.reward.report.page import write_page
+from lib.reward.report.probes import some_segments
 from lib.runs import check_name, make_run_dir, write_config
 
 WINDOWS = 20
 """Windows of 50 steps that each environment plays: a minute of the game."""
 OUT_OF_DATA = 0.05
 """An audit says so from this share of fresh steps beyond the DB's 99th percentile on; 1 % is expected."""
-_DB_SEGMENTS = 200
-"""Clips of the DBs that are rated, evenly spread."""
 _CLIPS = 4
 _BINS = 30
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -140,18 +139,10 @@ def rate_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Rated, str]:
     Raises:
       UserError: No clip has this model's size of frame.
     """
-    sources = [(db, name) for db in map(SegmentDB, dbs) for name in db.names]
-    chosen = np.unique(np.linspace(0, len(sources) - 1, min(len(sources), _DB_SEGMENTS)).astype(int))
     each, env_id = [], ""
-    for at in chosen:
-        db, name = sources[at]
-        try:
-            segment = db.load(name)
-        except SegmentError:
-            continue
-        if model.spec.difference(model.spec_of(segment)) is None:
-            each.append(model.each_along(segment.frames, segment.actions, segment.observations))
-            env_id = env_id or (segment.sidecar.env_id if segment.sidecar else "")
+    for segment in some_segments(model, dbs):
+        each.append(model.each_along(segment.frames, segment.actions, segment.observations))
+        env_id = env_id or (segment.sidecar.env_id if segment.sidecar else "")
     if not each:
         height, width, _ = model.members[0].network.frame_shape
         raise UserError(

@@ -32,6 +32,7 @@ from lib.reward.report.figures import (
     teacher_ceiling,
 )
 from lib.reward.report.page import interval, signed, write_page
+from lib.reward.report.probes import PaidFor, paid_for, some_segments
 from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, Verdict, judge_fit
 from lib.reward.store import SegmentStore
 
@@ -61,6 +62,7 @@ class Figures:
     compared: list[int]
     """Segments that the correlations are over."""
     compared_held_out: bool
+    paid_for: PaidFor | None
     each: list[np.ndarray]
     """Of every segment, float32 `[M, T]`: what each member pays, standardised."""
     verdict: Verdict
@@ -142,6 +144,7 @@ def figures_of(fit: Fit) -> Figures:
         correlations=found,
         compared=compared,
         compared_held_out=fresh,
+        paid_for=paid_for(fit.model, data.segments.env_id, some_segments(fit.model, config.dbs)),
         each=each,
         verdict=verdict,
     )
@@ -218,6 +221,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "charts": {
             "gauge": plots.gauge(gauge_title, held_out, figures.ceiling),
             "learning": plots.learning_curves(members, [_kept(epochs) for epochs in members]),
+            "paid_for": figures.paid_for and plots.paid_for(figures.paid_for),
             "calibration": plots.calibration(figures.bins),
             "returns": plots.returns(
                 [float(figures.paid(i).sum()) for i in figures.compared],

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 from lib.plots import THEME, chart, inline_svg, styled
 from lib.reward.fit import Epoch
 from lib.reward.report.figures import Bin, Ceiling, Share
+from lib.reward.report.probes import PaidFor
 
 _DASHES = (0, (4, 4))
 _ONE, _TWO = THEME["accent"], THEME["second"]
@@ -89,6 +90,37 @@ def returns(learned: Sequence[float], scored: Sequence[float]) -> Markup:
     figure, (axes,) = chart("score of a segment, points", "learned return, standard deviations")
     axes.plot(scored, learned, "o", color=_ONE, alpha=0.45, markersize=6)
     return inline_svg(figure, "learned return against score, a dot a segment")
+
+
+@styled
+def paid_for(found: PaidFor) -> Markup:
+    """Mean reward along the rows of a table, once for each of its columns; the larger a dot, the more steps behind it."""
+    figure, (axes,) = chart("", "learned reward a step", 1080, 250)
+    count, columns = len(found.rows.intervals), found.columns.intervals
+    most = max(paid.steps for row in found.cells for cell in row for paid in cell)
+    axes.axhline(0, color=THEME["muted"], linewidth=1, linestyle=_DASHES)
+    for at, column in enumerate(columns):
+        left = at * (count + 1)
+        for part, colour in zip(range(len(found.parts.intervals)), (_TWO, _ONE), strict=False):
+            here = [row[at][part] for row in found.cells]
+            places = [left + r for r, paid in enumerate(here) if paid.steps]
+            means = [paid.mean for paid in here if paid.steps]
+            axes.plot(places, means, color=colour)
+            sizes = [24 + 150 * paid.steps / most for paid in here if paid.steps]
+            axes.scatter(places, means, sizes, color=colour, linewidths=0, zorder=3)
+        axes.text(
+            left + (count - 1) / 2,
+            1.02,
+            column,
+            color=THEME["muted"],
+            horizontalalignment="center",
+            transform=axes.get_xaxis_transform(),
+        )
+    ticks = [at * (count + 1) + r for at in range(len(columns)) for r in range(count)]
+    axes.set_xticks(ticks, found.rows.intervals * len(columns))
+    axes.set(xlabel=found.rows.name, xlim=(-0.7, ticks[-1] + 0.7))
+    figure.subplots_adjust(top=0.9)
+    return inline_svg(figure, f"learned reward by {found.rows.name}, for each {found.columns.name}")
 
 
 @styled
