@@ -218,6 +218,7 @@ def test_a_kept_graph_gives_the_gradient_of_a_second_pass() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [{}, {"algo": "ppo"}])
 def test_with_a_frozen_body_features_teach_as_observations_do(flags: dict[str, Any]) -> None:
     reference = PolicyNet(5)

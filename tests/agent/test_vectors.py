@@ -151,6 +151,7 @@ def test_the_score_is_clipped_on_atari_alone() -> None:
     assert not config(env="ALE/Pong-v5", clip_score=False).clip_score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_learns_to_reach_the_goal(tmp_path: Path, algo: str) -> None:
     """By chance the point ends up in a corner and a game scores about −80; three moves away from its goal, about −5."""

@@ -267,6 +267,7 @@ def test_a_situation_is_what_probes_read_but_seaquests_is_air_and_divers() -> No
     assert situation("PongNoFrameskip-v4") == {}
 
 
+@pytest.mark.slow
 def test_enduro_is_cut_off_before_the_snow() -> None:
     fair = make_world("EnduroFairWeatherNoFrameskip-v4", 2, 1)
     long = AtariWorld("EnduroNoFrameskip-v4", 2, 780, num_threads=1)

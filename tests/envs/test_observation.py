@@ -24,6 +24,7 @@ def furthest(one: np.ndarray, other: np.ndarray) -> int:
     return int(np.abs(one.astype(int) - other.astype(int)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "height", "steps"),
     [

@@ -53,6 +53,7 @@ def begin_like_the_fast_path(patch: pytest.MonkeyPatch, noops: int) -> None:
     patch.setattr(NoopResetEnv, "reset", reset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [SEAQUEST, "QbertNoFrameskip-v4"])
 def test_the_fast_path_plays_the_same_game(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, reference = AtariWorld(env_id, 1, num_threads=1), ReferenceWorld(env_id)

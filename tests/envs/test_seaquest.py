@@ -33,6 +33,7 @@ def dive() -> tuple[np.ndarray, np.ndarray]:
     return np.array(depth), np.array(terminal)
 
 
+@pytest.mark.slow
 def test_a_game_begins_at_the_surface(dive: tuple[np.ndarray, np.ndarray]) -> None:
     depth, _ = dive
     assert depth.dtype == np.float32
@@ -118,6 +119,7 @@ def test_one_stroke_below_the_surface_is_not_at_it() -> None:
     assert counted(game, first=42)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [64, 62, 40, 17, 16, 9, 1, 0])
 def test_the_oxygen_bar_is_read_while_it_flashes_too(left: int) -> None:
     game = begun()

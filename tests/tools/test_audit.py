@@ -132,6 +132,7 @@ def test_what_cannot_be_audited_is_refused_before_the_fit(db: Path, tmp_path: Pa
         check_audit(config(db, tmp_path, audit=player, judge=single.path, ensemble=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["MovingDot-v0", "elsewhere:Dot-v0"])
 def test_the_door_audits_a_model_that_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, env_id: str

@@ -156,6 +156,7 @@ def test_it_speaks_where_nothing_is_installed() -> None:
     assert done.stdout.splitlines()[-1].endswith("things need doing.")
 
 
+@pytest.mark.slow
 def test_the_module_runs_every_check() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lib.tools.doctor"], capture_output=True, text=True, timeout=60, cwd=ROOT

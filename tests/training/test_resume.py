@@ -88,6 +88,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_a_finetune_says_all_that_it_came_from_though_that_is_gone(root: Path) -> None:
     for gone in ("latest.dat", "reward.dat"):
         (root / gone).unlink()
@@ -140,6 +141,7 @@ def test_nothing_is_lost_on_the_way(root: Path) -> None:
     assert after["optimizer"]["state"][0]["step"] == 3  # one of the four warmed the critic up alone
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_other_games_the_same_reference_and_no_segment_overwritten(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_run_resumes_with_other_games_the_same_reference_and_no_segment_overwr
     assert "resuming after 40 steps; the games begin anew" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_state_without_a_price_of_the_kl_loads(finetuned: Path, tmp_path: Path) -> None:
     """Older runs on a learned reward alone kept their reference policy, and no price."""
     files = {"model": finetuned / "latest.dat", "reward": finetuned / "reward.dat"}
@@ -188,6 +191,7 @@ def test_a_state_without_a_price_of_the_kl_loads(finetuned: Path, tmp_path: Path
     assert not differences(before["reference"], after["reference"])
 
 
+@pytest.mark.slow
 def test_points_are_drawn_once(root: Path) -> None:
     """A process killed at 80 steps had its last state at 40: what it drew beyond that counts no more."""
     early = (run_in(root) / "state.dat").read_bytes()
@@ -216,6 +220,7 @@ def test_an_evaluation_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None
         train(again(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_state_begins_anew(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_run_belongs_to_one_process(root: Path) -> None:
         train(again(root, steps=80))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["loss_value", "weight", "loss_total"])
 def test_what_breaks_is_named_and_the_last_good_state_stays(broken: str, tmp_path: Path) -> None:
     class Breaking(ActorCritic):
@@ -272,6 +278,7 @@ def test_what_breaks_is_named_and_the_last_good_state_stays(broken: str, tmp_pat
     assert (tmp_path / "save" / "latest.dat").resolve().name.startswith("model_000040-")
 
 
+@pytest.mark.slow
 def test_states_are_written_by_the_clock(tmp_path: Path) -> None:
     steps: list[int] = []
 

@@ -31,6 +31,7 @@ from lib.reward.network import RewardNet
 from lib.training.train import train
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_recording_costs_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def dot(root: Path, **flags: Any) -> TrainConfig:
     return TrainConfig(name="x", **(small | flags))
 
 
+@pytest.mark.slow
 def test_threads_of_the_networks_are_those_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
@@ -109,6 +111,7 @@ def moved(start: Path, tmp_path: Path, updates: int, **flags: Any) -> dict[str, 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_the_critic_warms_up_before_anything_moves_the_policy(start: Path, tmp_path: Path, algo: str) -> None:
     flags = {"algo": algo, "critic_warmup": 3}
@@ -121,6 +124,7 @@ def test_frozen_convolutions_stay_frozen_behind_the_warm_up(start: Path, tmp_pat
     assert changed == {"conv": False, "policy": True, "value": True}
 
 
+@pytest.mark.slow
 def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_path: Path) -> None:
     other = train(dot(tmp_path, steps=20, save=tmp_path / "other", seed=5)).checkpoint
     flags = {
@@ -189,6 +193,7 @@ def test_a_finetune_charts_the_kl_to_where_it_began(
     assert second["kl_coef"] == 0
 
 
+@pytest.mark.slow
 def test_so_does_one_on_a_learned_reward_alone(
     start: Path, reward: Path, tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
@@ -213,6 +218,7 @@ def test_the_penalty_rises_above_its_target_and_waits_for_the_warm_up(
     assert coefs[2:] == pytest.approx([0.5 * 0.9, 0.5 * 0.9 * 1.1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_ppo(tmp_path: Path) -> None:
     """Its minibatches are drawn at random."""
     flags = {"algo": "ppo", "rollout": 8, "steps": 32}
@@ -312,6 +318,7 @@ def test_a_finetune_that_only_lost_says_so(
     assert f"steps=100.dat; no checkpoint beat the policy it started from, {start} (score 60.0)\n" in said
 
 
+@pytest.mark.slow
 def test_every_evaluation_of_a_finetune_is_on_one_chart(
     start: Path,
     reward: Path,
