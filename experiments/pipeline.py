@@ -372,6 +372,8 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
     if kept.exists():
         before = json.loads(kept.read_text())["config"]
         now = json.loads(json.dumps(fields, default=str))
+        if before.keys() != now.keys():
+            raise UserError(f"the experiment in {out} is of another version of this code; name another --out")
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise UserError(
