@@ -1,7 +1,10 @@
 """A few updates lead to the weights that they led to before the loop, the learner and the files were taken apart.
 
-data/weights.json holds what commit fa09dbc learned from these very flags: of each parameter the sum and the sum of
-magnitudes. It was written with bf16 off and one thread. A change that is meant to change learning writes it anew.
+data/weights.json holds what commit fa09dbc learned with these very flags, bf16 off and one thread: of each parameter the
+sum and the sum of magnitudes. A change that is meant to change learning writes it anew.
+
+Processors round differently, by 5e-6 of a sum of magnitudes after so few passes; a learning rate that is off by 1 %
+shows as 1e-2.
 """
 
 import json
@@ -23,7 +26,7 @@ from lib.training.train import train
 LEARNED: dict[str, dict[str, list[float]]] = json.loads(
     (Path(__file__).parent / "data" / "weights.json").read_text()
 )
-PPO: dict[str, Any] = {"algo": "ppo", "rollout": 8, "steps": 4 * 8 * 4}
+PPO: dict[str, Any] = {"algo": "ppo", "rollout": 8, "epochs": 2, "steps": 4 * 8 * 3}
 CASES: dict[str, dict[str, Any]] = {
     "a2c seaquest": {"steps": 4 * 5 * 6},
     "ppo seaquest": {**PPO, "target_kl": 0.5},
@@ -33,7 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "finetune ppo warmup": {
         **PPO,
         "kl": 1.0,
-        "critic_warmup": 2,
+        "critic_warmup": 1,
+        "lr": 1e-4,
         "pessimism": 0.5,
         "score_weight": 0.1,
         "freeze_convs": True,
@@ -70,6 +74,5 @@ def test_the_same_weights(case: str, files: dict[str, Path], tmp_path: Path) -> 
     assert weights.keys() == LEARNED[case].keys()
     for name, (total, magnitude) in LEARNED[case].items():
         now = weights[name].double()
-        assert now.abs().sum().item() == pytest.approx(magnitude, rel=1e-4), name
-        # Where a sum is what large numbers leave of each other, it is known as well as they are.
-        assert now.sum().item() == pytest.approx(total, rel=1e-4, abs=1e-6 * magnitude), name
+        found = (now.sum().item(), now.abs().sum().item())
+        assert found == pytest.approx((total, magnitude), rel=0, abs=1e-4 * magnitude), name
