@@ -122,7 +122,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
+    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.5, steps=10, opening_labels=10)
     assert config.reward is not None
     path = config.reward
     phases: list[tuple[str, int, int]] = []
@@ -157,7 +157,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
 
 
 def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -> None:
-    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.0, steps=10, opening_labels=10)
+    config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.5, steps=10, opening_labels=10)
     assert config.reward is not None
 
     def later(clips: int) -> threading.Thread:
