@@ -97,7 +97,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--resume o/runs/agent/" in done.stdout
-    assert "going on from version" in done.stdout
+    assert "starting from version" in done.stdout
     progress = json.loads((tmp_path / "o" / "db" / "progress.json").read_text())
     assert (progress["steps"], progress["phase"], progress["due"]) == (2000, "over", 40)
     labels = LabelLog(tmp_path / "o" / "db" / "labels.json").read()
@@ -145,7 +145,7 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
         agent.wait()
         (run,) = (tmp_path / "runs").glob("*-a2c-x")
         second = stack.enter_context(started(tmp_path, "03_reward_train.py", *fit))
-        read_until(second, "going on from version [1-9]")
+        read_until(second, "starting from version [1-9]")
         agent = stack.enter_context(started(tmp_path, "01_a2c.py", "--resume", str(run)))
         said = "".join(read_until(agent, "^saved policy/"))
         assert re.search(r"took reward model [1-9]", said)

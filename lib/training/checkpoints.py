@@ -1,5 +1,6 @@
 """Saving policies, and the state that a run resumes from."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ import torch
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
+from lib.cli import UserError
 from lib.devices import random_state
 from lib.learner import Advance, Learner
 from lib.reward.model import RewardModel
 from lib.runs import STATE, Timer, save_state
 from lib.training.charts import ChartsHook
 from lib.training.loop import Hook
+from lib.training.recording import Recording
 
 STAGE = "01_a2c.py"
 
@@ -29,6 +32,7 @@ class Checkpoints(Hook):
       parents: what the run's files say they came from.
       device: of the networks.
       monitor: checks the learner before anything is saved.
+      recording: of clips; where it failed, the state may fail to be written on the same disk.
 
     Attributes:
       folder: see above.
@@ -44,11 +48,12 @@ class Checkpoints(Hook):
         parents: dict[str, Any],
         device: torch.device,
         monitor: ChartsHook,
+        recording: Recording,
     ) -> None:
         self.folder, self.saved = folder, None
         self.hooks: list[Hook] = []
         self._config, self._run_dir, self._parents = config, run_dir, parents
-        self._device, self._monitor = device, monitor
+        self._device, self._monitor, self._recording = device, monitor, recording
         self._kept_config = dataclasses.asdict(config) | {"resume": None}
         self._saved_at = 0  # steps
         self._state_due = False
@@ -67,7 +72,9 @@ class Checkpoints(Hook):
     def end(self, learner: Learner) -> None:
         if learner.steps > self._saved_at:
             self.save_policy(learner, self._monitor.games_seen(), evaluated=False)
-        self.save_state(learner)
+        # A full disk is reported by what failed first.
+        with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
+            self.save_state(learner)
 
     def use_reward(self, model: RewardModel) -> bool:
         """Takes note of the reward model that pays from now on; returns whether it is another than before."""

@@ -94,6 +94,12 @@ class Drift(Hook):
         self._seen = len(self._evaluation.readings)
 
     def after(self, learner: Learner, made: Advance) -> None:
+        self._check()
+
+    def end(self, learner: Learner) -> None:
+        self._check()  # an evaluation that a resumed run made up for, with no update after it
+
+    def _check(self) -> None:
         if len(self._evaluation.readings) == self._seen:
             return
         self._seen = len(self._evaluation.readings)

@@ -87,7 +87,9 @@ class NewestReward(Hook):
         self._take(learner.steps)
 
     def end(self, learner: Learner) -> None:
-        if learner.steps >= self._config.steps or self._stop.reason == DRIFTED:
+        # Not where the last evaluation was cut short: that run can be resumed.
+        done = learner.steps >= self._config.steps and not self._stop.asked
+        if done or self._stop.reason == DRIFTED:
             with contextlib.suppress(OSError):  # best effort
                 self._say(learner.steps, "over")
 

@@ -188,7 +188,7 @@ def build(
     arena = make_world(config.env, config.eval_games, config.env_threads)
     stack.callback(arena.close)
     monitor = ChartsHook(config, charts, progress, seconds)
-    checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor)
+    checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording)
     evaluation = EvaluationHook(
         config,
         arena,
@@ -214,7 +214,7 @@ def build(
             evaluation.use_reward(model, another)
             recording.use_reward(model)
 
-        hooks.insert(1, NewestReward(config, live, recording, progress, stop, pay_by))
+        hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by))
     monitor.others = checkpoints.hooks = hooks
     if state is not None:
         learner.load_state(state)

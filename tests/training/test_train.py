@@ -59,6 +59,25 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
     assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 30
 
 
+def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_written_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def full(source: Any, target: Any) -> None:
+        if str(target).endswith("state.dat"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    def after(self: SegmentRecorder, step: object) -> None:
+        monkeypatch.setattr(os, "replace", full)
+        raise NotRecorded(errno.ENOSPC, "No space left on device", "db/00/00000001.dat")
+
+    monkeypatch.setattr(SegmentRecorder, "after", after)
+    with pytest.raises(UserError, match=r"stopped after 10 steps, .*could not record to the DB"):
+        train(dot(tmp_path, steps=100, db_path=tmp_path / "db"))
+
+
 def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
