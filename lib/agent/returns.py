@@ -1,4 +1,4 @@
-"""Returns and advantages as pure functions over `[T, B]`: T steps of B environments.
+"""Returns and advantages as pure functions, most of them over `[T, B]`: T steps of B environments.
 
 Time runs as in `lib.envs.world`: row t holds what followed action aₜ, chosen on observation sₜ. A terminal
 (life lost, game over) has no future; a truncation (time limit) has one that is only bootstrapped.
@@ -86,6 +86,31 @@ def n_step_advantages(
         returns = rewards + gamma * alive * after
         after = torch.where(truncated, values[1:], torch.cat([returns[1:], values[-1:]]))
     return returns - values[:-1]
+
+
+def n_step_returns(
+    rewards: torch.Tensor, terminal: torch.Tensor, truncated: torch.Tensor, gamma: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a value is fitted to, off-policy: the rewards of n steps or fewer, and how much of the value after them.
+
+        G = Σₖ γᵏ rₖ over k < m,   target = G + γᵐ (1 − terminal) v(sₘ)
+
+    with m = n, or the steps up to the first terminal or truncation, that one included. Actions after the first are not
+    corrected for, as in Rainbow (Hessel et al. 2018, arXiv 1710.02298).
+
+    Args:
+      rewards, terminal, truncated: float and bool `[N, n]`, of n consecutive steps each.
+      gamma: discount γ.
+
+    Returns:
+      G, float `[N]`; γᵐ (1 − terminal), float `[N]`; m, int64 `[N]`.
+    """
+    ends = (terminal | truncated).long()
+    counts = ends.cumsum(1) - ends == 0
+    powers = gamma ** torch.arange(rewards.shape[1] + 1, dtype=rewards.dtype, device=rewards.device)
+    lengths = counts.sum(1)
+    alive = ~(terminal & counts).any(1)
+    return (rewards * counts * powers[:-1]).sum(1), powers[lengths] * alive, lengths
 
 
 def discounted_returns(rewards: torch.Tensor, ends: torch.Tensor, gamma: float) -> torch.Tensor:

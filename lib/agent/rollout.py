@@ -1,4 +1,4 @@
-"""Rollouts: T steps of B environments, gathered for one update."""
+"""Playing while learning: one step at a time, and rollouts of T steps for one update."""
 
 from typing import NamedTuple, Protocol
 
@@ -66,26 +66,96 @@ class Recorder(Protocol):
         ...
 
 
-class Collector:
-    """Plays the policy in a world and keeps what happened.
+class Played(NamedTuple):
+    """One step of every environment."""
 
-    Buffers are allocated once and overwritten by every `collect`. While the emulator works on a step, the reward model
-    judges it and the recorder takes its frames; per step the actions are the only thing that is copied from the device.
+    actions: torch.Tensor  # int64 [B] or float32 [B, A] on the device, as the environments took them
+    learned: torch.Tensor | None  # float32 [B] on the device: the learned reward, where one is paid
+    held: np.ndarray  # bool [B]; True where a held action was played in place of the one chosen
+    step: Step  # what came of it; its arrays are overwritten by the next step
+
+
+class Player:
+    """Plays a world step by step, whoever chooses the actions.
+
+    While the emulator works on a step, the reward model rates it and the recorder takes its frames; per step the
+    actions are the only thing that is copied from the device.
 
     Args:
       world: B environments; they are reset.
-      num_steps: T.
       device: where the networks lie.
       seed: of the games and the actions.
-      bf16: whether the policy computes in bf16.
       reward: what pays in place of the score.
       recorder: sees every step.
-      held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
-        bootstrapped from the value of the state that the holding began in.
+      held: exploration by held actions.
 
     Attributes:
-      reward: see above; it may be replaced between two rollouts.
+      reward: see above; it may be replaced between two steps.
       generator: what the actions are drawn with.
+      viewer: makes the observations.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        seed: int,
+        reward: Reward | None = None,
+        recorder: Recorder | None = None,
+        held: HeldActions | None = None,
+    ) -> None:
+        self.reward = reward
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.viewer = Viewer(world, device)
+        self._world, self._device = world, device
+        self._recorder, self._hold = recorder, held
+        self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
+        self._none_held = np.zeros(world.num_envs, bool)
+        self._step = world.reset(seed)
+
+    def play(
+        self, actions: torch.Tensor, observations: torch.Tensor, out: torch.Tensor | None = None
+    ) -> Played:
+        """One step further.
+
+        Args:
+          actions: int64 `[B]`, or float32 `[B, A]` in −1 … 1, chosen on `observations`.
+          observations: what the viewer showed last.
+          out: where the next observations are to lie, as `Viewer.look` takes it.
+        """
+        chosen, held = actions.cpu().numpy(), self._none_held
+        if self._hold is not None:
+            chosen, held = self._hold.replace(chosen)
+            actions = torch.from_numpy(chosen).to(self._device)
+        self._world.send(chosen)
+
+        learned = None
+        if self.reward is not None:
+            frames = self.viewer.frames() if self.reward.input == "frame" else self._no_frames
+            learned = self.reward.pay(frames, actions, observations)
+        if self._recorder is not None:
+            self._recorder.before(self._step.frames, chosen, self._step.observations)
+
+        self._step = self._world.recv()
+        if self._recorder is not None:
+            self._recorder.after(self._step)
+        if self._hold is not None:
+            self._hold.drop(self._step.reset)
+        self.viewer.look(self._step, out)
+        return Played(actions, learned, held, self._step)
+
+
+class Collector(Player):
+    """Plays the policy in a world and keeps what happened.
+
+    Buffers are allocated once and overwritten by every `collect`.
+
+    Args:
+      world, device, seed, reward, recorder: as of `Player`.
+      num_steps: T.
+      bf16: whether the policy computes in bf16.
+      held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
+        bootstrapped from the value of the state that the holding began in.
     """
 
     def __init__(
@@ -99,15 +169,12 @@ class Collector:
         recorder: Recorder | None = None,
         held: HeldActions | None = None,
     ) -> None:
+        super().__init__(world, device, seed, reward, recorder, held)
         steps, envs = num_steps, world.num_envs
-        self.reward = reward
-        self.generator = torch.Generator(device).manual_seed(seed)
-        self._world, self._device, self._bf16 = world, device, bf16
-        self._recorder, self._hold = recorder, held
-        self._viewer = Viewer(world, device)
+        self._bf16 = bf16
         # One row more than a rollout has, for what its last step led to.
         self._observations = torch.empty(
-            steps + 1, *self._viewer.shape, dtype=self._viewer.dtype, device=device
+            steps + 1, *self.viewer.shape, dtype=self.viewer.dtype, device=device
         )
         self._newest = 0  # row
         self._actions = (
@@ -115,12 +182,10 @@ class Collector:
             if world.spec.continuous
             else torch.empty(steps, envs, dtype=torch.int64, device=device)
         )
-        self._no_frames = torch.empty(0, dtype=torch.uint8, device=device)
         self._learned = torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid, self._held = np.zeros((4, steps, envs), bool)
-        self._step = world.reset(seed)
-        self._viewer.look(self._step, self._observations[0])
+        self.viewer.look(self._step, self._observations[0])
 
     def collect(self, network: PolicyNet, keep_graph: bool = False, keep_features: bool = False) -> Rollout:
         """T steps further.
@@ -128,7 +193,7 @@ class Collector:
         Args:
           network: the policy to act by.
           keep_graph: keep what the distributions and the values but the last were computed from. An update that looks
-            at its rollout once can then begin with the way back.
+            at its rollout once can then begin with the backward pass.
           keep_features: keep what the network's body made of the observations. Where the body is frozen, that need not
             be worked out again.
 
@@ -146,31 +211,17 @@ class Collector:
                     all_params.append(network.dist_params(all_features[t]))
                 self._actions[t] = sample_actions(all_params[t], self.generator, network.continuous)
                 actions = bounded_actions(self._actions[t], network.continuous)
-                chosen = actions.cpu().numpy()
-                if self._hold is not None:
-                    chosen, self._held[t] = self._hold.replace(chosen)
-                    actions = torch.from_numpy(chosen).to(self._device)
-                    if t > 0:
-                        self._truncated[t - 1] |= self._held[t] & ~self._held[t - 1]
-                self._world.send(chosen)
-
-                if self.reward is not None:
-                    frames = self._viewer.frames() if self.reward.input == "frame" else self._no_frames
-                    self._learned[t] = self.reward.pay(frames, actions, observations[t])
-                if self._recorder is not None:
-                    self._recorder.before(self._step.frames, chosen, self._step.observations)
-
-                self._step = self._world.recv()
-                if self._recorder is not None:
-                    self._recorder.after(self._step)
-                if self._hold is not None:
-                    self._hold.drop(self._step.reset)
-                self._score[t] = self._step.score
-                self._terminal[t] = self._step.terminal
-                self._truncated[t] = self._step.truncated
-                self._valid[t] = ~self._step.reset
+                played = self.play(actions, observations[t], observations[t + 1])
+                if t > 0:
+                    self._truncated[t - 1] |= played.held & ~self._held[t - 1]
+                if played.learned is not None:
+                    self._learned[t] = played.learned
+                self._held[t] = played.held
+                self._score[t] = played.step.score
+                self._terminal[t] = played.step.terminal
+                self._truncated[t] = played.step.truncated
+                self._valid[t] = ~played.step.reset
                 self._newest = t + 1
-                self._viewer.look(self._step, observations[t + 1])
             last = network.values(network.features(observations[-1]))
             with torch.set_grad_enabled(keep_graph):
                 dist_params, features = torch.stack(all_params), torch.stack(all_features)
