@@ -16,7 +16,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
 from lib.devices import resolve_device
 from lib.envs.make import make_world
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet

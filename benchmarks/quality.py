@@ -24,7 +24,7 @@ from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.preferences.labels import Label
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
 from lib.reporting import mean_interval
 from lib.reward.config import FitConfig

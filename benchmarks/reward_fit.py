@@ -12,7 +12,7 @@ from benchmarks.ours import NUM_ACTIONS, record_segments
 from benchmarks.report import Row, Target, compared
 from benchmarks.setup import Setup
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1

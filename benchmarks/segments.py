@@ -10,7 +10,8 @@ from benchmarks.quiet import train_quietly
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
 from lib.agent.config import TrainConfig
-from lib.preferences.segments import SegmentDB, load_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import load_segment
 from lib.reporting import format_count
 
 

@@ -14,7 +14,7 @@ from benchmarks.ours import record_segments
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
 from benchmarks.site import Site
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")

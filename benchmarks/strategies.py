@@ -30,7 +30,8 @@ from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.files import write_atomic
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reporting import format_mean
 from lib.reward.config import FitConfig

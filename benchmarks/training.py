@@ -10,7 +10,7 @@ from benchmarks.ours import Training, finetune_files, ours_by_default
 from benchmarks.report import Row, Target, compared
 from benchmarks.setup import Setup
 from lib.agent.config import TrainConfig
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 
 
 class Contender(Protocol):

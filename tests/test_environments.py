@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import pytest
 
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 
 ROOT = Path(__file__).parents[1]
 REACH = "tests.envs.reach:Reach-v0"

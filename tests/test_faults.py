@@ -26,7 +26,7 @@ from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchRequest, Vote
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.reward import fit as fit_module
 from lib.reward.checkpoints import save_reward_model

@@ -31,7 +31,7 @@ from lib.label_ui.messages import BatchRequest
 from lib.preferences import recorder, segments
 from lib.preferences.labels import LabelLog
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reward.data import load_preferences
 from lib.tools.lineage import lineage_text
 from lib.training.train import train

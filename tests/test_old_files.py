@@ -10,7 +10,7 @@ from lib.agent.checkpoints import load_policy
 from lib.agent.config import MAY_DIFFER, TrainConfig
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog, current
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import MAY_DIFFER as FIT_MAY_DIFFER
 from lib.reward.config import FitConfig

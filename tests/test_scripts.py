@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import load_reward_model
 from tests.doors import ROOT, refusal
 

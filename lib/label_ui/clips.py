@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.envs.ids import is_atari_id
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20

@@ -15,7 +15,8 @@ from lib.label_ui.ledger import Ledger
 from lib.label_ui.messages import Offer
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.queries import Query
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 
 _REFRESH_SECONDS = 1.0
 

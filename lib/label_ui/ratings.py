@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.preferences.labels import Label
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.strategies import ClipRater, sigmoid
 
 _LOOK_SECONDS = 10.0

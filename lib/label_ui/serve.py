@@ -24,7 +24,7 @@ from lib.label_ui.pages import add_pages
 from lib.label_ui.ratings import Ratings, load_rater
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.strategies import ClipRater, make_strategy
 from lib.provenance import git_commit
 

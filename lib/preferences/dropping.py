@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 
 
 def drop_oldest(db_path: Path, max_bytes: float) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError
 
 _HELD = 20_000  # looks kept in memory, about 1 KB each
 _MOMENTS, _SIDE = 5, 12  # a look: so many thumbnails of so many grey cells a side

@@ -8,12 +8,9 @@ import contextlib
 import math
 import os
 import pickle
-import re
 import reprlib
 import secrets
 import stat
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from lib.cli import UserError
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
 from lib.preferences.closed_pickle import Refused, printable, read_pickle, shape_in
@@ -45,11 +41,6 @@ _HEAD = 4096  # bytes; the shape is among the first hundred
 _MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its arrays: 250 KB at most, and a few texts
 _MAX_ORIGIN = 20  # texts
 _MAX_ROW = 4 * (MAX_ACTIONS + MAX_OBSERVATION)  # bytes of a step's action and observation
-_FOLDER = re.compile(r"[0-9]{2,}")
-_NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
-# A folder's modification time is as coarse as its file system's clock (2 s on FAT), so a scan made this soon
-# after it may have missed a file that came later within the same tick.
-_MTIME_GRAIN_NS = 2_500_000_000
 
 
 class SegmentError(ValueError):
@@ -204,10 +195,11 @@ def load_segment(path: Path) -> Segment:
     Raises:
       SegmentError: the file is missing, damaged, foreign, too large, or names anything that a segment does not.
     """
-    return _load(path, str(path))
+    return load_as(path, str(path))
 
 
-def _load(path: Path, name: str) -> Segment:
+def load_as(path: Path, name: str) -> Segment:
+    """`load_segment`, which calls the file by a name of the caller's in its errors."""
     try:
         data = _read(path)
         segment = (
@@ -443,102 +435,3 @@ def _check_vectors(name: str, vectors: np.ndarray, steps: int, most: int) -> Non
         raise Refused(f"{name} must have shape ({steps}, 1 to {most}), has {vectors.shape}")
     if not np.isfinite(vectors).all():
         raise Refused(f"{name} must be finite")
-
-
-# --- The database ---------------------------------------------------------------------------------------------
-
-
-class SegmentDB:
-    """The segments under a folder, `<env index, 2 digits>/<step>.dat`, while others may be adding to it.
-
-    Args:
-      root: The database's folder; it may be empty yet.
-
-    Raises:
-      UserError: root is no folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        # What a folder held, and when it had last changed; see _scan.
-        self._folders: dict[str, tuple[int, frozenset[str]]] = {}
-        self._names: list[str] | None = None
-        if not root.is_dir():
-            raise UserError(
-                f"{root}: no such folder; expected a segment database, recorded with 01_a2c.py --db-path"
-            )
-
-    def holds(self, names: Iterable[str]) -> bool:
-        """Whether all these segments are there at this moment, whatever the last look found."""
-        return all((self.root / name).exists() for name in names)
-
-    def refresh(self) -> int:
-        """Look for new segments; a folder is read again only if it has changed since.
-
-        Returns:
-          How many names are new since the last look (all of them at the first).
-
-        Raises:
-          UserError: the database's folder is gone or cannot be read.
-        """
-        folders = {}
-        try:
-            for folder in os.listdir(self.root):
-                if _FOLDER.fullmatch(folder) and not (self.root / folder).is_symlink():
-                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a file, or gone by now
-                        folders[folder] = self._scan(folder)
-        except OSError as error:
-            raise UserError(f"{error.filename}: cannot read the segment database: {error.strerror}") from None
-        known: frozenset[str] = frozenset(self._names or ())
-        changed = (
-            self._names is None
-            or folders.keys() != self._folders.keys()
-            or any(folders[folder][1] is not self._folders[folder][1] for folder in folders)
-        )
-        self._folders = folders
-        if not changed:
-            return 0
-        self._names = sorted(name for _, names in folders.values() for name in names)
-        return len(set(self._names) - known)
-
-    def _scan(self, folder: str) -> tuple[int, frozenset[str]]:
-        """What a folder holds: its modification time in ns (-1: too recent to rely on), its segments' names."""
-        path = self.root / folder
-        changed, names = path.stat().st_mtime_ns, self._folders.get(folder)
-        if names is not None and names[0] == changed:
-            return names
-        if abs(time.time_ns() - changed) < _MTIME_GRAIN_NS:
-            changed = -1
-        with os.scandir(path) as entries:
-            held = frozenset(
-                name
-                for e in entries
-                if _NAME.fullmatch(name := f"{folder}/{e.name}") and e.is_file(follow_symlinks=False)
-            )
-        if names is not None and names[1] == held:
-            held = names[1]
-        return changed, held
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the segments as of the last `refresh`, like "00/00001234.dat", sorted."""
-        if self._names is None:
-            self.refresh()
-        return list(self._names or ())
-
-    def load(self, name: str) -> Segment:
-        """Load one segment by its name, such as a label gives it.
-
-        Raises:
-          SegmentError: as `load_segment`; also when the name is not a segment's or leads out of the database.
-        """
-        if not _NAME.fullmatch(name):
-            raise SegmentError(f"{printable(name)}: not a segment's name (expected one like 00/00001234.dat)")
-        path = self.root / name
-        try:
-            inside = path.resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links
-            inside = False
-        if not inside:
-            raise SegmentError(f"{name}: leads out of the segment database {self.root}")
-        return _load(path, f"{self.root.name}/{name}")

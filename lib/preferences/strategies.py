@@ -35,7 +35,8 @@ from lib.envs.world import Step
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 
 NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 """Those that ask a reward model of more than one member."""

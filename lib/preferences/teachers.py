@@ -34,7 +34,8 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.labels import TEACHERS, Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError
 from lib.preferences.strategies import ClipRater, make_strategy, sigmoid
 from lib.preferences.values import air, backflip, left, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress

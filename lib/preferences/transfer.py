@@ -9,7 +9,8 @@ import numpy as np
 
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, save_segment
 
 
 @dataclass(frozen=True)

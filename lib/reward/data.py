@@ -10,7 +10,8 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
 from lib.preferences.schedule import LEAST_LABELS
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 from lib.reward.store import SegmentStore
 
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}

@@ -11,7 +11,8 @@ import torch
 
 from lib.envs.observation import STACK
 from lib.envs.spec import PICTURE_SHAPE
-from lib.preferences.segments import SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 from lib.reward.model import RewardModel
 
 _STEPS_AT_ONCE = 128  # bounds memory: a long segment goes through the networks in parts of this many steps

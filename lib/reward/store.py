@@ -7,7 +7,8 @@ import numpy as np
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, Sidecar
 
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
 

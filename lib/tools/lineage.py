@@ -13,7 +13,8 @@ from typing import Any
 from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, one_line
 from lib.preferences.labels import Label, LabelLog, current
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, Sidecar, load_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, Sidecar, load_segment
 from lib.provenance import LINEAGE, plain
 from lib.reporting import format_mean
 from lib.runs import read_config

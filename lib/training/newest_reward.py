@@ -20,7 +20,7 @@ from lib.preferences.schedule import (
     TrainingProgress,
     labels_due,
 )
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reporting import Progress
 from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel

@@ -17,7 +17,7 @@ from lib.agent.rollout import Collector, GameLog, Rollout
 from lib.envs.gym_world import GymWorld
 from lib.learner import Game
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from tests.agent.worlds import GreyReader, Pays, Row, ScriptedWorld
 
 CPU = torch.device("cpu")

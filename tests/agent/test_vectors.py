@@ -17,7 +17,7 @@ from lib.agent.rollout import Collector
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.training.train import train
 from tests.agent.worlds import Pays
 

@@ -18,7 +18,8 @@ from benchmarks.report import Row
 from benchmarks.run import BENCHMARKS, BenchConfig, main, measure
 from benchmarks.setup import Setup
 from lib.cli import UserError
-from lib.preferences.segments import Segment, SegmentDB, load_segment, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, load_segment, save_segment
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from benchmarks.strategies import BenchmarkConfig, draw_test, labels_needed, main, measure, run, table
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from tests.reward.clips import clip, save
 
 

@@ -9,7 +9,8 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from lib.preferences.labels import Label, LabelLog
-from lib.preferences.segments import SegmentDB, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import save_segment
 from lib.reporting import Charts
 from lib.reward.report import report_path, write_report
 from tests.reward.fits import unfitted

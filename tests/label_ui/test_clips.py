@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lib.label_ui.clips import ClipStore
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, save_segment
 from lib.preferences.sprites import sprite_sheet
 from tests.label_ui.dbs import make_db, segment
 

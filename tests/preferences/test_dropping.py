@@ -10,7 +10,7 @@ from lib.envs.world import Step
 from lib.preferences.dropping import drop_oldest
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 
 
 def filled(db: Path, numbers: range, size: int = 100) -> None:

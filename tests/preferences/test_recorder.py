@@ -15,7 +15,8 @@ from lib.envs.world import Step
 from lib.files import NotRecorded
 from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SEGMENT_LENGTH, SegmentDB
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SEGMENT_LENGTH
 from tests.disk import disk_full_after
 
 Moments = Collection[tuple[int, int]]

@@ -25,7 +25,8 @@ import zstandard
 
 from lib.cli import UserError
 from lib.preferences import closed_pickle, segments
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, load_segment, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, load_segment, save_segment
 from tests.disk import disk_full_after
 
 PROTOCOLS = range(6)

@@ -16,7 +16,8 @@ from lib.cli import UserError
 from lib.envs.atari import AtariWorld
 from lib.preferences.labels import TEACHERS, Label, LabelLog, current
 from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
-from lib.preferences.segments import Segment, SegmentDB, Sidecar, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, Sidecar, save_segment
 from lib.preferences.teachers import SimulatedLabeller, Teacher, attend, label_with_teacher, make_teacher
 from lib.preferences.values import AIR, air, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress

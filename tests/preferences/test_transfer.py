@@ -9,7 +9,8 @@ import pytest
 from lib.cli import UserError
 from lib.preferences import labels
 from lib.preferences.labels import Label, LabelLog, answers, current
-from lib.preferences.segments import Segment, SegmentDB, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, save_segment
 from lib.preferences.transfer import copy_preferences
 
 

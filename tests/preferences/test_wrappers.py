@@ -14,7 +14,8 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv, dot_position
-from lib.preferences.segments import SegmentDB, Sidecar
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Sidecar
 from lib.preferences.wrappers import EpisodeRecorderWrapper
 
 gymnasium.register_envs(ale_py)

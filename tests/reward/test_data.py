@@ -189,7 +189,7 @@ def test_the_action_count_may_be_given_for_segments_that_do_not_say_it(
     names = database(tmp_path, [50, 100])
     add_labels(tmp_path, [(*names, 1)])  # type: ignore[list-item]
     highest = max(int(clip(grey).actions.max()) for grey in (50, 100))
-    from lib.preferences.segments import SegmentDB
+    from lib.preferences.segment_db import SegmentDB
 
     load = SegmentDB.load
     monkeypatch.setattr(SegmentDB, "load", lambda db, name: original(load(db, name)))

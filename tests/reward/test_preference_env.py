@@ -17,7 +17,8 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorSta
 from lib.cli import UserError
 from lib.envs.observation import Observer
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import SegmentDB, Sidecar
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Sidecar
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet

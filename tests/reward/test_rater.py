@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lib.cli import UserError
-from lib.preferences.segments import Segment, SegmentDB, SegmentError, save_segment
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError, save_segment
 from lib.preferences.strategies import make_strategy
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet

@@ -9,7 +9,8 @@ import torch
 
 from lib.cli import UserError
 from lib.envs.spec import Spec
-from lib.preferences.segments import Segment, SegmentDB, Sidecar
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, Sidecar
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences

@@ -11,7 +11,7 @@ from stable_baselines3 import A2C
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv, dot_position
 from lib.envs.observation import Observer
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.wrappers import EpisodeRecorderWrapper
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel

@@ -19,7 +19,7 @@ from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.schedule import ProgressReader
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reporting import Charts
 from lib.training import newest_reward
 from lib.training.train import train

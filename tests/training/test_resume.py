@@ -19,7 +19,7 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet

@@ -23,7 +23,7 @@ from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv
 from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segments import SegmentDB
+from lib.preferences.segment_db import SegmentDB
 from lib.reporting import Charts
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel

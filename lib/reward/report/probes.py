@@ -9,7 +9,8 @@ import numpy as np
 
 from lib.envs.make import Choice, Scale, choice, scales
 from lib.envs.world import Step
-from lib.preferences.segments import Segment, SegmentDB, SegmentError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import Segment, SegmentError
 from lib.reward.model import RewardModel
 
 MOST_SEGMENTS = 200
