@@ -1,7 +1,6 @@
 """Fitting a reward model to labels."""
 
 import contextlib
-import copy
 import dataclasses
 import os
 import tempfile
@@ -31,15 +30,12 @@ from lib.reward.epoch import (
     pair_loss,
     train_epoch,
 )
-from lib.reward.masks import Mask, masks_for
+from lib.reward.member import MemberFit, checked_masks, new_network
 from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from lib.reward.split import split_by_segment
-from lib.reward.store import SegmentStore
 from lib.runs import Timer, check_name, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
-_L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
 _EXPLODED = 1e6  # a guess costs 0.69; a loss of pairs gets here only by unbounded weights
 
 
@@ -131,7 +127,7 @@ def fit(config: FitConfig) -> Fit:
             )
         check_enough(data.pairs)
         train, test = split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
-        _masks(config, data.segments)  # before anything is written
+        checked_masks(config, data.segments)  # before anything is written
         if config.resume is None:
             run_dir = make_run_dir(config.runs, "reward", config.name)
             stack.enter_context(locked(run_dir))
@@ -261,7 +257,7 @@ def fit_model(
     history: list[Epoch] = []
     if state is not None:
         for kept in state["members"]:
-            network = _new_network(config, segments, device)
+            network = new_network(config, segments, device)
             network.load_state_dict(kept["state_dict"])
             members.append(Member(network.eval(), kept["mean"], kept["std"]))
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
@@ -270,7 +266,7 @@ def fit_model(
             _chart(charts, config, epoch)
         progress.line(f"resuming after epoch {history[-1].epoch} of member {history[-1].member + 1}")
     for number in range(len(members), config.ensemble):
-        member = _MemberFit(config, data, train, device, number)
+        member = MemberFit(config, data, train, device, number)
         if state is not None and number == len(state["members"]):
             member.load_state(state["member"])
         elif number < len(start):
@@ -337,133 +333,6 @@ def fit_model(
     return Fitted(model, evaluate_ensemble(model, segments, test_pairs, loss_of, device), held_out, history)
 
 
-class _MemberFit:
-    """One member under way: its network and all that its next epoch depends on.
-
-    Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
-    replacement (Christiano et al., section 2.2.3).
-
-    Args:
-      config, data, train, device: as for `fit_model`.
-      number: of the member, from 0.
-    """
-
-    def __init__(
-        self,
-        config: FitConfig,
-        data: PreferenceData,
-        train: np.ndarray,
-        device: torch.device,
-        number: int,
-    ) -> None:
-        self._config, self._device = config, device
-        seed = config.seed + 1000 * number  # fits with seeds 0, 1, 2, … share no member
-        torch.manual_seed(seed)
-        self.rng = np.random.default_rng(seed)
-        if config.ensemble > 1:
-            train = self.rng.choice(train, len(train))
-        self.pairs = data.pairs.subset(train)
-        self.network = _new_network(config, data.segments, device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
-        self.epoch = 0  # how many are over
-        self.best: HeldOut | None = None
-        self.best_epoch = 0
-        self.best_state: dict[str, torch.Tensor] = {}
-
-    @property
-    def l2(self) -> float:
-        """The weight of the ℓ2 regularisation in the next epoch."""
-        return float(self.optimizer.param_groups[0]["weight_decay"])
-
-    def epochs_left(self) -> int:
-        """How many are left at least; 0 when the best one is too long ago."""
-        since_best = self.epoch - self.best_epoch
-        return max(0, min(self._config.epochs - self.epoch, self._config.patience - since_best))
-
-    def end_epoch(self, train_loss: float, result: HeldOut) -> None:
-        """Counts an epoch, keeps its weights if it is the best, and adapts ℓ2 for the next."""
-        self.epoch += 1
-        self.optimizer.param_groups[0]["weight_decay"] = adapted_l2(self.l2, train_loss, result.loss)
-        if self.best is None or result.loss < self.best.loss:
-            self.best, self.best_epoch = result, self.epoch
-            self.best_state = copy.deepcopy(self.network.state_dict())
-
-    def state(self) -> dict[str, Any]:
-        """A copy of all that the next epoch depends on, PyTorch's random generators included."""
-        return {
-            "network": copy.deepcopy(self.network.state_dict()),
-            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "epoch": self.epoch,
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "best_state": self.best_state,
-            "rng": self.rng.bit_generator.state,
-            "random": random_state(self._device),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continues from a `state`."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.best = state["epoch"], HeldOut(**state["best"])
-        self.best_epoch, self.best_state = state["best_epoch"], state["best_state"]
-        self.rng.bit_generator.state = state["rng"]
-        set_random_state(state["random"], self._device)
-
-
-def adapted_l2(l2: float, train_loss: float, held_out_loss: float) -> float:
-    """The weight λ of ℓ2 regularisation (½ λ Σ θ² beside the loss) for the next epoch.
-
-    Raised to 1.5 λ where the held-out loss is more than 1.5 times the training loss, lowered to 0.5 λ where it is less
-    than 1.1 times that, as Christiano et al. adapt theirs (section 2.2.3). 0 stays 0.
-
-    Args:
-      l2: λ, at least 0.
-      train_loss: mean loss over the training pairs, without the regularisation.
-      held_out_loss: mean loss over the held-out pairs.
-    """
-    if held_out_loss > 1.5 * train_loss:
-        return l2 * (1 + _L2_STEP)
-    if held_out_loss < 1.1 * train_loss:
-        return l2 * (1 - _L2_STEP)
-    return l2
-
-
-def _masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
-    """What is hidden from the network.
-
-    Raises:
-      UserError: a mask does not fit the frames, or the network sees no pixels to hide or to move.
-    """
-    for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
-        if given and segments.spec.observation_size is not None:
-            raise UserError(
-                f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
-                f"add --input frame"
-            )
-    return masks_for(config.mask, segments.frame_shape, segments.env_id)
-
-
-def _new_network(config: FitConfig, segments: SegmentStore, device: torch.device) -> RewardNet:
-    spec = segments.spec
-    network = RewardNet(
-        segments.frame_shape,
-        spec.num_actions,
-        config.dropout,
-        _masks(config, segments),
-        config.shift,
-        config.noise,
-        segments.input or "frame",
-        spec.continuous,
-        spec.observation_size,
-    )
-    if spec.observation_size is not None:
-        mean, std = segments.observation_statistics()
-        network.mean.copy_(torch.from_numpy(mean))
-        network.std.copy_(torch.from_numpy(std))
-    return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
 def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:
     """Draws one epoch of one member."""
     member = f"_{epoch.member + 1}" if config.ensemble > 1 else ""
@@ -485,7 +354,7 @@ def _broken(train_loss: float, held_out_loss: float) -> str | None:
     return None
 
 
-def _epoch_line(epoch: Epoch, member: _MemberFit, seconds: float) -> str:
+def _epoch_line(epoch: Epoch, member: MemberFit, seconds: float) -> str:
     """What is printed after an epoch."""
     return (
         f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "

@@ -157,7 +157,8 @@ def test_cookies_of_other_servers_on_this_machine_do_not_get_in_the_way(
         "é=é".encode().decode("latin-1"),
     ):
         cookie = f"{odd}; {own}".encode("latin-1")
-        assert client.get("/api/session", headers={"Cookie": cookie}).status_code == 200, odd
+        headers = [(b"Cookie", cookie)]
+        assert client.get("/api/session", headers=headers).status_code == 200, odd
 
 
 def test_the_page_that_refuses_has_a_style_that_its_policy_admits(client: TestClient) -> None:

@@ -26,8 +26,9 @@ from lib.reward.epoch import (
     segment_returns,
     train_epoch,
 )
-from lib.reward.fit import adapted_l2, fit
+from lib.reward.fit import fit
 from lib.reward.loss import preference_loss
+from lib.reward.member import adapted_l2
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.reward.split import split_by_segment

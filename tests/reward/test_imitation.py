@@ -15,10 +15,12 @@ import torch
 
 from lib.preferences.segments import Segment
 from lib.reward import fit as fit_module
+from lib.reward import member as member_module
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut, output_statistics, segment_returns
-from lib.reward.fit import adapted_l2, fit
+from lib.reward.fit import fit
 from lib.reward.loss import preference_accuracy, preference_loss
+from lib.reward.member import adapted_l2
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.reward.store import SegmentStore
@@ -213,7 +215,7 @@ def test_l2_is_scaled_as_by_imitation(monkeypatch: pytest.MonkeyPatch) -> None:
     for step, l2, train_loss, held_out_loss, expected in rows:
         with monkeypatch.context() as patched:
             if step != 0.5:  # which is ours
-                patched.setattr(fit_module, "_L2_STEP", step)
+                patched.setattr(member_module, "_L2_STEP", step)
             assert adapted_l2(l2, train_loss, held_out_loss) == pytest.approx(expected, rel=1e-9)
         changes.add((step, np.sign(expected - l2)))
     assert len(changes) == 6
