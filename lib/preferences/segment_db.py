@@ -102,6 +102,14 @@ class SegmentDB:
         Raises:
           SegmentError: as `load_segment`; also when the name is not a segment's or leads out of the database.
         """
+        return load_as(self.path(name), f"{self.root.name}/{name}")
+
+    def path(self, name: str) -> Path:
+        """The file of that name, such as a label gives it; it need not exist.
+
+        Raises:
+          SegmentError: the name is not a segment's or leads out of the database.
+        """
         if not _NAME.fullmatch(name):
             raise SegmentError(f"{printable(name)}: not a segment's name (expected one like 00/00001234.dat)")
         path = self.root / name
@@ -111,4 +119,4 @@ class SegmentDB:
             inside = False
         if not inside:
             raise SegmentError(f"{name}: leads out of the segment database {self.root}")
-        return load_as(path, f"{self.root.name}/{name}")
+        return path

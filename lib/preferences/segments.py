@@ -122,7 +122,7 @@ def save_segment(path: Path, segment: Segment) -> int:
     raw = pickle.dumps(_to_plain(segment), protocol=5)
     data = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(raw)
     path.parent.mkdir(exist_ok=True)
-    _write_new(path, data)
+    write_new(path, data)
     return len(data)
 
 
@@ -156,7 +156,7 @@ def _vectors_to_plain(vectors: np.ndarray) -> dict[str, object]:
     return {"shape": vectors.shape, "float32": vectors.astype("<f4").tobytes()}
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def write_new(path: Path, data: bytes) -> None:
     """Give `data` the name `path`, whole and only if that name is free; raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -201,7 +201,7 @@ def load_segment(path: Path) -> Segment:
 def load_as(path: Path, name: str) -> Segment:
     """`load_segment`, which calls the file by a name of the caller's in its errors."""
     try:
-        data = _read(path)
+        data = read_regular(path, MAX_BYTES)
         segment = (
             _from_plain(_unpack(data)) if data[:4] == _ZSTD_MAGIC else _from_steps(read_pickle(data, NAMES))
         )
@@ -218,7 +218,8 @@ def load_as(path: Path, name: str) -> Segment:
     raise SegmentError(f"{printable(name)}: {reason}")
 
 
-def _read(path: Path) -> bytes:
+def read_regular(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes; raises Refused for any other, OSError."""
     # Without O_NONBLOCK, opening a named pipe would wait for ever.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
@@ -227,8 +228,8 @@ def _read(path: Path) -> bytes:
             raise Refused("not a regular file")
         if status.st_size == 0:
             raise Refused("empty")
-        if status.st_size > MAX_BYTES:
-            raise Refused(f"{status.st_size} bytes; a segment has at most {MAX_BYTES}")
+        if status.st_size > limit:
+            raise Refused(f"{status.st_size} bytes; a segment has at most {limit}")
         return file.read(status.st_size)
 
 

@@ -13,8 +13,10 @@ from lib.agent.play_config import PlayConfig
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import Label, LabelLog
 from lib.reward.config import FitConfig
+from lib.text.config import SampleConfig
 
 CONFIGS: dict[str, Any] = {
+    "01_text.py": SampleConfig,
     "01_a2c.py": TrainConfig,
     "02_label_ui.py": LabelConfig,
     "03_reward_train.py": FitConfig,

@@ -1,0 +1,218 @@
+"""01_text.py: answers of a language model to a file of prompts, into a DB."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device
+from lib.interrupt import Interrupt
+from lib.preferences.answers import MAX_TEXT, Answer, holds_answers, load_answer, prompt_of, save_answer
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
+from lib.provenance import git_commit
+from lib.reporting import Progress, format_count, format_duration
+from lib.text.config import SampleConfig
+from lib.text.language import LanguageModel, load_language_model
+from lib.text.sampling import sample
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Prompts of a file: its lines, or of .jsonl the "prompt" of each; empty and repeated ones once or not at all.
+
+    Raises:
+      UserError: the file cannot be read, or has no prompts.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--prompts {path}: expected a text file in UTF-8: {error}") from None
+    prompts = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        prompt: object = line.rstrip("\r")
+        if path.suffix == ".jsonl":
+            try:
+                prompt = json.loads(line)["prompt"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                prompt = None
+        if not isinstance(prompt, str) or not prompt.strip() or len(prompt.encode()) > MAX_TEXT:
+            raise UserError(
+                f'{path} line {number}: expected a prompt of at most {MAX_TEXT} bytes, in .jsonl as {{"prompt": …}}'
+            )
+        prompts.append(prompt)
+    if not prompts:
+        raise UserError(f"--prompts {path}: expected a prompt a line, found none")
+    return list(dict.fromkeys(prompts))
+
+
+def open_answers(path: Path) -> SegmentDB:
+    """The DB of a folder, which is made when missing.
+
+    Raises:
+      UserError: it cannot be made, or holds clips.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--db-path {path}: expected a folder: {error.strerror}") from None
+    db = SegmentDB(path)
+    if db.names and not holds_answers(db):
+        raise UserError(f"--db-path {path}: holds clips; take another folder for answers")
+    return db
+
+
+class AnswerFolders:
+    """Which folder of a DB stands for which prompt, and the answers in it.
+
+    Args:
+      db: the DB; its answers are read once.
+    """
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+        self._folders: dict[str, str] = {}
+        self._highest: dict[str, int] = {}
+        self._made: dict[str, set[str]] = {}
+        for name in db.names:
+            folder, number = prompt_of(name), int(Path(name).stem)
+            self._highest[folder] = max(number, self._highest.get(folder, -1))
+            try:
+                answer = load_answer(db, name)
+            except SegmentError:
+                continue
+            self._folders.setdefault(answer.prompt, folder)
+            self._made.setdefault(folder, set()).add(answer.origin.get("draw", ""))
+
+    def reserve(self, prompts: Sequence[str]) -> None:
+        """Gives each prompt that has no folder yet the next free one."""
+        for prompt in prompts:
+            if prompt not in self._folders:
+                self._folders[prompt] = folder = f"{max(map(int, self._highest), default=-1) + 1:02d}"
+                self._highest[folder] = -1
+
+    def has(self, prompt: str, draw: str) -> bool:
+        """Whether the DB has this draw's answer to a prompt; see `Draw.key`."""
+        return draw in self._made.get(self._folders.get(prompt, ""), ())
+
+    def add(self, answer: Answer) -> str:
+        """Writes an answer to a known prompt under its next free name, which it returns."""
+        folder = self._folders[answer.prompt]
+        while True:
+            self._highest[folder] = number = self._highest[folder] + 1
+            name = f"{folder}/{number:08d}.dat"
+            try:
+                save_answer(self._db.root / name, answer)
+                return name
+            except FileExistsError:  # another process writes here too
+                continue
+            except OSError as error:
+                raise UserError(
+                    f"{self._db.root / name}: could not be written: {error.strerror}; make room and start again"
+                ) from None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An answer to be drawn."""
+
+    prompt: str
+    tokens: list[int]
+    key: str
+    """Names it among all answers to the prompt: same model, settings and number, same answer."""
+    number: int
+
+
+def record(config: SampleConfig) -> int:
+    """Samples what the DB lacks of `--answers` to each prompt. Answers come one prompt after the other.
+
+    Returns:
+      How many answers were written.
+
+    Raises:
+      UserError: something about the flags, the model or the DB that the user can mend.
+    """
+    device = resolve_device(config.dev)
+    prompts = read_prompts(config.prompts)
+    db = open_answers(config.db_path)
+    model = load_language_model(config.model, device, resolve_bf16(config.bf16, device), config.chat)
+    folders = AnswerFolders(db)
+    folders.reserve(prompts)
+    settings = f"{model.weights} {config.temperature:g} {config.tokens} {config.seed} {int(model.chat)}"
+    lacking = [
+        Draw(prompt, tokens, key, number)
+        for prompt in prompts
+        for tokens in [model.encode(prompt)]
+        for number in range(config.answers)
+        if not folders.has(prompt, key := f"{settings} {number}")
+    ]
+    wanted, written, count = len(prompts) * config.answers, 0, 0
+    began = time.monotonic()
+    with Interrupt() as interrupt, Progress() as progress:
+        progress.line(
+            f"{len(prompts)} prompts, {config.answers} answers each by {config.model}"
+            + (f"; {wanted - len(lacking)} of {wanted} are there" if len(lacking) < wanted else "")
+        )
+        # Prompts of a similar length are sampled together; padding costs time.
+        lacking.sort(key=lambda draw: len(draw.tokens))
+        for at in range(0, len(lacking), config.batch_size):
+            batch = lacking[at : at + config.batch_size]
+            for answer in _sampled(model, batch, config, lambda: interrupt.asked):
+                folders.add(answer)
+                written += 1
+                count += len(answer.tokens)
+            seconds = time.monotonic() - began
+            if interrupt.asked:
+                break
+            progress.update(
+                f"{wanted - len(lacking) + written} of {wanted} answers, {format_count(count / seconds)} tokens/s, "
+                f"{format_duration(seconds / written * (len(lacking) - written))} to go"
+            )
+        seconds = time.monotonic() - began
+        progress.line(
+            f"{config.db_path}: {written} answers of {count} tokens in {format_duration(seconds)}"
+            + (f", {format_count(count / seconds)} tokens/s" if written else "")
+        )
+        if interrupt.asked:
+            progress.line("stopped by request; the same command continues")
+    return written
+
+
+def _sampled(
+    model: LanguageModel, batch: list[Draw], config: SampleConfig, should_stop: Callable[[], bool]
+) -> Iterator[Answer]:
+    """Answers to a batch of prompts; none if stopped."""
+    chances = np.stack([_chances(draw, config) for draw in batch])
+    drawn = sample(model, [draw.tokens for draw in batch], chances, config.temperature, should_stop)
+    origin = {
+        "weights": model.weights,
+        "temperature": f"{config.temperature:g}",
+        "seed": str(config.seed),
+        "commit": git_commit(),
+    }
+    for draw, found in zip(batch, drawn or (), strict=drawn is not None):
+        text = model.decode(found.tokens[:-1] if found.finished else found.tokens)
+        yield Answer(
+            prompt=draw.prompt,
+            text=text,
+            finished=found.finished,
+            prompt_tokens=np.array(draw.tokens, np.int64),
+            tokens=found.tokens,
+            log_probs=found.log_probs,
+            tokenizer=model.vocabulary,
+            policy=str(config.model),
+            origin=origin | {"draw": draw.key},
+        )
+
+
+def _chances(draw: Draw, config: SampleConfig) -> np.ndarray:
+    """The random numbers of one answer, float64 `[N]`, the same whatever else is sampled."""
+    seed = [config.seed, draw.number, *draw.prompt.encode()]
+    return np.random.default_rng(seed).random(config.tokens)

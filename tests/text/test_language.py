@@ -1,0 +1,105 @@
+"""Folders of language models, and what their layers compute apart."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.text.language import cut, load_language_model, padded
+from tests.text.tiny import FAMILIES, save_tiny, tiny
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lower_and_upper_layers_compute_what_the_whole_does(family: str, tmp_path: Path) -> None:
+    base = tiny(tmp_path, family).network.model
+    tokens = torch.randint(0, 32, (3, 9))
+    whole = base(input_ids=tokens, use_cache=False).last_hidden_state
+    for at in range(5):
+        lower, upper = cut(base, at)
+        states = lower(input_ids=tokens, use_cache=False).last_hidden_state
+        apart = upper(inputs_embeds=states, use_cache=False).last_hidden_state
+        torch.testing.assert_close(apart, whole, atol=1e-5, rtol=1e-5)
+    assert len(base.layers) == 4
+    torch.testing.assert_close(base(input_ids=tokens, use_cache=False).last_hidden_state, whole)
+
+
+def test_layers_that_look_back_a_few_tokens_are_cut_with_their_window(tmp_path: Path) -> None:
+    kinds = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    base = tiny(tmp_path, "qwen2", sliding_window=3, use_sliding_window=True, layer_types=kinds).network.model
+    tokens = torch.randint(0, 32, (2, 12))
+    lower, upper = cut(base, 1)
+    states = lower(input_ids=tokens, use_cache=False).last_hidden_state
+    whole = base(input_ids=tokens, use_cache=False).last_hidden_state
+    torch.testing.assert_close(
+        upper(inputs_embeds=states, use_cache=False).last_hidden_state, whole, atol=1e-5, rtol=1e-5
+    )
+
+
+def test_some_upper_layers_only_and_the_copy_is_the_only_one_that_learns(tmp_path: Path) -> None:
+    base = tiny(tmp_path).network.model
+    before = {name: weight.clone() for name, weight in base.state_dict().items()}
+    lower, upper = cut(base, 1, 2)
+    assert (len(lower.layers), len(upper.layers)) == (1, 2)
+    upper.requires_grad_(True)
+    upper(inputs_embeds=torch.randn(1, 3, 16), use_cache=False).last_hidden_state.sum().backward()
+    torch.optim.SGD(upper.parameters(), 1.0).step()
+    assert all(torch.equal(weight, before[name]) for name, weight in base.state_dict().items())
+
+
+def test_padding_of_either_side_is_told_by_lengths() -> None:
+    assert padded([[5], [6, 7]], torch.device("cpu")).tolist() == [[5, 0], [6, 7]]
+    assert padded([[5], [6, 7]], torch.device("cpu"), left=True).tolist() == [[0, 5], [6, 7]]
+
+
+def test_prompts_bare_and_in_a_chat_template(tmp_path: Path) -> None:
+    bare, chat = tiny(tmp_path / "a"), tiny(tmp_path / "b", chat=True)
+    assert bare.encode("w0 w1") == [4, 5]
+    assert chat.encode("w0 w1") == [1, 4, 5, 2, 1]
+    plain = load_language_model(tmp_path / "b", torch.device("cpu"), chat=False)
+    assert plain.encode("w0 w1") == [4, 5]
+    assert bare.encode_answer("w2 w3", finished=True) == [6, 7, 2]
+    assert bare.decode([6, 7]) == "w2 w3"
+    with pytest.raises(UserError, match="has no chat template"):
+        load_language_model(tmp_path / "a", torch.device("cpu"), chat=True)
+
+
+def _edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("raise SystemExit('ran code of a folder')",))
+
+
+def test_hostile_and_foreign_folders_are_refused_in_one_line(tmp_path: Path) -> None:
+    def refused(name: str, match: str) -> None:
+        with pytest.raises(UserError, match=match) as said:
+            load_language_model(tmp_path / name, torch.device("cpu"))
+        assert "\n" not in str(said.value)
+
+    for name in ("code", "code2", "family", "pickle", "torn", "quantised", "wrong", "tokenizer", "list"):
+        save_tiny(tmp_path / name)
+    _edit(tmp_path / "code" / "config.json", auto_map={"AutoModelForCausalLM": "evil.Evil"})
+    _edit(tmp_path / "code2" / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", None]})
+    _edit(tmp_path / "family" / "config.json", model_type="gpt2")
+    _edit(tmp_path / "quantised" / "config.json", quantization_config={"quant_method": "awq"})
+    _edit(tmp_path / "wrong" / "config.json", hidden_size=24)
+    (tmp_path / "list" / "config.json").write_text("[]")
+    (tmp_path / "pickle" / "model.safetensors").unlink()
+    (tmp_path / "pickle" / "pytorch_model.bin").write_bytes(pickle.dumps(_Bomb()))
+    (tmp_path / "torn" / "model.safetensors").write_bytes(b"\xff" * 100)
+    (tmp_path / "tokenizer" / "tokenizer.json").unlink()
+    for name in ("code", "code2"):
+        refused(name, "auto_map")
+    refused("family", "families llama, .*gpt2")
+    refused("quantised", "plain weights")
+    refused("wrong", "cannot be read")
+    refused("list", "JSON object")
+    refused("pickle", "other formats are not read")
+    refused("torn", "cannot be read")
+    refused("tokenizer", "tokenizer.json")
+    refused("nowhere", "make model")

@@ -1,0 +1,92 @@
+"""01_text.py: answers into a DB, stopped and continued."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.cli import UserError
+from lib.interrupt import Interrupt
+from lib.preferences.answers import holds_answers, load_answer
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import save_segment
+from lib.text.config import SampleConfig
+from lib.text.language import token_log_probs
+from lib.text.record import read_prompts, record
+from tests.label_ui.dbs import segment
+from tests.text.tiny import save_tiny, tiny
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> SampleConfig:
+    (tmp_path / "prompts.txt").write_text("w1 w2 w3\n\nw4\nw5 w6\nw4\n")
+    return SampleConfig(
+        model=save_tiny(tmp_path / "model"),
+        prompts=tmp_path / "prompts.txt",
+        db_path=tmp_path / "db",
+        answers=3,
+        tokens=12,
+        batch_size=4,
+        bf16=False,
+    )
+
+
+def _texts(db_path: Path) -> dict[str, list[str]]:
+    db = SegmentDB(db_path)
+    found: dict[str, list[str]] = {}
+    for name in db.names:
+        answer = load_answer(db, name)
+        found.setdefault(answer.prompt, []).append(answer.text)
+    return found
+
+
+def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config: SampleConfig) -> None:
+    assert record(config) == 9
+    db = SegmentDB(config.db_path)
+    assert holds_answers(db)
+    assert db.names == [f"{prompt:02d}/{number:08d}.dat" for prompt in range(3) for number in range(3)]
+    assert [load_answer(db, f"0{i}/00000000.dat").prompt for i in range(3)] == ["w1 w2 w3", "w4", "w5 w6"]
+    model = tiny(config.model)
+    for name in db.names:
+        answer = load_answer(db, name)
+        assert answer.policy == str(config.model)
+        assert answer.origin["weights"] == model.weights
+        assert answer.tokenizer == model.vocabulary
+        expected = token_log_probs(model.network, answer.prompt_tokens, answer.tokens)  # type: ignore[arg-type]
+        np.testing.assert_allclose(answer.log_probs, expected, atol=1e-4)
+        assert answer.text == model.decode(answer.tokens[: -1 if answer.finished else None])
+
+
+def test_the_same_command_continues_and_comes_to_the_same_answers(
+    config: SampleConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(config)
+    whole = _texts(config.db_path)
+    stopped = SampleConfig(**{**vars(config), "db_path": tmp_path / "stopped"})
+    asked = iter([False] * 20 + [True] * 100)
+    with monkeypatch.context() as patched:
+        patched.setattr(Interrupt, "asked", property(lambda _: next(asked), lambda *_: None), raising=False)
+        assert 0 < record(stopped) < 9
+    assert record(stopped) + 0 < 9
+    assert {prompt: sorted(texts) for prompt, texts in _texts(stopped.db_path).items()} == {
+        prompt: sorted(texts) for prompt, texts in whole.items()
+    }
+    assert record(stopped) == 0
+    assert record(SampleConfig(**{**vars(stopped), "answers": 4})) == 3
+    assert record(SampleConfig(**{**vars(stopped), "seed": 1})) == 9
+
+
+def test_prompts_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "two\\nlines"}\n{"prompt": "x", "more": 1}\n')
+    assert read_prompts(tmp_path / "p.jsonl") == ["two\nlines", "x"]
+    for name, content in (("a.txt", b"\n \n"), ("b.txt", b"\xff"), ("c.jsonl", b"[1]"), ("d.jsonl", b"{")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match="expected"):
+            read_prompts(tmp_path / name)
+
+
+def test_answers_do_not_go_among_clips(config: SampleConfig) -> None:
+    config.db_path.mkdir()
+    save_segment(config.db_path / "00" / "00000000.dat", segment(0))
+    with pytest.raises(UserError, match="holds clips"):
+        record(config)

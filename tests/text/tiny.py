@@ -1,0 +1,47 @@
+"""Tiny language models with random weights, made on the spot."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="language models need requirements-text.txt")
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from lib.text.language import LanguageModel, load_language_model
+
+FAMILIES = ("llama", "qwen2", "mistral")
+WORDS = ["<unk>", "<begin>", "<end>", "?", *(f"w{i}" for i in range(28))]
+TEMPLATE = "{% for m in messages %}<begin> {{ m.content }} <end> {% endfor %}<begin>"
+
+
+def save_tiny(
+    folder: Path, family: str = "llama", layers: int = 4, chat: bool = False, **config: Any
+) -> Path:
+    """A folder as Hugging Face has it: 32 words, 16 numbers wide. As in SmolLM2, the end of a text is the padding."""
+    words = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token="<begin>", eos_token="<end>", pad_token="<end>", unk_token="<unk>"
+    )
+    if chat:
+        tokenizer.chat_template = TEMPLATE
+    shape = {
+        **{"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": layers},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256},
+        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "initializer_range": 0.5},
+    }
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape | config))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny(folder: Path, family: str = "llama", **options: Any) -> LanguageModel:
+    return load_language_model(save_tiny(folder, family, **options), torch.device("cpu"))
