@@ -1,30 +1,19 @@
 """The four stages on environments without pictures to learn from, through their command lines, on budgets of seconds."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import av
 import pytest
 
 from lib.preferences.segment_db import SegmentDB
+from tests import scripts
 
-ROOT = Path(__file__).parents[1]
 REACH = "tests.envs.reach:Reach-v0"
 
 
 def call(cwd: Path, script: str, *args: object, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == status, done.stdout + done.stderr
+    done = scripts.call(cwd, script, *args, status=status)
     return done.stdout + done.stderr
 
 

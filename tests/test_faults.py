@@ -36,9 +36,9 @@ from lib.reward.fit import fit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from tests.disk import disk_full_after
-from tests.doors import refusal
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import clip, grey_db, save
+from tests.scripts import refusal
 
 ROOT = Path(__file__).parents[1]
 

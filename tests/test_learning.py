@@ -1,14 +1,12 @@
-"""Learning from preferences alone: fails when any stage of the wheel stops teaching."""
+"""Learning from preferences alone: fails when any stage stops teaching."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lib.checkpoints import load_checkpoint
 from lib.reporting import mean_interval
+from tests.scripts import call
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,15 +14,7 @@ ROOT = Path(__file__).parents[1]
 def run(command: str, folder: Path) -> str:
     """Runs a stage as a user would, from the checkout, writing below `folder`."""
     script, *arguments = command.replace("@", f"{folder}/").split()
-    result = subprocess.run(
-        [sys.executable, ROOT / script, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    return call(folder, script, *arguments, seconds=600).stdout
 
 
 @pytest.mark.slow

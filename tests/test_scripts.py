@@ -17,20 +17,19 @@ import torch
 
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import load_reward_model
-from tests.doors import ROOT, refusal
+from tests.scripts import ROOT, Done, call, refusal
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
 
 pytestmark = pytest.mark.slow
-
-Done = subprocess.CompletedProcess[str]
 
 
 def command(script: str, *args: object) -> list[str]:
     return [sys.executable, str(ROOT / script), *map(str, args)]
 
 
-def call(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
+def call_anew(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
+    """In a process of its own, as at a shell."""
     done = subprocess.run(
         command(script, *args), capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT
     )
@@ -43,8 +42,8 @@ def policy(path: Path) -> dict[str, torch.Tensor]:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
-class Wheel(NamedTuple):
-    """One turn of the wheel in a folder, and what each stage said."""
+class Round(NamedTuple):
+    """One round in a folder, and what each stage said."""
 
     root: Path
     train: Done
@@ -55,23 +54,23 @@ class Wheel(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
-    root = tmp_path_factory.mktemp("wheel")
+def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
+    root = tmp_path_factory.mktemp("round")
     small = ("--num-envs", 8, "--eval-games", 1, "--seed", 1)
     record = ("--db-path", "db", "--record-prob", 0.02, "--db-max-mb", 10)
-    train = call(
+    train = call_anew(
         root, "01_a2c.py", "-n", "v0", "--steps", 2000, "--eval-every", 1000, "--save", "v0", *record, *small
     )
-    label = call(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
-    fit = call(
+    label = call_anew(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
+    fit = call_anew(
         root, "03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10
     )
-    finetune = call(
+    finetune = call_anew(
         root,
         *("01_a2c.py", "-n", "v1", "-m", "v0/best.dat", "-r", "rewards/reward-r.dat", "--finetune"),
         *("--steps", 400, "--save", "v1", *small),
     )
-    play = call(
+    play = call_anew(
         root,
         *(
             "04_play.py",
@@ -87,7 +86,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
             "rewards/reward-r.dat",
         ),
     )
-    return Wheel(root, train, label, fit, finetune, play)
+    return Round(root, train, label, fit, finetune, play)
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -96,8 +95,8 @@ def only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def test_training_keeps_checkpoints(wheel: Wheel) -> None:
-    folder = wheel.root / "v0"
+def test_training_keeps_checkpoints(one_round: Round) -> None:
+    folder = one_round.root / "v0"
     files = [path.name for path in folder.glob("model_*.dat")]
     assert 1 <= len(files) <= 2
     assert all(re.fullmatch(r"model_00\d{4}-rw=\d+-steps=\d+\.dat", name) for name in files)
@@ -112,20 +111,20 @@ def test_training_keeps_checkpoints(wheel: Wheel) -> None:
     assert best["evaluation"]["scores"] >= latest["evaluation"]["scores"]
 
 
-def test_training_says_how_it_goes(wheel: Wheel) -> None:
-    said = wheel.train.stdout
+def test_training_says_how_it_goes(one_round: Round) -> None:
+    said = one_round.train.stdout
     assert "SeaquestNoFrameskip-v4: 8 environments on cpu, curves in runs/" in said
     assert re.search(r"^1\.00k steps: score \d+\.0 \(95 %, 1 games\)  best \d+  steps \d+  depth", said, re.M)
     assert re.search(r"^2\.00k steps: score", said, re.M)
     assert re.search(r"^saved v0/model_002000-.*; the best is v0/best\.dat$", said, re.M)
-    assert wheel.train.stderr == ""
-    run = only(wheel.root / "runs", "*-a2c-v0")
+    assert one_round.train.stderr == ""
+    run = only(one_round.root / "runs", "*-a2c-v0")
     assert json.loads((run / "config.json").read_text())["config"]["steps"] == 2000
     assert only(run, "events.out.tfevents.*").stat().st_size > 100
 
 
-def test_training_records_segments(wheel: Wheel) -> None:
-    db = SegmentDB(wheel.root / "db")
+def test_training_records_segments(one_round: Round) -> None:
+    db = SegmentDB(one_round.root / "db")
     db.refresh()
     assert len(db.names) >= 8
     assert all(re.fullmatch(r"\d\d/\d{8}\.dat", name) for name in db.names)
@@ -140,18 +139,18 @@ def test_training_records_segments(wheel: Wheel) -> None:
         assert (segment.sidecar.env_id, segment.sidecar.num_actions) == ("SeaquestNoFrameskip-v4", 18)
 
 
-def test_the_teacher_labels(wheel: Wheel) -> None:
-    labels = [json.loads(line) for line in (wheel.root / "db" / "labels.json").read_text().splitlines()]
+def test_the_teacher_labels(one_round: Round) -> None:
+    labels = [json.loads(line) for line in (one_round.root / "db" / "labels.json").read_text().splitlines()]
     assert len(labels) == 40
     assert {label["teacher"] for label in labels} == {"midwater"}
     assert {label["label"] for label in labels} <= {0, 1, 2}
     assert len({frozenset((label["sample1"], label["sample2"])) for label in labels}) == 40
-    assert "40 labels by midwater" in wheel.label.stdout
+    assert "40 labels by midwater" in one_round.label.stdout
 
 
-def test_another_teacher_goes_on_in_the_same_file(wheel: Wheel, tmp_path: Path) -> None:
+def test_another_teacher_goes_on_in_the_same_file(one_round: Round, tmp_path: Path) -> None:
     copy = tmp_path / "db"
-    subprocess.run(["cp", "-r", wheel.root / "db", copy], check=True)
+    subprocess.run(["cp", "-r", one_round.root / "db", copy], check=True)
     done = call(tmp_path, "02_label_ui.py", "-d", copy, "--teacher", "score", "--count", 5, "--seed", 2)
     assert "5 labels by score" in done.stdout
     labels = [json.loads(line) for line in (copy / "labels.json").read_text().splitlines()]
@@ -159,21 +158,21 @@ def test_another_teacher_goes_on_in_the_same_file(wheel: Wheel, tmp_path: Path) 
     assert len({frozenset((label["sample1"], label["sample2"])) for label in labels}) == 45
 
 
-def test_a_reward_model_is_fitted(wheel: Wheel) -> None:
-    said = wheel.fit.stdout
+def test_a_reward_model_is_fitted(one_round: Round) -> None:
+    said = one_round.fit.stdout
     assert re.search(
         r"^40 labels on \d+ segments of SeaquestNoFrameskip-v4: \d+ to fit, \d+ held out", said, re.M
     )
     assert re.search(r"^epoch 2: loss \d+\.\d+, held out \d\.\d+, accuracy", said, re.M)
     assert re.search(r"^held-out accuracy .* saved rewards/reward-r\.dat$", said, re.M)
-    model = load_reward_model(wheel.root / "rewards" / "reward-r.dat")
+    model = load_reward_model(one_round.root / "rewards" / "reward-r.dat")
     assert (model.spec.frame_shape, model.spec.num_actions) == ((210, 160, 3), 18)
-    assert only(wheel.root / "runs", "*-reward-r").is_dir()
-    db = SegmentDB(wheel.root / "db")
+    assert only(one_round.root / "runs", "*-reward-r").is_dir()
+    db = SegmentDB(one_round.root / "db")
     db.refresh()
     labelled = {
         label[key]
-        for label in map(json.loads, (wheel.root / "db" / "labels.json").read_text().splitlines())
+        for label in map(json.loads, (one_round.root / "db" / "labels.json").read_text().splitlines())
         for key in ("sample1", "sample2")
     }
     segments = [db.load(name) for name in sorted(labelled)]
@@ -183,19 +182,19 @@ def test_a_reward_model_is_fitted(wheel: Wheel) -> None:
     assert paid.std() == pytest.approx(1, rel=0.25)
 
 
-def test_finetuning_leaves_the_convolutions_and_changes_the_heads(wheel: Wheel) -> None:
-    before, after = policy(wheel.root / "v0" / "best.dat"), policy(wheel.root / "v1" / "latest.dat")
+def test_finetuning_leaves_the_convolutions_and_changes_the_heads(one_round: Round) -> None:
+    before, after = policy(one_round.root / "v0" / "best.dat"), policy(one_round.root / "v1" / "latest.dat")
     for name in before:
         assert torch.equal(before[name], after[name]) == name.startswith("conv."), name
-    content = torch.load(wheel.root / "v1" / "latest.dat", weights_only=True)
+    content = torch.load(one_round.root / "v1" / "latest.dat", weights_only=True)
     assert content["parents"]["policy"]["file"] == "v0/best.dat"
     assert content["parents"]["reward"]["file"] == "rewards/reward-r.dat"
     assert content["parents"]["reward"]["parents"]["labels"] == 40
-    assert "400 steps: score" in wheel.finetune.stdout
+    assert "400 steps: score" in one_round.finetune.stdout
 
 
-def test_play_says_score_and_learned_return(wheel: Wheel) -> None:
-    line, mean, where = wheel.play.stdout.splitlines()
+def test_play_says_score_and_learned_return(one_round: Round) -> None:
+    line, mean, where = one_round.play.stdout.splitlines()
     found = re.fullmatch(
         r"game 1: score (\d+) in (\d+) steps, learned return (-?\d+\.\d) \(([+-]\d+\.\d{3}) a step\)", line
     )
@@ -206,10 +205,10 @@ def test_play_says_score_and_learned_return(wheel: Wheel) -> None:
     assert where == "videos in videos"
 
 
-def test_play_records_a_video_with_the_learned_reward(wheel: Wheel) -> None:
-    found = re.search(r"in (\d+) steps", wheel.play.stdout)
+def test_play_records_a_video_with_the_learned_reward(one_round: Round) -> None:
+    found = re.search(r"in (\d+) steps", one_round.play.stdout)
     assert found
-    video = only(wheel.root / "videos", "*")
+    video = only(one_round.root / "videos", "*")
     assert video.name == "game-01.mp4"
     with av.open(str(video)) as container:
         frames = list(container.decode(video=0))
@@ -358,12 +357,12 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(scope="module")
-def mistaken(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mistaken(one_round: Round, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to make mistakes in."""
     root = tmp_path_factory.mktemp("mistakes")
     (root / "FILE").write_text("no folder")
     (root / "empty").mkdir()
-    subprocess.run(["cp", "-r", wheel.root / "db", root / "few"], check=True)
+    subprocess.run(["cp", "-r", one_round.root / "db", root / "few"], check=True)
     labels = root / "few" / "labels.json"
     labels.write_text("".join(labels.read_text().splitlines(keepends=True)[:9]))
     return root
@@ -372,14 +371,14 @@ def mistaken(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_get_one_line_and_status_2(
     mistaken: Path,
-    wheel: Wheel,
+    one_round: Round,
     dot: Path,
     mistake: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     line, says = MISTAKES[mistake]
-    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(wheel.root / "rewards" / "reward-r.dat")}
+    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(one_round.root / "rewards" / "reward-r.dat")}
     monkeypatch.chdir(mistaken)
     said = refusal([names.get(word, word) for word in line], monkeypatch, capsys)
     assert says in said
@@ -387,7 +386,7 @@ def test_mistakes_get_one_line_and_status_2(
 
 
 def test_a_mistake_typed_at_a_shell(tmp_path: Path) -> None:
-    done = call(tmp_path, "01_a2c.py", "-n", "x", "--step", 5, status=2)
+    done = call_anew(tmp_path, "01_a2c.py", "-n", "x", "--step", 5, status=2)
     assert re.fullmatch(r"01_a2c.py: error: .*did you mean --steps\?.*\n", done.stderr)
     assert done.stdout == ""
 

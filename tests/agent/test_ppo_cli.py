@@ -1,10 +1,7 @@
 """PPO and the KL penalty through the command line, on budgets of seconds."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,26 +10,14 @@ import torch
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
-
-ROOT = Path(__file__).parents[2]
+from tests.scripts import Done, call
 
 pytestmark = pytest.mark.slow
-
-Done = subprocess.CompletedProcess[str]
 
 
 def train(cwd: Path, *args: object, status: int = 0) -> Done:
     small = ("-e", "MovingDot-v0", "--num-envs", 4, "--eval-games", 1)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "01_a2c.py"), *map(str, (*args, *small))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+    return call(cwd, "01_a2c.py", *args, *small, status=status)
 
 
 @pytest.fixture(scope="module")

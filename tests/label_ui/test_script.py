@@ -16,14 +16,13 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import grey_db
+from tests.scripts import Done, call
 
 SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
 
 
-def call(*args: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, args)], capture_output=True, text=True, timeout=60
-    )
+def run(*args: object, status: int = 0) -> Done:
+    return call(SCRIPT.parent, SCRIPT.name, *args, status=status)
 
 
 def test_help_needs_no_nicegui() -> None:
@@ -67,8 +66,7 @@ def test_help_needs_no_nicegui() -> None:
 )
 def test_bad_flags_get_one_line_and_status_2(tmp_path: Path, args: list[str], says: str) -> None:
     make_db(tmp_path / "DB", 2)
-    done = call(*[arg.replace("DB", str(tmp_path / "DB")) for arg in args])
-    assert done.returncode == 2, done.stderr
+    done = run(*[arg.replace("DB", str(tmp_path / "DB")) for arg in args], status=2)
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("02_label_ui.py: error: ")
     assert says in done.stderr
@@ -78,8 +76,7 @@ def test_a_taken_port_gets_one_line_and_status_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = call("-d", make_db(tmp_path / "db", 2), "--port", taken.getsockname()[1])
-    assert done.returncode == 2
+        done = run("-d", make_db(tmp_path / "db", 2), "--port", taken.getsockname()[1], status=2)
     assert done.stderr.count("\n") == 1
     assert "taken by another program" in done.stderr
 
@@ -93,8 +90,7 @@ def test_a_user_without_an_account_has_a_name(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
     db = make_db(tmp_path / "db", 6)
-    done = call("-d", db, "--teacher", "score", "--count", 7, "--seed", 1)
-    assert done.returncode == 0, done.stderr
+    done = run("-d", db, "--teacher", "score", "--count", 7, "--seed", 1)
     assert "7 labels by score" in done.stdout
     labels = [json.loads(line) for line in (db / "labels.json").read_text().splitlines()]
     assert len(labels) == 7
@@ -105,19 +101,18 @@ def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
 def test_a_simulated_teacher_is_asked_what_the_reward_model_cannot_tell(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", 8, 0)
     single = save(tmp_path / "single.dat", 1)
-    done = call(
-        "-d", db, "--teacher", "score", "--count", 2, "--strategy", "disagreement", "--reward", single
+    done = run(
+        *("-d", db, "--teacher", "score", "--count", 2, "--strategy", "disagreement", "--reward", single),
+        status=2,
     )
-    assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "--ensemble" in done.stderr
 
     pair = save(tmp_path / "pair.dat", 2)
-    done = call(
-        "-d", db, "--teacher", "score", "--count", 6, "--strategy", "disagreement", "--reward", pair,
-        "--random-share", "0.5",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run(
+        *("-d", db, "--teacher", "score", "--count", 6, "--strategy", "disagreement", "--reward", pair),
+        *("--random-share", "0.5"),
+    )
     asked = [json.loads(line)["strategy"] for line in (db / "labels.json").read_text().splitlines()]
     assert set(asked) == {"disagreement", "random"}
 
