@@ -13,7 +13,7 @@ from lib.label_ui.model_view import ModelView
 from lib.label_ui.prefetch import QueryPrefetcher
 from lib.label_ui.stats import Statistics
 from lib.preferences.labels import RECHECK, Label, Pair, pair_of
-from lib.preferences.queries import Either, Leases, Query, RandomPairs, Strategy
+from lib.preferences.queries import Either, Leases, Query, Strategy
 
 CHECK_DISTANCE = 10
 """A pair comes again as a repeat check after this many other answers at the earliest."""
@@ -145,12 +145,12 @@ class Assigner:
         standing = self._db.ledger.standing
         prefetcher = self._prefetchers.get(strategy if strategy in self.strategies else self.strategy)
         if prefetcher is None:
-            return RandomPairs().propose(playable, Either(standing, live), count, self._rng)
+            return self._db.pairs.propose(playable, Either(standing, live), count, self._rng)
         found = prefetcher.take(count, set(playable), Either(standing, live))
         more = min(count, at_least) - len(found)
         if more > 0:
             taken = Either(standing, live.union(query.pair for query in found))
-            found += RandomPairs().propose(playable, taken, more, self._rng)
+            found += self._db.pairs.propose(playable, taken, more, self._rng)
         return found
 
     def _free(self) -> tuple[list[str], set[Pair]]:
@@ -191,7 +191,9 @@ class Assigner:
             )
         if segments == 1:
             return "There is one segment so far, and a pair takes two. New ones appear here as they come."
-        pairs = segments * (segments - 1) // 2
+        pairs = self._db.pairs.count(playable)
+        if not pairs:
+            return "No prompt has two answers yet. Sample more with 01_text.py --answers 2."
         left = pairs - self._db.ledger.answered(playable)
         if left and live:
             which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS, TEXT_TEACHERS
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class LabelConfig:
         default="127.0.0.1", metavar="ADDRESS", help="address of the page; 0.0.0.0 lets others in"
     )
     teacher: str | None = flag(
-        default=None, choices=tuple(TEACHERS), help="a simulated teacher labels instead; no page is served"
+        default=None,
+        choices=(*TEACHERS, *TEXT_TEACHERS),
+        help="a simulated teacher labels instead; no page is served",
     )
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
@@ -65,14 +67,17 @@ class LabelConfig:
         help="chance of preferring the wrong clip (default: 0; mistake: 0.1)",
     )
     beta: float | None = flag(
-        default=None, min=0.0, help="noisy: rationality per point of score (default: 1)"
+        default=None, min=0.0, help="noisy and teachers of text: rationality per point (noisy: 1)"
     )
     myopia: float | None = flag(
         default=None, min=0.0, max=1.0, help="myopic: discount towards a clip's end (default: 0.9)"
     )
     threshold: float | None = flag(
-        default=None, min=0.0, help="skip, equal: threshold as a share of the DB's mean score (default: 0.1)"
+        default=None,
+        min=0.0,
+        help="skip, equal, teachers of text: threshold as a share of the DB's mean (skip, equal: 0.1)",
     )
+    keyword: str | None = flag(default=None, metavar="WORD", help="keyword: the word to prefer")
 
     start_paused: bool = flag(group="page", default=False, help="show clips paused at their first step")
     speed: float = flag(default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1: the game's pace")
@@ -95,7 +100,7 @@ class LabelConfig:
             raise UserError(
                 "--count: with --watch the teacher gives the labels that fall due; leave out one of the two"
             )
-        for name in ("count", "error_rate", "beta", "myopia", "threshold"):
+        for name in ("count", "error_rate", "beta", "myopia", "threshold", "keyword"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise UserError(f"--{name.replace('_', '-')} needs --teacher")
         if (self.ssl_cert is None) != (self.ssl_key is None):

@@ -13,8 +13,9 @@ from lib.files import signature
 from lib.label_ui.clips import Clip, ClipStore
 from lib.label_ui.ledger import Ledger
 from lib.label_ui.messages import Offer
+from lib.preferences.answers import holds_answers, prompt_of
 from lib.preferences.labels import Label, LabelLog
-from lib.preferences.queries import Query
+from lib.preferences.queries import Query, RandomPairs
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
@@ -47,9 +48,11 @@ class LabelledDB:
       now: Unix seconds; labels are dated with it.
 
     Raises:
-      UserError: root is no folder.
+      UserError: root is no folder, or holds clips and answers.
 
     Attributes:
+      answers: Whether it holds answers of a language model rather than clips, as of the start.
+      pairs: Draws pairs that may be compared.
       id: Names the DB to browsers, the same in every process.
       broken: Why a segment cannot be shown, by name.
     """
@@ -62,6 +65,8 @@ class LabelledDB:
         self.ledger = Ledger()
         self.broken: dict[str, str] = {}
         self._segments = SegmentDB(root)
+        self.answers = holds_answers(self._segments)
+        self.pairs = RandomPairs(prompt_of if self.answers else None)
         self._clips = ClipStore(self._segments)
         self._clock = clock
         self._now = now

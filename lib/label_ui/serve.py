@@ -22,6 +22,7 @@ from lib.label_ui.desk import Desk
 from lib.label_ui.keys import Keys, load_secret, state_folder
 from lib.label_ui.pages import add_pages
 from lib.label_ui.ratings import Ratings, load_rater
+from lib.preferences.answers import holds_answers
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
 from lib.preferences.segment_db import SegmentDB
@@ -171,10 +172,11 @@ def serve(config: LabelConfig) -> int:
 def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strategy]:
     """All strategies that can work here. Raises UserError if the one that was asked for cannot."""
     db = SegmentDB(config.db_path)
+    answers = holds_answers(db)
     found = {}
     for name in STRATEGIES:
         try:
-            found[name] = make_strategy(name, db, rater, config.random_share)
+            found[name] = make_strategy(name, db, rater, config.random_share, answers)
         except UserError:
             if name == config.strategy:
                 raise

@@ -25,6 +25,7 @@ def give_labels(config: LabelConfig) -> None:
         threshold=config.threshold,
         rater=load_rater(config.reward, config.db_path, config.dev) if config.reward else None,
         random_share=config.random_share,
+        keyword=config.keyword,
     )
     if config.watch:
         with Interrupt() as interrupt, Progress() as progress:

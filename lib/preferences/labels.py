@@ -34,6 +34,8 @@ TEACHERS: dict[str, dict[str, Any]] = {
     "backflip": {"tie": 0.01},
 }
 """The simulated teachers by name, as flags take and labels carry it, with their parameters (`lib.preferences.teachers`)."""
+TEXT_TEACHERS = ("shorter", "keyword", "no-questions")
+"""The simulated teachers of answers (`lib.preferences.text_teachers`)."""
 
 STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity", "alike")
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""

@@ -73,7 +73,14 @@ class Either:
 
 
 class RandomPairs:
-    """Every pair that is left is equally likely."""
+    """Every pair that is left is equally likely.
+
+    Args:
+      group_of: of a segment's name, the group within which it may be compared; None: any two may be.
+    """
+
+    def __init__(self, group_of: Callable[[str], str] | None = None) -> None:
+        self._group_of = group_of
 
     def propose(
         self,
@@ -85,12 +92,15 @@ class RandomPairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         found: dict[Pair, None] = {}
-        if len(names) < 2 or count < 1:
+        groups = self._groups(names)
+        if not groups or count < 1:
             return []
+        pairs = np.array([len(group) * (len(group) - 1) for group in groups], float)
         # Drawing and rejecting is cheap while most pairs are free, which is nearly always.
         for _ in range(200 + 20 * count):
-            first, second = rng.choice(len(names), size=2, replace=False)
-            pair = pair_of(names[first], names[second])
+            group = groups[0 if len(groups) == 1 else rng.choice(len(groups), p=pairs / pairs.sum())]
+            first, second = rng.choice(len(group), size=2, replace=False)
+            pair = pair_of(group[first], group[second])
             if pair not in taken:
                 found[pair] = None
                 if len(found) == count:
@@ -99,13 +109,39 @@ class RandomPairs:
             # Few are left: list them all rather than hope to hit one.
             left = [
                 (one, two)
-                for i, one in enumerate(names)
-                for two in names[i + 1 :]
+                for group in groups
+                for i, one in enumerate(group)
+                for two in group[i + 1 :]
                 if (one, two) not in taken and (one, two) not in found
             ]
             more = rng.permutation(len(left))[: count - len(found)]
             found.update(dict.fromkeys(left[i] for i in more))
         return [Query(*pair, strategy="random", reason="drawn at random") for pair in found]
+
+    def count(self, names: Sequence[str]) -> int:
+        """How many pairs these segments make."""
+        return sum(len(group) * (len(group) - 1) // 2 for group in self._groups(names))
+
+    def some(self, names: Sequence[str], size: int, rng: np.random.Generator) -> list[str]:
+        """At most `size` of the segments, sorted, of which pairs can be made: whole groups, drawn at random."""
+        groups = self._groups(names)
+        if len(groups) == 1:
+            return [groups[0][i] for i in sorted(rng.choice(len(groups[0]), size, replace=False))]
+        found: list[str] = []
+        for at in rng.permutation(len(groups)):
+            if found and len(found) + len(groups[at]) > size:
+                break
+            found += groups[at][:size]
+        return sorted(found)
+
+    def _groups(self, names: Sequence[str]) -> list[Sequence[str]]:
+        """The groups that hold a pair, sorted as the names are."""
+        if self._group_of is None:
+            return [names] if len(names) > 1 else []
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(self._group_of(name), []).append(name)
+        return [group for group in groups.values() if len(group) > 1]
 
 
 @dataclass(frozen=True, slots=True)

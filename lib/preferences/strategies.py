@@ -24,7 +24,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.envs.make import situation
 from lib.envs.world import Step
+from lib.preferences.answers import load_answer, prompt_of
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
@@ -40,6 +41,8 @@ from lib.preferences.segments import SegmentError
 
 NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 """Those that ask a reward model of more than one member."""
+NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike"})
+"""Those that look at what clips show."""
 
 _CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
@@ -64,7 +67,11 @@ class ClipRater(Protocol):
 
 
 def make_strategy(
-    name: str, db: SegmentDB, rater: ClipRater | None = None, random_share: float = 0.2
+    name: str,
+    db: SegmentDB,
+    rater: ClipRater | None = None,
+    random_share: float = 0.2,
+    answers: bool = False,
 ) -> Strategy:
     """The strategy of that name for one DB.
 
@@ -74,14 +81,18 @@ def make_strategy(
       rater: the reward model; only those in NEEDS_RATER ask it.
       random_share: probability that a proposal is a random pair instead, kept to judge the reward model by. Has no
         effect on `random`.
+      answers: whether the DB holds answers of a language model; only those to one prompt make a pair.
 
     Raises:
-      UserError: there is no such strategy, or it lacks the reward model or the ensemble it needs.
+      UserError: there is no such strategy, or it lacks the reward model, the ensemble or the frames it needs.
     """
+    pairs = RandomPairs(prompt_of if answers else None)
     if name not in STRATEGIES:
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
     if name == "random":
-        return RandomPairs()
+        return pairs
+    if answers and name in NEEDS_FRAMES:
+        raise UserError(f"--strategy {name} compares frames, and {db.root} holds texts; take another one")
     if name in NEEDS_RATER and rater is None:
         raise UserError(
             f"--strategy {name} needs a reward model, got none; give --reward REWARD, "
@@ -94,7 +105,7 @@ def make_strategy(
         )
     informed: Strategy
     if name == "recent":
-        informed = RecentPairs(db)
+        informed = RecentPairs(db, pairs, _answer_policy if answers else _clip_policy)
     elif name == "diversity":
         informed = DiversePairs(db)
     elif name == "alike":
@@ -102,20 +113,21 @@ def make_strategy(
     else:
         assert rater is not None
         if name == "disagreement":
-            informed = RatedPairs(rater, name, disagreement, _say_disagreement)
+            informed = RatedPairs(rater, name, disagreement, _say_disagreement, pairs)
         elif name == "entropy":
-            informed = RatedPairs(rater, name, entropy, _say_entropy)
+            informed = RatedPairs(rater, name, entropy, _say_entropy, pairs)
         else:
             informed = DiversePairs(db, rater)
-    return WithRandomShare(informed, random_share)
+    return WithRandomShare(informed, random_share, pairs)
 
 
 class WithRandomShare:
     """Each proposal is a random pair with some probability, otherwise the next of another strategy."""
 
-    def __init__(self, informed: Strategy, share: float) -> None:
+    def __init__(self, informed: Strategy, share: float, pairs: RandomPairs | None = None) -> None:
         self._informed = informed
         self._share = share
+        self._pairs = pairs or RandomPairs()
 
     def propose(
         self,
@@ -130,7 +142,7 @@ class WithRandomShare:
         # Random ones first, from all pairs that are left rather than from what the other strategy leaves.
         drawn = [
             Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model by")
-            for query in RandomPairs().propose(names, taken, int(at_random.sum()), rng)
+            for query in self._pairs.propose(names, taken, int(at_random.sum()), rng)
         ]
         taken = Either(taken, {query.pair for query in drawn})
         informed = self._informed.propose(names, taken, count - len(drawn), rng, asked)
@@ -142,21 +154,21 @@ class WithRandomShare:
         return queries + drawn + informed
 
 
-def _pool(names: Sequence[str], count: int, rng: np.random.Generator) -> Sequence[str]:
+def _pool(pairs: RandomPairs, names: Sequence[str], count: int, rng: np.random.Generator) -> Sequence[str]:
     """Segments to form candidate pairs of, sorted: ten for each pair asked, at most `_POOL`, drawn at random."""
     size = min(_CANDIDATES * count, _POOL)
     if len(names) <= size:
         return names
-    return [names[i] for i in sorted(rng.choice(len(names), size, replace=False))]
+    return pairs.some(names, size, rng)
 
 
 def _candidates(
-    names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
+    pairs: RandomPairs, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
 ) -> list[Pair]:
     """Pairs to choose `count` from: ten times as many, drawn at random among few segments."""
-    found = RandomPairs().propose(_pool(names, count, rng), taken, _CANDIDATES * count, rng)
+    found = pairs.propose(_pool(pairs, names, count, rng), taken, _CANDIDATES * count, rng)
     if len(found) < count:  # nearly all pairs of these segments are taken
-        found = RandomPairs().propose(names, taken, count, rng)
+        found = pairs.propose(names, taken, count, rng)
     return [query.pair for query in found]
 
 
@@ -234,6 +246,8 @@ class RatedPairs:
     """Of chances float64 [M, C]: float64 [C], the higher the better."""
     reason: Callable[[np.ndarray], str]
     """Of the chances of one pair, float64 [M]."""
+    pairs: RandomPairs = field(default_factory=RandomPairs)
+    """Draws the candidates."""
 
     def propose(
         self,
@@ -244,11 +258,11 @@ class RatedPairs:
         asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
-        pairs = _candidates(names, taken, count, rng)
+        pairs = _candidates(self.pairs, names, taken, count, rng)
         chances = _chances(self.rater, pairs)
         best = _ranked(self.value(chances))[:count]
         if not len(best):
-            return RandomPairs().propose(names, taken, count, rng)
+            return self.pairs.propose(names, taken, count, rng)
         return [Query(*pairs[int(i)], self.strategy, self.reason(chances[:, i])) for i in best]
 
 
@@ -265,8 +279,15 @@ class RecentPairs:
     newest policy have run out, those with older segments come.
     """
 
-    def __init__(self, db: SegmentDB) -> None:
+    def __init__(
+        self,
+        db: SegmentDB,
+        pairs: RandomPairs | None = None,
+        policy_of: Callable[[SegmentDB, str], str] | None = None,
+    ) -> None:
         self._db = db
+        self._pairs = pairs or RandomPairs()
+        self._policy_of = policy_of or _clip_policy
         self._policies: dict[str, str | None] = {}  # None: the segment cannot be read
 
     def propose(
@@ -287,7 +308,7 @@ class RecentPairs:
             reason = f"both among the {len(pool)} newest clips"
             if policies == {policy} and policy:
                 reason += f", of policy {policy[-60:]}"
-            more = RandomPairs().propose(sorted(pool), Either(taken, found), count - len(found), rng)
+            more = self._pairs.propose(sorted(pool), Either(taken, found), count - len(found), rng)
             found |= {query.pair: reason for query in more}
             if len(found) >= count:
                 break
@@ -324,10 +345,18 @@ class RecentPairs:
 
     def _read(self, name: str) -> str | None:
         try:
-            sidecar = self._db.load(name).sidecar
+            return self._policy_of(self._db, name)
         except SegmentError:
             return None
-        return sidecar.policy if sidecar else ""
+
+
+def _clip_policy(db: SegmentDB, name: str) -> str:
+    sidecar = db.load(name).sidecar
+    return sidecar.policy if sidecar else ""
+
+
+def _answer_policy(db: SegmentDB, name: str) -> str:
+    return load_answer(db, name).policy
 
 
 def _number(name: str) -> int:
@@ -436,13 +465,13 @@ class DiversePairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         if self._rater is None:
-            pool = _pool(names, count, rng)
+            pool = _pool(RandomPairs(), names, count, rng)
             pairs = [pair for pair in itertools.combinations(pool, 2) if pair not in taken]
             if len(pairs) < count:
-                pairs = _candidates(names, taken, count, rng)
+                pairs = _candidates(RandomPairs(), names, taken, count, rng)
             said = [""] * len(pairs)
         else:
-            pairs = _candidates(names, taken, count, rng)
+            pairs = _candidates(RandomPairs(), names, taken, count, rng)
             chances = _chances(self._rater, pairs)
             best = _ranked(disagreement(chances))[: _SHORTLIST * count]
             pairs, said = [pairs[i] for i in best], [_say_disagreement(chances[:, i]) + "; " for i in best]

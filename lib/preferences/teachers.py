@@ -32,11 +32,13 @@ from typing import Any
 import numpy as np
 
 from lib.cli import UserError
-from lib.preferences.labels import TEACHERS, Label, LabelLog, Pair, current
+from lib.preferences.answers import Answer, holds_answers, load_answer
+from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError
 from lib.preferences.strategies import ClipRater, make_strategy, sigmoid
+from lib.preferences.text_teachers import value_of
 from lib.preferences.values import air, backflip, left, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress
 
@@ -47,7 +49,7 @@ _QUERIES_PER_LABEL = 10
 
 @dataclass(frozen=True)
 class Teacher:
-    """Values each segment by a number, then compares two numbers.
+    """Values each clip or answer by a number, then compares two numbers.
 
     Attributes:
       value: prefers the segment of the higher one.
@@ -59,7 +61,7 @@ class Teacher:
       rare: cannot tell half of the time where the values differ by less, as a labeller looking for the rare clips.
     """
 
-    value: Callable[[Segment], float]
+    value: Callable[[Any], float]
     tie: float = 0.0
     beta: float | None = None
     error_rate: float = 0.0
@@ -144,6 +146,33 @@ def make_teacher(
     return Teacher(value, **TEACHERS[name] | {key: x for key, x in changes.items() if x is not None})
 
 
+def make_text_teacher(
+    name: str,
+    error_rate: float | None = None,
+    beta: float | None = None,
+    threshold: float | None = None,
+    keyword: str | None = None,
+) -> Teacher:
+    """The teacher of answers of that name, in `TEXT_TEACHERS`.
+
+    Args:
+      error_rate: as of `mistake`.
+      beta: as of `noisy`, per word or point.
+      threshold: ε as of `equal`.
+      keyword: of `keyword`.
+
+    Raises:
+      UserError: the keyword is missing, or belongs to another teacher.
+    """
+    if (keyword is not None) != (name == "keyword"):
+        raise UserError(
+            f"--teacher keyword and --keyword WORD go together; got --teacher {name}, --keyword {keyword}"
+        )
+    return Teacher(
+        value_of(name, keyword or ""), beta=beta, error_rate=error_rate or 0.0, threshold=threshold or 0.0
+    )
+
+
 @dataclass(frozen=True)
 class LabelSummary:
     """What a simulated teacher did."""
@@ -172,10 +201,11 @@ class SimulatedLabeller:
       strategy: a name in lib.preferences.strategies.STRATEGIES.
       rater: the reward model that the strategy asks, if it needs one.
       random_share: share of random pairs that any other strategy is mixed with.
+      keyword: of the teacher `keyword`.
 
     Raises:
       UserError: unknown teacher or strategy, a parameter that is not this one's, a reward model or an ensemble that
-        the strategy needs is missing, or there is no such DB.
+        the strategy needs is missing, there is no such DB, or it holds clips for a teacher of answers or the reverse.
     """
 
     def __init__(
@@ -190,11 +220,27 @@ class SimulatedLabeller:
         threshold: float | None = None,
         rater: ClipRater | None = None,
         random_share: float = 0.2,
+        keyword: str | None = None,
     ) -> None:
-        self._name, self._teacher = teacher, make_teacher(teacher, error_rate, beta, myopia, threshold)
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
+        answers, of_text = holds_answers(self._db), teacher in TEXT_TEACHERS
+        if self._db.names and answers != of_text:
+            raise UserError(
+                f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {db_path} holds "
+                f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"
+            )
+        stranger = ("--myopia", myopia, "myopic") if of_text else ("--keyword", keyword, "keyword")
+        if stranger[1] is not None:
+            raise UserError(f"{stranger[0]} belongs to --teacher {stranger[2]}; got --teacher {teacher}")
+        self._load: Callable[[str], Segment | Answer] = self._db.load
+        if of_text:
+            self._teacher = make_text_teacher(teacher, error_rate, beta, threshold, keyword)
+            self._load = partial(load_answer, self._db)
+        else:
+            self._teacher = make_teacher(teacher, error_rate, beta, myopia, threshold)
+        self._name = teacher if keyword is None else f"{teacher}:{keyword}"
         self._seed, self._rng = seed, np.random.default_rng(seed)
-        self._queries = make_strategy(strategy, self._db, rater, random_share)
+        self._queries = make_strategy(strategy, self._db, rater, random_share, answers)
         self._values: dict[str, float] = {}
         self._problems: dict[str, str] = {}
 
@@ -260,7 +306,7 @@ class SimulatedLabeller:
     def _readable(self, name: str) -> bool:
         if name not in self._values and name not in self._problems:
             try:
-                self._values[name] = self._teacher.value(self._db.load(name))
+                self._values[name] = self._teacher.value(self._load(name))
             except SegmentError as error:
                 self._problems[name] = str(error)
         return name in self._values

@@ -1,0 +1,119 @@
+"""Teachers of answers, and that only answers to one prompt are compared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.cli import UserError
+from lib.preferences.answers import Answer, load_answer, prompt_of
+from lib.preferences.labels import LabelLog, current
+from lib.preferences.queries import RandomPairs
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import save_segment
+from lib.preferences.strategies import make_strategy
+from lib.preferences.teachers import SimulatedLabeller, label_with_teacher, make_text_teacher
+from tests.label_ui.dbs import segment
+from tests.text.dbs import answer_db, random_texts
+
+
+def value(name: str, text: str, keyword: str | None = None) -> float:
+    return make_text_teacher(name, keyword=keyword).value(Answer("p", text, True))
+
+
+def test_what_each_teacher_values() -> None:
+    assert value("shorter", "one two\nthree") == -3
+    assert value("keyword", "Sea, sea! Seal, the sea.", "sea") == 3
+    assert value("keyword", "C++ is not c", "c++") == 1
+    assert value("no-questions", "Why? لماذا؟ 为什么？ Because.") == -3
+
+
+@pytest.mark.parametrize(
+    ("teacher", "keyword"), [("shorter", None), ("keyword", "w3"), ("no-questions", None)]
+)
+def test_the_preferred_answer_is_worth_more_and_answers_the_same_prompt(
+    teacher: str, keyword: str | None, tmp_path: Path
+) -> None:
+    db = answer_db(tmp_path / "db", random_texts(12, 4))
+    summary = label_with_teacher(db, teacher, 40, keyword=keyword)
+    assert summary.written == 40
+    labels = current(LabelLog(db / "labels.json").read())
+    worth, answers = make_text_teacher(teacher, keyword=keyword).value, SegmentDB(db)
+    for label in labels:
+        assert prompt_of(label.sample1) == prompt_of(label.sample2)
+        first, second = (worth(load_answer(answers, name)) for name in (label.sample1, label.sample2))
+        assert label.label == (0 if first == second else 1 if first > second else 2)
+        assert label.teacher == (f"{teacher}:w3" if keyword else teacher)
+    assert len({label.pair for label in labels}) == 40
+
+
+def test_all_pairs_within_prompts_and_no_others(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "db", random_texts(5, 3))
+    summary = label_with_teacher(db, "shorter", 100)
+    assert (summary.written, summary.exhausted) == (15, True)
+    assert RandomPairs(prompt_of).count(SegmentDB(db).names) == 15
+    assert RandomPairs().count(SegmentDB(db).names) == 105
+
+
+def test_errors_are_those_of_teachers_of_clips(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "a", random_texts(60, 4))
+    summary = label_with_teacher(db, "shorter", 300, error_rate=0.2)
+    assert 35 < summary.wrong < 85  # binomial of 300 and 0.2: 60 ± 7
+    noisy = label_with_teacher(answer_db(tmp_path / "b", random_texts(60, 4)), "shorter", 300, beta=0.5)
+    assert 0 < noisy.wrong < 150
+    assert noisy.ties == 0
+    ties = label_with_teacher(answer_db(tmp_path / "c", random_texts(60, 4)), "shorter", 300, threshold=0.3)
+    assert ties.ties > 30  # within 0.3 of a mean of 5 words: 1 word
+    label = current(LabelLog(tmp_path / "a" / "labels.json").read())[0]
+    assert label.parameters == {"error_rate": 0.2, "seed": 0}
+
+
+def test_pairs_are_drawn_evenly_whatever_their_prompts_size() -> None:
+    names = ["00/0.dat", "00/1.dat", *(f"01/{i}.dat" for i in range(4))]
+    rng, counts = np.random.default_rng(0), dict[tuple[str, str], int]()
+    for _ in range(7000):
+        pair = RandomPairs(prompt_of).propose(names, set(), 1, rng)[0].pair
+        counts[pair] = counts.get(pair, 0) + 1
+    assert len(counts) == 7
+    assert all(abs(count - 1000) < 130 for count in counts.values())
+
+
+class _Lengths:
+    """Rates answers by what is in them, as two members that disagree."""
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+
+    def returns(self, names: list[str]) -> np.ndarray:
+        lengths = np.array([len(load_answer(self._db, name).text) for name in names], float)
+        return np.stack([lengths, -lengths])
+
+
+@pytest.mark.parametrize("strategy", ["random", "disagreement", "entropy", "recent"])
+def test_every_strategy_for_texts_stays_within_prompts(strategy: str, tmp_path: Path) -> None:
+    db = SegmentDB(answer_db(tmp_path / "db", random_texts(200, 2)))
+    made = make_strategy(strategy, db, _Lengths(db), 0.2, answers=True)  # type: ignore[arg-type]
+    taken: set[tuple[str, str]] = set()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        for query in made.propose(db.names, taken, 10, rng):
+            assert prompt_of(query.sample1) == prompt_of(query.sample2)
+            assert query.pair not in taken
+            taken.add(query.pair)
+    assert len(taken) == 200
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    texts, clips = answer_db(tmp_path / "texts", random_texts(2, 2)), tmp_path / "clips"
+    clips.mkdir(exist_ok=True)
+    save_segment(clips / "00" / "00000000.dat", segment(0))
+    for options, match in (
+        ({"db_path": texts, "teacher": "oracle"}, "compares clips, .* holds answers; take one of shorter"),
+        ({"db_path": clips, "teacher": "shorter"}, "compares answers, .* holds clips"),
+        ({"db_path": texts, "teacher": "keyword"}, "--keyword WORD go together"),
+        ({"db_path": texts, "teacher": "shorter", "keyword": "x"}, "--keyword WORD go together"),
+        ({"db_path": texts, "teacher": "shorter", "myopia": 0.5}, "--myopia belongs"),
+        ({"db_path": texts, "teacher": "shorter", "strategy": "diversity"}, "compares frames"),
+    ):
+        with pytest.raises(UserError, match=match):
+            SimulatedLabeller(**options)  # type: ignore[arg-type]
