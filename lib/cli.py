@@ -146,7 +146,7 @@ def parse(
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Calls a script's main function and ends the process with its status.
 
-    A UserError becomes one line on stderr and status 2, Ctrl-C one line and 130. If the reader of our output is
+    A UserError or a package that is not installed becomes one line on stderr and status 2, Ctrl-C one line and 130. If the reader of our output is
     gone (``… | head``), the script ends quietly with 141, as a shell reports SIGPIPE. Other exceptions are bugs
     and keep their traceback.
 
@@ -166,6 +166,11 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     except UserError as error:
         print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr)
         status = 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "lib":
+            raise  # a bug
+        print(f"{prog}: error: {_not_installed(error.name)}", file=sys.stderr)
+        status = 2
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         status = 130
@@ -176,6 +181,16 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     sys.exit(status)
+
+
+def _not_installed(package: str) -> str:
+    """What to type where a package is missing, most often because this is not the Python of `make install`."""
+    root = Path(__file__).parents[1]
+    python = root / ".venv" / "bin" / "python"
+    what = f"expected a Python with the packages of requirements.txt, and {sys.executable} has no {package}"
+    if python.exists() and Path(sys.prefix) != python.parents[1]:
+        return f"{what}; type {python} {sys.argv[0]} …, or activate that environment first"
+    return f"{what}; type make install in {root}"
 
 
 def _reader_left() -> bool:

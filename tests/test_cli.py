@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -278,6 +279,27 @@ def test_run_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, "")
     done = run_script(tmp_path, "raise BrokenPipeError('of another pipe')")
     assert "another pipe" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["01_a2c.py -n x", "04_play.py -m x", "03_reward_train.py db -o x -n x"])
+def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, script: str) -> None:
+    """-S hides every installed package, -I the environment's as well."""
+    name, *words = script.split()
+    root = Path(__file__).parent.parent
+    code = f"import runpy, sys; sys.path.insert(0, {str(root)!r}); sys.argv[0] = {name!r}; "
+    code += f"runpy.run_path({str(root / name)!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(
+        rf"{name}: error: expected a Python with the packages of requirements.txt, and \S+ has no \w+; type .+\n",
+        done.stderr,
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug(tmp_path: Path) -> None:
+    assert "Traceback" in run_script(tmp_path, "import lib.nothing").stderr
 
 
 def test_import_is_light() -> None:
