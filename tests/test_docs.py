@@ -13,6 +13,8 @@ import online
 from lib import cli
 from lib.envs.atari import atari_settings
 from tests.experiments.paper import CONFIGS
+from tests.label_ui.dbs import make_db
+from tests.scripts import call
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = CONFIGS | {"demo.py": demo.DemoConfig}
@@ -82,3 +84,15 @@ def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     for made in ("db/dot", "db/chance", "preferences/dot"):
         assert list((tmp_path / made).glob("*/*.dat"))
         assert (tmp_path / made / "labels.json").exists()
+
+
+def test_the_teachers_of_the_labelling_page_label(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "labelling.md").read_text()
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", page.partition("## A teacher of your own")[2], re.M | re.S
+    )
+    (tmp_path / "mine.py").write_text(block)
+    make_db(tmp_path / "db", 4)
+    for function in re.findall(r"--teacher (mine:\w+)", page):
+        done = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", function, "--count", 2)
+        assert f"2 labels by {function}" in done.stdout

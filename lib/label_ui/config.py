@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS, TEXT_TEACHERS
+from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS, TEXT_TEACHERS, is_own
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class LabelConfig:
     )
     teacher: str | None = flag(
         default=None,
-        choices=(*TEACHERS, *TEXT_TEACHERS),
-        help="a simulated teacher labels instead; no page is served",
+        metavar="NAME",
+        help=f"a simulated teacher labels instead; no page is served: {', '.join((*TEACHERS, *TEXT_TEACHERS))}, or your "
+        "own, package.module:function",
     )
     count: int | None = flag(
         default=None, min=1, help="labels the teacher gives (default with --teacher: 100)"
@@ -91,6 +92,11 @@ class LabelConfig:
         if not self.watch and not self.db_path.is_dir():
             raise UserError(
                 f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
+            )
+        names = (*TEACHERS, *TEXT_TEACHERS)
+        if self.teacher is not None and self.teacher not in names and not is_own(self.teacher):
+            raise UserError(
+                f"--teacher: expected one of {', '.join(names)} or package.module:function; got {self.teacher!r}"
             )
         if self.strategy in NEEDS_RATER and self.reward is None:
             raise UserError(

@@ -37,6 +37,12 @@ TEACHERS: dict[str, dict[str, Any]] = {
 TEXT_TEACHERS = ("shorter", "keyword", "no-questions")
 """The simulated teachers of answers (`lib.preferences.text_teachers`)."""
 
+
+def is_own(teacher: str) -> bool:
+    """Whether a teacher's name is that of a function of the user's, `package.module:function`."""
+    return ":" in teacher
+
+
 STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity", "alike")
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
 NEEDS_RATER = frozenset({"disagreement", "entropy", "disagreement+diversity"})

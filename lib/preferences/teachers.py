@@ -22,6 +22,10 @@ here ε counts once, and a query that cannot be told is written down but is not 
 Equal returns are alike here, where that code prefers the first.
 """
 
+import importlib
+import inspect
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +37,7 @@ import numpy as np
 
 from lib.cli import UserError
 from lib.preferences.answers import Answer, holds_answers, load_answer
-from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current
+from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current, is_own
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError
@@ -68,6 +72,8 @@ class Teacher:
     threshold: float = 0.0
     skips: bool = False
     rare: float = 0.0
+    choose: Callable[[Any, Any], int | None] | None = None
+    """Of a teacher that looks at both at once: says what `compare` returns; values then mean nothing."""
 
     def compare(self, value1: float, value2: float, mean: float = 0.0) -> int | None:
         """What the values say, without chance.
@@ -146,6 +152,53 @@ def make_teacher(
     return Teacher(value, **TEACHERS[name] | {key: x for key, x in changes.items() if x is not None})
 
 
+def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
+    """A teacher of the user's own: a function of one clip or answer that returns a number, or of two that chooses.
+
+    Only what was typed at a command line may come here: the module is imported.
+
+    Args:
+      name: `package.module:function`, found in the working folder or where Python looks for modules. The function takes
+        a `Segment` or, in a DB of answers, an `Answer`; of two of them it returns 1 or 2 for the better, 0 for alike,
+        None for cannot tell.
+      error_rate: as of `mistake`.
+
+    Raises:
+      UserError: there is no such function, or it takes neither one nor two arguments.
+    """
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function)
+        taken = len(inspect.signature(found).parameters)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"--teacher {name}: expected package.module:function: {error}") from error
+    finally:
+        sys.path.pop(0)
+    if taken not in (1, 2):
+        raise UserError(
+            f"--teacher {name}: expected a function of one clip, which returns a number, or of two, which returns 1, 2, "
+            f"0 or None; it takes {taken} arguments"
+        )
+
+    def value(clip: Any) -> float:
+        worth = found(clip)
+        try:
+            return float(worth)
+        except (TypeError, ValueError):
+            raise UserError(f"--teacher {name}: expected a number of each clip, got {worth!r}") from None
+
+    def choose(first: Any, second: Any) -> int | None:
+        said: int | None = found(first, second)
+        if said not in (0, 1, 2, None):
+            raise UserError(f"--teacher {name}: expected 1, 2, 0 or None of each pair, got {said!r}")
+        return said
+
+    if taken == 1:
+        return Teacher(value, error_rate=error_rate or 0.0)
+    return Teacher(lambda clip: 0.0, error_rate=error_rate or 0.0, choose=choose)
+
+
 def make_text_teacher(
     name: str,
     error_rate: float | None = None,
@@ -195,7 +248,7 @@ class SimulatedLabeller:
 
     Args:
       db_path: the segment DB.
-      teacher: a name in TEACHERS.
+      teacher: a name in TEACHERS or, in a DB of answers, TEXT_TEACHERS; or the user's own, see `own_teacher`.
       error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
       seed: of the queries, errors and noise.
       strategy: a name in lib.preferences.strategies.STRATEGIES.
@@ -223,8 +276,8 @@ class SimulatedLabeller:
         keyword: str | None = None,
     ) -> None:
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
-        answers, of_text = holds_answers(self._db), teacher in TEXT_TEACHERS
-        if self._db.names and answers != of_text:
+        answers, of_text, own = holds_answers(self._db), teacher in TEXT_TEACHERS, is_own(teacher)
+        if self._db.names and answers != of_text and not own:
             raise UserError(
                 f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {db_path} holds "
                 f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"
@@ -232,10 +285,16 @@ class SimulatedLabeller:
         stranger = ("--myopia", myopia, "myopic") if of_text else ("--keyword", keyword, "keyword")
         if stranger[1] is not None:
             raise UserError(f"{stranger[0]} belongs to --teacher {stranger[2]}; got --teacher {teacher}")
-        self._load: Callable[[str], Segment | Answer] = self._db.load
-        if of_text:
+        self._load: Callable[[str], Segment | Answer] = (
+            partial(load_answer, self._db) if answers else self._db.load
+        )
+        if own:
+            for flag, given in (("--beta", beta), ("--myopia", myopia), ("--threshold", threshold)):
+                if given is not None:
+                    raise UserError(f"{flag} belongs to other teachers; got --teacher {teacher}")
+            self._teacher = own_teacher(teacher, error_rate)
+        elif of_text:
             self._teacher = make_text_teacher(teacher, error_rate, beta, threshold, keyword)
-            self._load = partial(load_answer, self._db)
         else:
             self._teacher = make_teacher(teacher, error_rate, beta, myopia, threshold)
         self._name = teacher if keyword is None else f"{teacher}:{keyword}"
@@ -278,8 +337,7 @@ class SimulatedLabeller:
                 taken.add(query.pair)
                 if not all(self._readable(name) for name in query.pair):
                     continue
-                value1, value2 = self._values[query.sample1], self._values[query.sample2]
-                said = self._teacher.answer(value1, value2, rng, mean)
+                said, erred = self._answer(query.sample1, query.sample2, mean)
                 label = Label(
                     query.sample1,
                     query.sample2,
@@ -300,8 +358,19 @@ class SimulatedLabeller:
                 written += said is not None
                 skipped += said is None
                 ties += said == 0
-                wrong += said == (2 if value1 > value2 else 1) and value1 != value2
+                wrong += erred
         return LabelSummary(written, wrong, ties, skipped, exhausted, list(self._problems.values()))
+
+    def _answer(self, name1: str, name2: str, mean: float) -> tuple[int | None, bool]:
+        """What the teacher says of two segments that can be read, and whether that is wrong on purpose."""
+        if self._teacher.choose is not None:
+            meant = self._teacher.choose(self._load(name1), self._load(name2))
+            if meant and self._rng.random() < self._teacher.error_rate:
+                return 3 - meant, True
+            return meant, False
+        value1, value2 = self._values[name1], self._values[name2]
+        said = self._teacher.answer(value1, value2, self._rng, mean)
+        return said, said == (2 if value1 > value2 else 1) and value1 != value2
 
     def _readable(self, name: str) -> bool:
         if name not in self._values and name not in self._problems:

@@ -746,3 +746,68 @@ def test_every_name_has_a_teacher() -> None:
         *("oracle", "mistake", "noisy", "skip"),
         *("equal", "score"),
     ]
+
+
+def test_a_teacher_of_ones_own_values_each_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_by_value.py").write_text("def taste(clip): return -clip.sidecar.scores.sum()\n")
+    monkeypatch.chdir(tmp_path)
+    names = database(tmp_path / "db", [3, 1, 2])
+    summary = label_with_teacher(tmp_path / "db", "mine_by_value:taste", 3)
+    assert (summary.written, summary.exhausted) == (3, False)
+    better = {(label.sample1, label.sample2)[(label.label or 0) - 1] for label in labels(tmp_path / "db")}
+    assert better == {names[1], names[2]}
+    assert {label.teacher for label in labels(tmp_path / "db")} == {"mine_by_value:taste"}
+
+
+def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_by_choice.py").write_text(
+        "def pick(a, b):\n    a, b = (x.sidecar.scores.sum() for x in (a, b))\n"
+        "    return None if 5 in (a, b) else 0 if a == b else 1 if a > b else 2\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names = database(tmp_path / "db", [3, 1, 1, 5])
+    summary = label_with_teacher(tmp_path / "db", "mine_by_choice:pick", 6)
+    assert (summary.written, summary.ties, summary.skipped, summary.exhausted) == (3, 1, 3, True)
+    said = labels(tmp_path / "db")
+    assert {(label.sample1, label.sample2)[label.label - 1] for label in said if label.label} == {names[0]}
+    names = database(tmp_path / "other", [3, 1, 1])
+    summary = label_with_teacher(tmp_path / "other", "mine_by_choice:pick", 3, error_rate=1.0)
+    assert (summary.written, summary.wrong, summary.ties) == (3, 2, 1)
+    said = labels(tmp_path / "other")
+    assert names[0] not in {(label.sample1, label.sample2)[label.label - 1] for label in said if label.label}
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        ("", "mine_a:gone", "has no attribute 'gone'"),
+        ("", "no_such_module_of_mine:f", "No module named"),
+        ("def f(): pass", "mine_b:f", "it takes 0 arguments"),
+        ("def f(clip): return 'good'", "mine_c:f", "expected a number of each clip, got 'good'"),
+        ("def f(a, b): return 3", "mine_d:f", "expected 1, 2, 0 or None of each pair, got 3"),
+    ],
+)
+def test_a_teacher_of_ones_own_that_does_not_fit_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, name: str, says: str
+) -> None:
+    (tmp_path / f"{name.partition(':')[0]}.py").write_text(code) if "mine_" in name else None
+    monkeypatch.chdir(tmp_path)
+    database(tmp_path / "db", [3, 1])
+    with pytest.raises(UserError, match=r"--teacher .*" + says):
+        label_with_teacher(tmp_path / "db", name, 1)
+    assert labels(tmp_path / "db") == []
+    with pytest.raises(UserError, match="--beta belongs to other teachers"):
+        SimulatedLabeller(tmp_path / "db", name, beta=1.0)
+
+
+def test_a_file_that_names_a_teacher_of_somebodys_own_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile_teacher.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    names = database(tmp_path / "db", [3, 1])
+    log = LabelLog(tmp_path / "db" / "labels.json")
+    log.append(Label(names[0], names[1], 1, teacher="hostile_teacher:run"))
+    assert [label.teacher for label in current(log.read())] == ["hostile_teacher:run"]
+    with pytest.raises(UserError, match="expected one of"):
+        make_teacher("hostile_teacher:run")
