@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stage 3: fit a reward model to the labels of one or more segment DBs, and report whether it is any good."""
+"""Stage 3: fit a reward model to the labels of one or more DBs, and report whether it is any good."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,18 @@ from lib.runs import parse_resumable
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = parse_resumable(FitConfig, MAY_DIFFER, argv, description=__doc__)
+    from lib.preferences.answers import hold_answers  # after the flags: --help need not wait for PyTorch
+
+    if hold_answers(config.dbs):
+        from lib.text.fit import fit_text
+        from lib.text.report import write_text_report
+
+        print(write_text_report(fit_text(config)))
+        return
     from lib.reporting import Charts
     from lib.reward.fit import fit
     from lib.reward.report import report_path, write_report
-    from lib.tools.audit import audit, check_audit  # after the flags: --help need not wait for PyTorch
+    from lib.tools.audit import audit, check_audit
 
     check_audit(config)
     if config.watch:

@@ -136,7 +136,7 @@ class Task:
             np.ones(len(labels), np.float32),
         )
         kept = [Label(self.names[a], self.names[b], said, strategy="random") for a, b, said in labels]
-        return PreferenceData(store, pairs, kept, np.zeros(len(labels), np.int64), [], [])
+        return PreferenceData(pairs, kept, np.zeros(len(labels), np.int64), [], [], segments=store)
 
     def accuracy(self, model: RewardModel) -> float:
         """Share of the test pairs in which the model prefers the better one."""

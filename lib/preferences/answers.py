@@ -8,6 +8,7 @@ every field before it is used.
 import contextlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,19 @@ def holds_answers(db: SegmentDB) -> bool:
                 f"move one kind to a DB of its own"
             )
     return True in found
+
+
+def hold_answers(paths: Iterable[Path]) -> bool:
+    """Whether these DBs, as far as they are there, hold answers rather than clips.
+
+    Raises:
+      UserError: some hold answers and others clips, or one holds both.
+    """
+    kinds = {path: holds_answers(SegmentDB(path)) for path in paths if path.is_dir()}
+    if len(set(kinds.values())) == 2:
+        texts, clips = (next(path for path in kinds if kinds[path] is kind) for kind in (True, False))
+        raise UserError(f"expected DBs of one kind, got answers in {texts} and clips in {clips}")
+    return any(kinds.values())
 
 
 _WORD = re.compile(r"\S+")

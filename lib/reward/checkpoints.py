@@ -84,6 +84,8 @@ def load_reward_model(
         network = _network(state, path, frame_shape=shape, num_actions=num_actions)
         members = [Member(network, 0.0, 1.0)]
     else:
+        if payload.get("input") == "text":
+            raise UserError(f"{path}: a reward model of text, which cannot rate games")
         _check_payload(payload, path)
         input = payload.get("input", "frame")  # missing in older files, as are others below
         if input not in INPUTS:

@@ -107,6 +107,24 @@ class FitConfig:
         help="loss; original: two separate cross-entropies, as in the original experiment",
     )
 
+    model: Path | None = flag(
+        "-m",
+        group="answers of a language model",
+        default=None,
+        metavar="FOLDER",
+        help="language model to fit upper layers of (default: the one that gave the answers)",
+    )
+    cut: int | None = flag(
+        default=None, min=0, metavar="N", help="leave the first N layers as they are (default: two thirds)"
+    )
+    upper: int = flag(default=2, min=0, metavar="N", help="fit up to N layers above these; 0: the head alone")
+    pooling: str = flag(
+        default="last", choices=("last", "mean"), help="what the head sees of an answer's tokens"
+    )
+    length_control: bool = flag(
+        default=False, help="take what an answer's length explains out of what is paid"
+    )
+
     refit_every: int = flag(
         group="labels while it trains", default=50, min=1, help="new labels per refit of --watch"
     )

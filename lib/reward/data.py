@@ -1,9 +1,10 @@
 """Labelled pairs as arrays: what a fit reads."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -36,10 +37,9 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class PreferenceData:
-    """Everything a fit reads from one or more DBs."""
+class Labelled:
+    """The labels of one or more DBs."""
 
-    segments: SegmentStore
     pairs: Pairs
     labels: list[Label]
     """The label behind each pair."""
@@ -53,6 +53,25 @@ class PreferenceData:
     """bool `[N]`: the pairs that may be held out (see `asked_at_random`); None for all."""
     lines: Sequence[int] = ()
     """Of each DB, how many lines of labels.json were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceData(Labelled):
+    """Everything a fit on clips reads from one or more DBs."""
+
+    segments: SegmentStore
+
+
+class Store(Protocol):
+    """What holds the clips or answers that labels name."""
+
+    def take(self, db: SegmentDB, name: str) -> int:
+        """Reads one of a DB and returns its index. Raises SegmentError, UserError."""
+        ...
+
+    def policy(self, index: int) -> str:
+        """The policy that made it; "" where that is not known."""
+        ...
 
 
 def load_preferences(
@@ -82,8 +101,32 @@ def load_preferences(
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
-    weights = weights or {}
     store = SegmentStore(memory_mb, input)
+    found = read_labels(dbs, store, weights, only, lines)
+    if num_actions is not None:
+        store.set_num_actions(num_actions)
+    return PreferenceData(**vars(found), segments=store)
+
+
+def read_labels(
+    dbs: list[Path],
+    store: Store,
+    weights: dict[str, float] | None = None,
+    only: Collection[str] = (),
+    lines: Sequence[int] | None = None,
+    group_of: Callable[[str], str] | None = None,
+) -> Labelled:
+    """Reads the labels of some DBs, and what they name into a store.
+
+    Args:
+      dbs, weights, only, lines: as for `load_preferences`.
+      store: takes what the labels name.
+      group_of: of a name, the group within which it may be compared; other labels are left out. None: any two may be.
+
+    Raises:
+      UserError: as `load_preferences`.
+    """
+    weights = weights or {}
     problems: list[str] = []
     parents: list[dict[str, object]] = []
     first, second, kept, db_of, at_random = [], [], [], [], []
@@ -109,11 +152,16 @@ def load_preferences(
         broken: set[str] = set()
         used = 0
         for label, random in zip(labels, asked_at_random(labels, said), strict=True):
+            if group_of is not None and group_of(label.sample1) != group_of(label.sample2):
+                problems.append(
+                    f"{path}: {label.sample1} and {label.sample2} answer different prompts; left out"
+                )
+                continue
             for name in label.pair:
                 if name in index or name in broken:
                     continue
                 try:
-                    index[name] = store.add(db, name, db.load(name))
+                    index[name] = store.take(db, name)
                 except SegmentError as error:
                     broken.add(name)
                     problems.append(f"{path}: labels of {name} left out: {error}")
@@ -125,8 +173,7 @@ def load_preferences(
                 at_random.append(random)
                 used += 1
         people = Counter(map(_named, kept[len(kept) - used :]))
-        sidecars = (store.sidecar(number) for number in index.values())
-        policies = Counter(sidecar.policy for sidecar in sidecars if sidecar and sidecar.policy)
+        policies = Counter(filter(None, map(store.policy, index.values())))
         parents.append(
             {
                 "db": str(path),
@@ -135,8 +182,6 @@ def load_preferences(
                 "policies": dict(policies.most_common()),
             }
         )
-    if num_actions is not None:
-        store.set_num_actions(num_actions)
     strangers = sorted((set(weights) | set(only)) - known)
     if strangers:
         raise UserError(
@@ -149,7 +194,7 @@ def load_preferences(
         np.array([weights.get(labeller_of(label), 1) for label in kept], np.float32),
     )
     numbers = np.array(db_of, np.int64)
-    return PreferenceData(store, pairs, kept, numbers, problems, parents, np.array(at_random, bool), read)
+    return Labelled(pairs, kept, numbers, problems, parents, np.array(at_random, bool), read)
 
 
 def _read_lines(path: Path, limit: int | None, problems: list[str]) -> list[Label]:

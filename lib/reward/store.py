@@ -69,6 +69,15 @@ class SegmentStore:
             )
         self._spec = dataclasses.replace(self._spec, num_actions=count)
 
+    def take(self, db: SegmentDB, name: str) -> int:
+        """Reads a segment and returns its index.
+
+        Raises:
+          SegmentError: it cannot be read.
+          UserError: as `add`.
+        """
+        return self.add(db, name, db.load(name))
+
     def add(self, db: SegmentDB, name: str, segment: Segment) -> int:
         """Takes a segment in and returns its index.
 
@@ -175,3 +184,8 @@ class SegmentStore:
     def sidecar(self, index: int) -> Sidecar | None:
         """What was recorded beside a segment; None for one of the original format. Never for a model's eyes."""
         return self._sidecars[index]
+
+    def policy(self, index: int) -> str:
+        """The policy that recorded a segment; "" where it does not say."""
+        sidecar = self._sidecars[index]
+        return "" if sidecar is None else sidecar.policy

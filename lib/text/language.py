@@ -101,10 +101,12 @@ def load_language_model(
     with _offline():
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers.utils.logging import disable_progress_bar
         except ImportError:
             raise UserError(
                 "language models need packages that are not installed; make install-text"
             ) from None
+        disable_progress_bar()
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, **options)
@@ -180,7 +182,7 @@ def _check(folder: Path) -> None:
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
     """Has transformers fetch nothing, and say little, while it is imported and reads a folder."""
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     before = {name: os.environ.get(name) for name in quiet}
     os.environ.update(quiet)
     try:

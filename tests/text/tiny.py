@@ -1,5 +1,6 @@
 """Tiny language models with random weights, made on the spot."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from lib.text.language import LanguageModel, load_language_model
 
 FAMILIES = ("llama", "qwen2", "mistral")
+for family in FAMILIES:  # here, as the first test would else pay for it
+    importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 WORDS = ["<unk>", "<begin>", "<end>", "?", *(f"w{i}" for i in range(28))]
 TEMPLATE = "{% for m in messages %}<begin> {{ m.content }} <end> {% endfor %}<begin>"
 

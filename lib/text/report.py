@@ -1,0 +1,186 @@
+"""Is a fitted reward model of text any good, and how much of it is length? A page and a verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.preferences.labels import LabelLog
+from lib.provenance import now
+from lib.reporting import Charts
+from lib.reward.data import labeller_of
+from lib.reward.report import report_path
+from lib.reward.report.figures import (
+    Ceiling,
+    Share,
+    agreement,
+    calibration,
+    known_accuracy,
+    preference_probabilities,
+    teacher_ceiling,
+)
+from lib.reward.report.page import signed, write_page
+from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, Verdict, judge_fit
+from lib.text.fit import TextFit, length_correlation
+
+_SHOWN = 4  # answers of either end
+_LENGTH_ALONE = 0.9
+"""A correlation with length above this, in size, is worth a note."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How far labels and model go by length, in words."""
+
+    longer: Share
+    """Decided labels between answers of different lengths that prefer the longer one."""
+    learned: float
+    """Correlation of r̂ with length among answers to one prompt; NaN where all are equally long."""
+    paid: float
+    """The same of what is paid, which --length-control makes 0."""
+
+
+@dataclass(frozen=True)
+class TextFigures:
+    """Everything the page shows, as numbers."""
+
+    held_out: Share
+    ceiling: Ceiling
+    calibration_error: float
+    length: Length
+    paid: np.ndarray
+    """float64 `[N]`, of each answer."""
+    verdict: Verdict
+
+    def liked(self) -> tuple[list[int], list[int]]:
+        """The answers of the highest and of the lowest pay, most extreme first; none is in both."""
+        order = np.argsort(self.paid, kind="stable").tolist()
+        count = min(_SHOWN, len(order) // 2)
+        return order[::-1][:count], order[:count]
+
+
+def text_figures(fit: TextFit) -> TextFigures:
+    """Computes a report. Reads the label logs again, because replaced answers count for agreement."""
+    pairs, config, words, prompts = fit.data.pairs, fit.config, fit.store.words(), fit.store.prompts()
+    paid, error_rate = fit.model.paid(fit.each, words), fit.config.error_rate
+    decided = fit.test[pairs.preference1[fit.test] != 0.5]
+    held_out = Share(
+        int(((paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1))[decided].sum()),
+        len(decided),
+    )
+    probabilities = preference_probabilities(
+        fit.model.unstandardised(fit.each), pairs.first, pairs.second, error_rate
+    )
+    _, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
+    labellers = {labeller_of(label) for label in fit.data.labels}
+    logs = [LabelLog(path / "labels.json").read() for path in config.dbs]
+    agreed = agreement(
+        [
+            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
+            for log in logs
+        ]
+    )
+    ceiling = teacher_ceiling(agreed, error_rate, fit.data.labels)
+    length = Length(
+        _longer(pairs.preference1, words[pairs.first] - words[pairs.second]),
+        length_correlation(fit.each.mean(0), words, prompts),
+        length_correlation(paid, words, prompts),
+    )
+    members = [[e for e in fit.history if e.member == number] for number in range(len(fit.model.members))]
+    verdict = judge_fit(
+        Evidence(
+            held_out=held_out,
+            decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
+            ceiling=ceiling,
+            repeats=agreed.same_labeller,
+            train_loss=float(np.mean([min(e.train_loss for e in epochs) for epochs in members])),
+            held_out_loss=fit.best.loss,
+            finite=bool(np.isfinite(paid).all()),
+            spread=float(np.std(paid)),
+            still_falling=any(
+                min(epochs, key=lambda e: e.held_out_loss).epoch == config.epochs > 1 for epochs in members
+            ),
+        )
+    )
+    if abs(length.paid) > _LENGTH_ALONE:
+        verdict.notes.append(
+            f"what is paid is nearly length alone (correlation {length.paid:+.2f}); if that is not meant, "
+            f"fit with --length-control"
+        )
+    return TextFigures(held_out, ceiling, error, length, paid, verdict)
+
+
+def _longer(preference1: np.ndarray, difference: np.ndarray) -> Share:
+    told = (preference1 != 0.5) & (difference != 0)
+    return Share(int(((difference > 0) == (preference1 == 1))[told].sum()), int(told.sum()))
+
+
+def write_text_report(fit: TextFit) -> str:
+    """Writes `reward-NAME.report.html` beside the checkpoint, and the same as `report.html`.
+
+    Returns:
+      The verdict, the figures of length, and where the page is, in lines.
+
+    Raises:
+      UserError: the page cannot be written.
+    """
+    from lib.reward.report import plots  # Matplotlib takes a second to import
+
+    figures = text_figures(fit)
+    held_out, length = figures.held_out, figures.length
+    members = [[e for e in fit.history if e.member == number] for number in range(len(fit.model.members))]
+    path = report_path(fit.path)
+    write_page(
+        "text.html",
+        path,
+        fit.path.with_name("report.html"),
+        title=fit.path.stem,
+        subtitle=f"{fit.model.language.folder} · {', '.join(map(str, fit.config.dbs))} · {now()}",
+        figures=figures,
+        tone={READY: "ready", LABEL_MORE: "more", WRONG: "wrong"}[figures.verdict.outcome],
+        labels=len(fit.data.pairs),
+        answers=len(fit.store.answers),
+        fitted=len(fit.train),
+        judged=len(fit.test),
+        controlled=fit.config.length_control,
+        correlation=_correlation,
+        most=[_shown(fit, figures, index) for index in figures.liked()[0]],
+        least=[_shown(fit, figures, index) for index in figures.liked()[1]],
+        gauge=plots.gauge(f"{held_out.hits} of {held_out.count} held-out pairs", held_out, figures.ceiling),
+        learning=plots.learning_curves(
+            members, [min(epochs, key=lambda e: e.held_out_loss) for epochs in members]
+        ),
+        problems=fit.data.problems,
+    )
+    with Charts(fit.run_dir) as charts:
+        numbers = {"held_out_accuracy": held_out.value, "correlation_with_length": length.paid}
+        charts.scalars({f"report/{name}": x for name, x in numbers.items() if math.isfinite(x)}, 0)
+    longer = (
+        "no labels between answers of different lengths"
+        if not length.longer.count
+        else (f"{length.longer.value:.0%} of {length.longer.count} labels prefer the longer answer")
+    )
+    taken_out = f", {_correlation(length.paid)} of what is paid" if fit.config.length_control else ""
+    notes = "".join(f"\nnote: {note}" for note in figures.verdict.notes)
+    return (
+        f"{figures.verdict}{notes}\nlength: {longer}; correlation of the learned reward with it "
+        f"{_correlation(length.learned)}{taken_out}\nreport in {path}"
+    )
+
+
+def _correlation(value: float) -> str:
+    return signed(value) if math.isfinite(value) else "–"
+
+
+def _shown(fit: TextFit, figures: TextFigures, index: int) -> dict[str, str]:
+    db, name = fit.store.sources[index]
+    answer = fit.store.answers[index]
+    return {
+        "paid": signed(figures.paid[index]),
+        "source": f"{db.root.name}/{name}",
+        "prompt": answer.prompt[:2000],
+        "text": answer.text[:4000],
+        "end": "■" if answer.finished else "…",
+    }

@@ -1,0 +1,228 @@
+"""A reward model of text: its numbers, its fit, its file."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.cli import UserError
+from lib.preferences.answers import Answer
+from lib.preferences.teachers import label_with_teacher
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs
+from lib.text.fit import fit_text, length_correlation, length_slope, split_by_prompt
+from lib.text.language import cut
+from lib.text.report import text_figures, write_text_report
+from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, frozen_states, load_text_reward
+from tests.text.dbs import answer_db, random_texts
+from tests.text.tiny import FAMILIES, save_tiny, tiny
+
+CPU = torch.device("cpu")
+
+
+def _answers() -> list[Answer]:
+    """Tokens that contain the end of a text, which is also the padding, anywhere."""
+    rng = np.random.default_rng(0)
+    return [
+        Answer(
+            "p", "t", True, rng.integers(0, 32, size), np.append(rng.integers(0, 32, length), 2), tokenizer=""
+        )
+        for size, length in ((1, 1), (3, 9), (7, 2), (2, 20), (5, 5))
+    ]
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answers_reward_and_gradient_do_not_depend_on_those_beside_it(
+    family: str, pooling: str, tmp_path: Path
+) -> None:
+    language = tiny(tmp_path, family)
+    answers = [dataclasses.replace(a, tokenizer=language.vocabulary) for a in _answers()]
+    for at, upper in ((0, 4), (2, 1), (4, 0)):
+        shape = Shape(at, upper, pooling)
+        torch.manual_seed(0)
+        network = TextRewardNet(language.network.model, shape)
+        torch.nn.init.normal_(network.head.weight)
+        together = network(frozen_states(language, shape, answers))
+        for row, answer in enumerate(answers):
+            alone = network(frozen_states(language, shape, [answer]))
+            torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=1e-5)
+        grads = []
+        for outputs in (
+            together.sum(),
+            *(network(frozen_states(language, shape, [a])).sum() for a in answers),
+        ):
+            network.zero_grad()
+            outputs.backward()
+            grads.append([w.grad.clone() for w in network.parameters() if w.grad is not None])
+        for whole, *parts in zip(*grads, strict=True):
+            torch.testing.assert_close(torch.stack(parts).sum(0), whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_all_upper_layers_it_is_the_whole_model_on_the_last_token(family: str, tmp_path: Path) -> None:
+    language = tiny(tmp_path, family)
+    answers = [dataclasses.replace(a, tokenizer=language.vocabulary) for a in _answers()]
+    for at in (0, 2, 4):
+        network = TextRewardNet(language.network.model, Shape(at, 4 - at))
+        torch.nn.init.normal_(network.head.weight)
+        rated = network(frozen_states(language, Shape(at, 4 - at), answers))
+        for row, answer in enumerate(answers):
+            tokens = torch.tensor([[*answer.prompt_tokens, *answer.tokens]])
+            state = language.network.model(input_ids=tokens, use_cache=False).last_hidden_state[0, -1]
+            torch.testing.assert_close(network.head(state)[0], rated[row], atol=1e-5, rtol=1e-5)
+    lower, upper = cut(language.network.model, 2, 1)
+    assert (len(lower.layers), len(upper.layers)) == (2, 1)
+
+
+def test_whole_prompts_are_held_out() -> None:
+    rng = np.random.default_rng(0)
+    prompts = np.repeat(np.arange(40), 4)
+    first = rng.integers(0, 160, 120)
+    second = 4 * (first // 4) + (first + rng.integers(1, 4, 120)) % 4
+    pairs = Pairs(first, second, np.ones(120, np.float32), np.ones(120, np.float32))
+    train, test = split_by_prompt(pairs, prompts, 0.25, 0)
+    assert len(train) + len(test) == 120
+    assert 25 <= len(test) <= 40
+    assert not set(prompts[pairs.first[train]]) & set(prompts[pairs.first[test]])
+
+
+def test_slope_and_correlation_with_length_are_within_prompts() -> None:
+    prompts, words = np.array([0, 0, 0, 1, 1]), np.array([1.0, 2, 3, 10, 12])
+    values = 0.5 * words + np.array([7.0, 7, 7, -9, -9])  # of what differs between prompts, nothing counts
+    assert length_slope(values, words, prompts) == pytest.approx(0.5)
+    assert length_correlation(values, words, prompts) == pytest.approx(1)
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(0, 10, 500)
+    words, noise = rng.normal(size=500), rng.normal(size=500)
+    slope = length_slope(words + noise, words, prompts)
+    assert slope == pytest.approx(1, abs=0.15)
+    assert length_correlation(words + noise - slope * words, words, prompts) == pytest.approx(0, abs=1e-12)
+    assert length_slope(noise, np.ones(500), prompts) == 0
+    assert np.isnan(length_correlation(noise, np.ones(500), prompts))
+
+
+def _config(tmp_path: Path, **options: Any) -> FitConfig:
+    settings: dict[str, Any] = {
+        **{"dbs": [tmp_path / "db"], "name": "t", "out": tmp_path / "out", "runs": tmp_path / "runs"},
+        **{
+            "model": save_tiny(tmp_path / "model"),
+            "cut": 1,
+            "upper": 2,
+            "lr": 1e-2,
+            "epochs": 8,
+            "bf16": False,
+        },
+    }
+    return FitConfig(**settings | options)
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    db = answer_db(tmp_path / "db", random_texts(80, 3))
+    label_with_teacher(db, "keyword", 150, keyword="w3")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_it_learns_a_taste_from_labels_and_comes_back_from_its_file(labelled: Path) -> None:
+    fit = fit_text(_config(labelled, seed=1))
+    assert fit.best.accuracy > 0.8
+    held_out = {fit.store.answers[i].prompt for i in fit.data.pairs.first[fit.test]}
+    assert not held_out & {fit.store.answers[i].prompt for i in fit.data.pairs.first[fit.train]}
+    again = load_text_reward(fit.path, CPU)
+    np.testing.assert_allclose(
+        again.rate(fit.store.answers), fit.model.paid(fit.each, fit.store.words()), atol=1e-5
+    )
+    np.testing.assert_allclose(fit.each.mean(1), 0, atol=1e-5)
+    np.testing.assert_allclose(fit.each.std(1), 1, atol=1e-5)
+    said = write_text_report(fit)
+    assert "labels prefer the longer answer" in said
+    page = fit.path.with_suffix(".report.html").read_text()
+    assert f"{fit.best.correct} of {fit.best.decided}" in page
+    assert "What it likes most" in page
+
+
+@pytest.mark.slow
+def test_the_same_seed_fits_the_same_model(labelled: Path) -> None:
+    first, second = (fit_text(_config(labelled, epochs=2, name=name)) for name in "ab")
+    for one, two in zip(first.model.members, second.model.members, strict=True):
+        states = one.network.state_dict(), two.network.state_dict()
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.slow
+def test_length_is_measured_and_taken_out_on_demand(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "db", random_texts(80, 3))
+    label_with_teacher(db, "shorter", 150)
+    fit = fit_text(_config(tmp_path, pooling="mean", epochs=3))
+    figures = text_figures(fit)
+    assert (figures.length.longer.hits, figures.length.longer.count) == (0, 150)
+    assert figures.length.paid == figures.length.learned < -0.5
+    controlled = fit_text(_config(tmp_path, pooling="mean", length_control=True, name="c", epochs=3))
+    figures = text_figures(controlled)
+    assert abs(figures.length.paid) < 1e-9
+    assert figures.length.learned < -0.5
+    again = load_text_reward(controlled.path, CPU).rate(controlled.store.answers)
+    assert abs(length_correlation(again, controlled.store.words(), controlled.store.prompts())) < 1e-4
+
+
+@pytest.mark.slow
+def test_an_ensemble_has_members_of_its_own_and_labels_across_prompts_are_left_out(labelled: Path) -> None:
+    with open(labelled / "db" / "labels.json", "a") as file:
+        file.write(
+            json.dumps({"sample1": "00/00000000.dat", "sample2": "01/00000000.dat", "label": 1}) + "\n"
+        )
+    fit = fit_text(_config(labelled, ensemble=2, epochs=2))
+    assert fit.each.shape == (2, len(fit.store.answers))
+    assert not np.allclose(fit.each[0], fit.each[1])
+    assert len(fit.data.pairs) == 150
+    assert any("answer different prompts" in problem for problem in fit.data.problems)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
+    config = _config(labelled, epochs=1)
+    for options, match in (
+        ({"watch": True}, "--watch is about clips"),
+        ({"mask": ["0,0,1,1"]}, "--mask is about clips"),
+        ({"model": None}, "expected a language model|expected the folder of a language model"),
+        ({"cut": 5}, "--cut 5: .* has 4 layers"),
+    ):
+        with pytest.raises(UserError, match=match):
+            fit_text(dataclasses.replace(config, **options))
+    path = fit_text(config).path
+    with pytest.raises(UserError, match="a reward model of text"):
+        load_reward_model(path)
+    other = save_tiny(labelled / "other", initializer_range=0.3)
+    with pytest.raises(UserError, match="fitted on a language model of weights"):
+        load_text_reward(path, CPU, folder=other)
+    whole = torch.load(path, weights_only=True)
+    changes: tuple[dict[str, Any], ...] = (
+        {"shape": {"at": -1, "upper": 2, "pooling": "last"}},
+        {"slope": "x"},
+        {"members": []},
+        {"base": 1},
+    )
+    for change in changes:
+        torch.save(whole | change, labelled / "bad.dat")
+        with pytest.raises(UserError, match="fit it again"):
+            load_text_reward(labelled / "bad.dat", CPU)
+
+
+def test_stored_tokens_are_rated_and_text_of_another_vocabulary_is_encoded(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "m")
+    shape = Shape(2, 0)
+    drawn = Answer("w1 w2", "w3", True, np.array([5, 6]), np.array([7, 2]), tokenizer=language.vocabulary)
+    plain = Answer("w1 w2", "w3", True)
+    foreign = dataclasses.replace(drawn, prompt_tokens=np.array([900]), tokenizer="another")
+    model = TextRewardModel(language, [TextMember(TextRewardNet(language.network.model, shape), 0.0, 1.0)])
+    rated = model.rate([drawn, plain, foreign])
+    assert rated[0] == pytest.approx(rated[1]) == pytest.approx(rated[2])
+    with pytest.raises(UserError, match="has the token 900"):
+        model.rate([dataclasses.replace(foreign, tokenizer=language.vocabulary)])
