@@ -34,10 +34,10 @@ def against_sb3(setup: Setup) -> list[Row]:
         "train-sb3",
         "A2C training, recording on, against Stable-Baselines3's A2C",
         setup,
-        ours_by_default(setup),
+        ours_by_default(setup, network="shared"),
         StableBaselines(setup.dev, processes=False),
         Target(3),
-        "theirs: A2C with CnnPolicy, make_atari_env (DummyVecEnv, its default), VecFrameStack; records nothing.",
+        "both with one layer of 512 units under both heads; theirs: A2C with CnnPolicy, make_atari_env (DummyVecEnv, its default), VecFrameStack; records nothing.",
     )
 
 
@@ -47,7 +47,7 @@ def against_sb3_processes(setup: Setup) -> list[Row]:
         "train-sb3-processes",
         "A2C training, recording on, against Stable-Baselines3's A2C with a process for each game",
         setup,
-        ours_by_default(setup),
+        ours_by_default(setup, network="shared"),
         StableBaselines(setup.dev, processes=True),
         Target(3),
         "theirs: as train-sb3, with SubprocVecEnv.",

@@ -134,6 +134,11 @@ class TrainConfig:
     num_envs: int = flag(default=64, min=1, help="environments played at once")
     rollout: int = _by_algorithm("rollout", help="steps of each environment per update")
     entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
+    network: str = flag(
+        default="separate",
+        choices=("separate", "shared"),
+        help="of policies of pictures: 512 units for each head, as the original, or shared by both, as SB3's CnnPolicy",
+    )
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
     gae_lambda: float = _by_algorithm(
         "gae_lambda", max=1, help="λ of GAE; 1: n-step advantages, n the rollout"

@@ -68,14 +68,16 @@ class _WithSpread(nn.Module):
 class PolicyNet(nn.Module):
     """A policy and a value head, behind convolutions where the policy sees pictures.
 
-    Pictures: conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015). Parameter names are those of
-    the original experiment, whose checkpoints load as they are. Vectors: normalised, then two tanh layers of 64 units
+    Pictures: conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015), or 512 that both share, as in
+    Stable-Baselines3's CnnPolicy. Parameter names are those of the original experiment, whose checkpoints load as they
+    are. Vectors: normalised, then two tanh layers of 64 units
     for each head, as in Schulman et al. 2017, arXiv 1707.06347.
 
     Attributes:
       num_actions: A, how many actions there are, or how many numbers an action is.
       continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
       observation_size: D of the vectors that it sees; None where it sees pictures.
+      shared: whether the heads of a policy of pictures share the layer of 512 units, which then belongs to the body.
     """
 
     continuous: bool = False
@@ -86,9 +88,11 @@ class PolicyNet(nn.Module):
         num_actions: int,
         continuous: bool = False,
         observation_size: int | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
+        self.shared = shared
         if observation_size is None:
             self.conv = nn.Sequential(
                 nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
@@ -100,6 +104,9 @@ class PolicyNet(nn.Module):
                 nn.Flatten(),
             )
             sizes, activation = [64 * 7 * 7, 512], cast(type[nn.Module], nn.ReLU)
+            if shared:
+                self.conv.extend([nn.Linear(sizes[0], sizes[1]), nn.ReLU()])
+                sizes = [512]
         else:
             self.normaliser = Normaliser(observation_size)
             sizes, activation = [observation_size, 64, 64], nn.Tanh
@@ -173,14 +180,17 @@ class PolicyNet(nn.Module):
         A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
         the way back through it is faster, several times so where other work shares the cores.
         """
-        first, _, second, _, third, _, _ = self.conv
+        first, _, second, _, third, _, _, *shared = self.conv
         assert isinstance(first, nn.Conv2d)
         assert isinstance(second, nn.Conv2d)
         pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
         x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
         weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
         x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
-        return F.relu(third(x)).flatten(1)
+        x = F.relu(third(x)).flatten(1)
+        for layer in shared:
+            x = layer(x)
+        return x
 
 
 def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:
@@ -252,7 +262,8 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
     """
     seen = state.get("normaliser.mean")
     observation_size = None if seen is None else seen.numel()
-    last = 2 if observation_size is None else 4
+    shared = "conv.7.weight" in state
+    last = 4 if observation_size is not None else 0 if shared else 2
     head = state.get(f"policy.{last}.weight")
     if head is None or head.ndim != 2:
         raise UserError(
@@ -270,6 +281,7 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
             head.shape[0],
             continuous=f"policy.{last + 1}.log_std" in state,
             observation_size=observation_size,
+            shared=shared,
         )
     network.to_empty(device="cpu")
     expected = network.state_dict()

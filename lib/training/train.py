@@ -286,8 +286,15 @@ def _policy_to_train(
     """The policy of `--model`, or a new one; and what the run's files will say of where it came from."""
     if start is None or config.model is None:
         spec = world.spec
-        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size), {}
+        shared = config.network == "shared"
+        if shared and spec.observation_size is not None:
+            raise UserError(f"--network shared is about policies of pictures, and {config.env} shows vectors")
+        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, shared), {}
     network, origin = start
+    if config.network == "shared" and not network.shared:
+        raise UserError(
+            f"--network shared: the policy of {config.model} is separate, and stays so; leave it out"
+        )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}
 

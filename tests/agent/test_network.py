@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.policies import ActorCriticCnnPolicy
 
 from lib.agent.actor_critic import update
 from lib.agent.config import TrainConfig
@@ -59,6 +61,31 @@ def test_a_state_dict_of_the_original_loads() -> None:
     torch.testing.assert_close(values, expected["value"][:, 0], rtol=1e-4, atol=1e-5)
     for features in (network._features_cpu, network._features_gpu):
         torch.testing.assert_close(features(pictures, torch.float32), x, rtol=1e-4, atol=1e-5)
+
+
+def test_the_shared_one_is_that_of_stable_baselines3() -> None:
+    spaces = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8), gymnasium.spaces.Discrete(6)
+    theirs = ActorCriticCnnPolicy(*spaces, lr_schedule=lambda _: 0.0)
+    places = {f"features_extractor.cnn.{n}": f"conv.{n}" for n in (0, 2, 4)} | {
+        "features_extractor.linear.0": "conv.7",
+        "action_net": "policy.0",
+        "value_net": "value.0",
+    }
+    state = {
+        f"{ours}.{kind}": theirs.state_dict()[f"{name}.{kind}"]
+        for name, ours in places.items()
+        for kind in ("weight", "bias")
+    }
+    network = policy_from_state(state, "theirs")
+    assert network.shared
+    pictures = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    logits, values = network(pictures)
+    hidden = theirs.extract_features(pictures)
+    torch.testing.assert_close(logits, theirs.action_net(hidden), rtol=1e-4, atol=1e-5)
+    theirs_values = theirs.predict_values(pictures)
+    torch.testing.assert_close(values, theirs_values.flatten(), rtol=1e-4, atol=1e-5)
+    for features in (network._features_cpu, network._features_gpu):
+        torch.testing.assert_close(features(pictures, torch.float32), hidden, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

@@ -77,3 +77,16 @@ def test_mistakes_get_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "-n", "x", "--clip", 0.2, status=2)
     assert done.stderr.startswith("01_a2c.py: error: --clip-range expects an algorithm of several passes")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_policy_whose_heads_share_a_layer_is_trained_and_resumed(tmp_path: Path) -> None:
+    train(tmp_path, "-n", "v0", "--network", "shared", "--steps", 40, "--save", "v0")
+    (run,) = (tmp_path / "runs").iterdir()
+    said = call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 80).stdout
+    assert "resuming after 40 steps" in said
+    weights = torch.load(tmp_path / "v0" / "latest.dat", weights_only=True)["state_dict"]
+    assert weights["conv.7.weight"].shape == (512, 3136)
+    train(tmp_path, "-n", "v1", "-m", "v0/latest.dat", "--network", "shared", "--steps", 20)
+    train(tmp_path, "-n", "s", "--steps", 20, "--save", "s")
+    said = train(tmp_path, "-n", "x", "-m", "s/latest.dat", "--network", "shared", status=2).stderr
+    assert "the policy of s/latest.dat is separate" in said
