@@ -17,6 +17,7 @@ from lib.envs.world import STEPS_PER_SECOND
 from lib.label_ui.db import NotSaved
 from lib.label_ui.desk import Desk
 from lib.label_ui.messages import (
+    AnswerReply,
     BatchReply,
     BatchRequest,
     CurveReply,
@@ -92,6 +93,7 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
             strategies=desk.assign.strategies,
             steps_per_second=STEPS_PER_SECOND,
             model=desk.model.name if desk.model else "",
+            answers=desk.db.answers,
         )
 
     @app.post("/api/batch")
@@ -146,6 +148,12 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         return Response(
             found.png, media_type="image/png", headers={"Clip-Meta": found.meta, "Cache-Control": "no-store"}
         )
+
+    @app.get("/text/{id}")
+    def text(id: ClipId, response: Response) -> AnswerReply:
+        response.headers["Cache-Control"] = "no-store"
+        found = _found(desk.db.answer, id)
+        return AnswerReply(prompt=found.prompt, text=found.text, finished=found.finished)
 
     @app.get("/thumb/{id}.png")
     def thumbnail(id: ClipId) -> Response:

@@ -8,18 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from lib.files import signature
 from lib.label_ui.clips import Clip, ClipStore
 from lib.label_ui.ledger import Ledger
 from lib.label_ui.messages import Offer
-from lib.preferences.answers import holds_answers, prompt_of
+from lib.preferences.answers import Answer, holds_answers, load_answer, prompt_of
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.queries import Query, RandomPairs
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
 _REFRESH_SECONDS = 1.0
+
+Shown = TypeVar("Shown", Clip, Answer)
 
 
 class NotSaved(Exception):
@@ -146,8 +149,17 @@ class LabelledDB:
 
     def clip(self, id: str) -> Clip:
         """A clip. One that cannot be shown is broken from then on. Raises KeyError, SegmentError."""
+        return self._shown(id, self._clips.clip, of_answers=False)
+
+    def answer(self, id: str) -> Answer:
+        """An answer, as :meth:`clip`."""
+        return self._shown(id, lambda id: load_answer(self._segments, self.name_of(id)), of_answers=True)
+
+    def _shown(self, id: str, load: Callable[[str], Shown], of_answers: bool) -> Shown:
+        if self.answers is not of_answers:
+            raise KeyError(id)
         try:
-            return self._clips.clip(id)
+            return load(id)
         except SegmentError as error:
             with self.lock:
                 self.broken[self.name_of(id)] = str(error)
@@ -155,6 +167,8 @@ class LabelledDB:
 
     def thumbnail(self, id: str) -> Clip:
         """A small picture of a segment. Raises KeyError, SegmentError."""
+        if self.answers:
+            raise KeyError(id)
         return self._clips.thumbnail(id)
 
     def clip_id(self, name: str) -> str:

@@ -131,6 +131,16 @@ class Session(BaseModel):
     steps_per_second: float
     model: str
     """Name of the reward model; empty without one."""
+    answers: bool
+    """Whether answers of a language model are compared, not clips."""
+
+
+class AnswerReply(BaseModel):
+    """What a labeller sees of an answer. Who gave it, and how likely it was, is not for them."""
+
+    prompt: str
+    text: str
+    finished: bool
 
 
 class RatedClip(BaseModel):

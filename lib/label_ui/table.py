@@ -13,11 +13,13 @@ from lib.label_ui.desk import Desk
 from lib.label_ui.ledger import display_name
 from lib.label_ui.widgets import ANSWERS, answer_kind, button, when
 from lib.preferences.labels import Label, Pair
+from lib.preferences.segments import SegmentError
 
 ROWS = 25
 """Labels on one page of the table."""
 
 _EVERYBODY = "Everybody"
+_SNIPPET = 160  # characters of an answer
 
 
 @dataclass
@@ -53,8 +55,12 @@ _COLUMNS: list[dict[str, Any]] = [
 # Vue escapes what stands between double braces, so names and notes are shown, never run.
 _PAIR_CELL = """
 <q-td :props="props"><a class="pair" :href="props.row.open" :aria-label="'Open ' + props.row.segments">
+  <template v-if="props.row.texts.length"><span v-for="(text, at) in props.row.texts" class="snippet"
+    :class="{best: props.row.best == at + 1}" dir="auto">{{ text }}</span></template>
+  <template v-else>
   <img :class="{best: props.row.best == 1}" :src="props.row.thumb1" alt="" width="40" height="52" loading="lazy">
   <img :class="{best: props.row.best == 2}" :src="props.row.thumb2" alt="" width="40" height="52" loading="lazy">
+  </template>
 </a></q-td>
 """
 _SAYS_CELL = """
@@ -139,6 +145,7 @@ class LabelTable:
             "id": id,
             "segments": f"{label.sample1} and {label.sample2}",
             "open": f"/label?pair={one}.{two}",
+            "texts": [self._snippet(id) for id in (one, two)] if self._desk.db.answers else [],
             "thumb1": f"/thumb/{one}.png",
             "thumb2": f"/thumb/{two}.png",
             "best": label.label or 0,
@@ -150,6 +157,13 @@ class LabelTable:
             "took": f"{label.response_ms / 1000:.1f} s" if label.response_ms is not None else "",
             "when": when(label.time) if label.time is not None else "",
         }
+
+    def _snippet(self, id: str) -> str:
+        """The first words of an answer."""
+        try:
+            return self._desk.db.answer(id).text[:_SNIPPET]
+        except (KeyError, SegmentError):
+            return "?"
 
     def _confirm(self, event: events.GenericEventArguments) -> None:
         label = self._shown.get(int(event.args))

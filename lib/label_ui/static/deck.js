@@ -4,11 +4,19 @@
 const DECODED = 3; // pairs
 const RECENT = 8; // answered pairs whose files are kept, so that an undo works without the server too
 
+// How the deck gets clips; texts.js has the same for answers.
+export const CLIPS = {
+  fetch: fetchClip,
+  decode: async ({ blob, meta }) => ({ image: await createImageBitmap(blob), meta }),
+  close: ({ image }) => image.close(),
+};
+
 export class Deck {
-  constructor() {
+  constructor(media = CLIPS) {
+    this.media = media;
     this.offers = [];
     this.recent = [];
-    this.clips = new Map(); // clip id → {file: Promise<{blob, meta}>, image: Promise | null, ready: {image, meta} | null}
+    this.clips = new Map(); // clip id → {file: Promise, image: Promise | null, ready: decoded | null}
   }
 
   get current() {
@@ -34,7 +42,7 @@ export class Deck {
       for (const id of [offer.clip1, offer.clip2]) {
         wanted.add(id);
         if (!this.clips.has(id)) {
-          const file = fetchClip(id);
+          const file = this.media.fetch(id);
           file.catch(() => {});
           this.clips.set(id, { file, image: null, ready: null });
         }
@@ -43,7 +51,7 @@ export class Deck {
     }
     for (const [id, clip] of this.clips) {
       if (!decoded.has(id) && clip.image) {
-        clip.ready?.image.close();
+        if (clip.ready) this.media.close(clip.ready);
         Object.assign(clip, { image: null, ready: null });
       }
       if (!wanted.has(id)) this.clips.delete(id);
@@ -52,10 +60,10 @@ export class Deck {
 
   decode(clip) {
     if (clip.image) return;
-    const decoding = clip.file.then(async ({ blob, meta }) => {
-      const image = await createImageBitmap(blob);
-      if (clip.image === decoding) clip.ready = { image, meta };
-      else image.close();
+    const decoding = clip.file.then(async (file) => {
+      const decoded = await this.media.decode(file);
+      if (clip.image === decoding) clip.ready = decoded;
+      else this.media.close(decoded);
     });
     clip.image = decoding;
     decoding.catch(() => {});

@@ -3,7 +3,7 @@
 
 import { Answers } from "./answers.js";
 import { Comparing } from "./comparing.js";
-import { Deck } from "./deck.js";
+import { CLIPS, Deck } from "./deck.js";
 import { Labeller } from "./labeller.js";
 import { List } from "./list.js";
 import { Note } from "./note.js";
@@ -14,6 +14,7 @@ import { Rechecking } from "./rechecking.js";
 import { Reviewing } from "./reviewing.js";
 import { Stage } from "./stage.js";
 import { StrategyList } from "./strategy.js";
+import { Reading, TEXTS } from "./texts.js";
 import { tabId } from "./tab.js";
 
 const $ = (id) => document.getElementById(id);
@@ -23,7 +24,8 @@ class Page {
   constructor(session, id) {
     this.session = session;
     this.id = id;
-    this.deck = new Deck();
+    document.body.classList.toggle("of-text", session.answers);
+    this.deck = new Deck(session.answers ? TEXTS : CLIPS);
     this.labeller = new Labeller(session);
     this.strategy = new StrategyList(session);
     this.panel = new Panel();
@@ -31,7 +33,7 @@ class Page {
     this.stage = new Stage(this, session);
     this.answers = new Answers(this);
     this.outbox = new Outbox(session.db, id, (op, reply) => this.answers.settled(op, reply), () => this.showState());
-    this.list = new List((offer) => this.mode.pick(offer));
+    this.list = new List((offer) => this.mode.pick(offer), session.answers);
     this.mode = new Comparing(this);
   }
 
@@ -57,7 +59,8 @@ class Page {
 
   wire() {
     document.addEventListener("keydown", (event) => this.key(event));
-    this.playback = new Playback(this.stage.player, this.session.speed);
+    const { player } = this.stage;
+    this.playback = this.session.answers ? new Reading(player) : new Playback(player, this.session.speed);
     this.strategy.wire(() => this.mode.resample());
     this.note.wire();
     this.stage.wire();

@@ -7,8 +7,10 @@ const $ = (id) => document.getElementById(id);
 
 export class List {
   // onPick(offer) when a coming pair is clicked.
-  constructor(onPick) {
+  // answers: whether the pairs are texts, which have no small pictures.
+  constructor(onPick, answers) {
     this.onPick = onPick;
+    this.answers = answers;
     this.rows = new Map(); // offer id → its row
   }
 
@@ -45,8 +47,8 @@ export class List {
       className: "button",
       title: `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`,
     });
-    const pictures = sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" }));
-    button.append(...pictures, text);
+    if (this.answers) button.append(`prompt ${offer.sample1.split("/")[0]}`, text);
+    else button.append(...sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" })), text);
     button.addEventListener("click", () => this.onPick(offer));
     item.append(button);
     return { item, button, text };

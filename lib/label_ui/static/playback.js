@@ -27,10 +27,7 @@ export class Playback {
       "+": () => this.changeSpeed(1),
       "=": () => this.changeSpeed(1),
     };
-    // A button that was clicked gives the focus back, so that Space goes on meaning pause.
-    document.addEventListener("click", (event) => {
-      if (event.detail > 0) event.target.closest("button")?.blur();
-    });
+    giveFocusBack();
   }
 
   // Does what a key says: one of `actions` or of the player's own.
@@ -41,16 +38,7 @@ export class Playback {
       this.stepBy(event.key === "ArrowLeft" ? -1 : 1);
       return;
     }
-    if (event.key === " " && event.target.matches("button:focus-visible, a:focus-visible")) return; // there by Tab: press it
-    const known = { ...this.keys, ...actions };
-    // What the key says; where it lies, if digits need Shift or letters are not Latin on this keyboard.
-    let key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    if (!(key in known) && !event.shiftKey && !/[a-z]/.test(key)) {
-      key = /^(?:Digit|Numpad|Key)(.)$/.exec(event.code)?.[1].toLowerCase();
-    }
-    if (!(key in known)) return;
-    event.preventDefault();
-    if (!event.repeat) known[key](); // a key that is held down answers once
+    pressed(event, { ...this.keys, ...actions });
   }
 
   toggle() {
@@ -91,4 +79,24 @@ export class Playback {
   showPaused() {
     $("pausetext").textContent = this.player.playing ? "Pause" : "Play";
   }
+}
+
+// A button that was clicked gives the focus back, so that Space keeps its meaning.
+export function giveFocusBack() {
+  document.addEventListener("click", (event) => {
+    if (event.detail > 0) event.target.closest("button")?.blur();
+  });
+}
+
+// Does what a key says: one of `known`, by key. Held down, only those in `repeating` are done again and again.
+export function pressed(event, known, repeating = []) {
+  if (event.key === " " && event.target.matches("button:focus-visible, a:focus-visible")) return; // there by Tab: press it
+  // What the key says; where it lies, if digits need Shift or letters are not Latin on this keyboard.
+  let key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (!(key in known) && !event.shiftKey && !/[a-z]/.test(key)) {
+    key = /^(?:Digit|Numpad|Key)(.)$/.exec(event.code)?.[1].toLowerCase();
+  }
+  if (!(key in known)) return;
+  event.preventDefault();
+  if (!event.repeat || repeating.includes(key)) known[key](); // an answer is given once
 }

@@ -1,17 +1,18 @@
 // The pair on screen: brought there once its clips are, and timed from then on.
 
 import { Player } from "./player.js";
+import { TextView } from "./texts.js";
 
 const $ = (id) => document.getElementById(id);
 
 export class Stage {
-  constructor(page, { steps_per_second: rate, start_paused: paused }) {
+  constructor(page, { steps_per_second: rate, start_paused: paused, answers }) {
     this.page = page;
     this.shown = null; // id of the offer on screen
     this.appeared = 0; // ms, when it came
     this.away = 0; // ms spent elsewhere since
     this.startPaused = paused || matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.player = new Player(
+    this.player = answers ? new TextView() : new Player(
       [1, 2].map((i) => ({ canvas: $(`canvas${i}`), bar: $(`bar${i}`), action: $(`action${i}`) })),
       $("stage"),
       rate,
@@ -76,7 +77,7 @@ export class Stage {
     note.show(offer);
     this.enable();
     playback.showPaused();
-    panel.sizes(clips);
+    if (!this.page.session.answers) panel.sizes(clips);
     if (pressed !== null) {
       // From the key press to the first frame of the next pair on screen; read with PerformanceObserver.
       requestAnimationFrame(() => {
@@ -112,7 +113,7 @@ export class Stage {
 
   // Outlines the clip that was chosen while the answer is on its way.
   mark(answer) {
-    for (const side of [1, 2]) $(`canvas${side}`).parentElement.classList.toggle("chosen", answer === String(side));
+    for (const one of document.querySelectorAll("[data-side]")) one.classList.toggle("chosen", answer === one.dataset.side);
   }
 
   enable() {

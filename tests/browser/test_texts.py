@@ -1,0 +1,122 @@
+"""Answers of a language model in front of a labeller."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.site import Site
+from lib.preferences.answers import Answer, load_answer, prompt_of, save_answer
+from lib.preferences.segment_db import SegmentDB
+from tests.browser.conftest import Tab
+from tests.text.dbs import answer_db, random_texts
+
+Serve = Callable[..., Site]
+Enter = Callable[..., Tab]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return answer_db(tmp_path / "texts", random_texts(6, 3), policy="secret-policy")
+
+
+def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
+    texts: Path, serve: Serve, enter: Enter
+) -> None:
+    site = serve(db=texts)
+    tab = enter(site).label()
+    db = SegmentDB(texts)
+    for key in ("1", "2", "0", "x"):
+        tab.ready()
+        shown = [tab.page.inner_text(f"#text{side}") for side in (1, 2)]
+        prompt = tab.page.inner_text("#prompt")
+        tab.press(key)
+        line = site.labels()[-1]
+        names = [line["sample1"], line["sample2"]]
+        assert prompt_of(names[0]) == prompt_of(names[1])
+        left, right = (load_answer(db, name) for name in (names if line["left"] == 1 else names[::-1]))
+        assert [left.text, right.text] == shown
+        assert left.prompt == right.prompt == prompt
+        better = {"1": line["left"], "2": 3 - line["left"], "0": 0, "x": None}[key]
+        assert line["label"] == better
+    tab.page.keyboard.press("u")
+    tab.wait_status("Taken back")
+    tab.press("1")
+    assert len(site.standing()) == 4
+    assert not tab.page.is_visible("#canvas1")
+    assert not tab.page.is_visible("#pause")
+    assert "secret-policy" not in tab.page.content()
+    assert not any("/thumb/" in url or "/clip/" in url for url in tab.requests)
+
+
+def test_an_answer_is_text_whatever_is_in_it(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    evil = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\n\n  two  spaces &amp;"
+    other = "שלום עולם 🙂👩‍👩‍👧 **not bold**"
+    db = tmp_path / "texts"
+    db.mkdir()
+    for number, (text, finished) in enumerate(((evil, True), (other, False))):
+        answer = Answer("<b>prompt</b>\nمرحبا", text, finished)
+        save_answer(db / "00" / f"{number:08d}.dat", answer)
+    tab = enter(serve(db=db)).label()
+    found = {
+        tab.page.text_content(f"#text{side}"): (
+            tab.page.text_content(f"#end{side}"),
+            tab.page.evaluate(
+                "id => { const s = getComputedStyle(document.getElementById(id)); return [s.direction, s.whiteSpace]; }",
+                f"text{side}",
+            ),
+        )
+        for side in (1, 2)
+    }
+    assert found == {evil: ("■", ["ltr", "pre-wrap"]), other: ("… cut off", ["rtl", "pre-wrap"])}
+    assert tab.page.text_content("#prompt") == "<b>prompt</b>\nمرحبا"
+    assert tab.page.title() == "Label"
+    assert tab.page.locator("#stage :is(img, script, b)").count() == 0
+
+
+def test_long_answers_scroll_together_under_their_prompt(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    db = tmp_path / "texts"
+    db.mkdir()
+    for number, line in enumerate(("word " * 13, "other " * 11)):
+        text = "\n".join(f"{i} {line}" for i in range(900))[:65_000]
+        save_answer(db / "00" / f"{number:08d}.dat", Answer("The prompt", text, True))
+    tab = enter(serve(db=db)).label()
+
+    def tops() -> list[float]:
+        ids = ["prompt", "text1", "text2"]
+        found: list[float] = tab.page.evaluate(
+            "ids => ids.map(id => document.getElementById(id).getBoundingClientRect().top)", ids
+        )
+        return found
+
+    before = tops()
+    assert before[1] == before[2]
+    began = time.monotonic()
+    for _ in range(5):
+        tab.page.keyboard.press("Space")
+    after = tops()
+    assert time.monotonic() - began < 2
+    assert after[0] == before[0]
+    assert after[1] == after[2] < before[1] - 1000
+    tab.page.keyboard.press("r")
+    assert tops() == before
+    width = tab.page.evaluate("document.getElementById('text1').getBoundingClientRect().width")
+    assert 300 < width < 640
+    tab.page.set_viewport_size({"width": 700, "height": 900})
+    narrow = tops()
+    assert narrow[2] > narrow[1] + 1000  # one below the other
+
+
+def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter: Enter) -> None:
+    site = serve(db=texts)
+    tab = enter(site).label()
+    first = tab.page.inner_text("#text1")
+    tab.press("1")
+    tab.page.goto(f"{site.base}/labels")
+    tab.page.wait_for_selector(".snippet.best")
+    assert tab.page.inner_text(".snippet.best") == first
+    tab.page.click("a.pair")
+    tab.ready()
+    assert "left better" in tab.page.inner_text("[data-answer='1']").lower()
+    assert tab.page.is_visible("#opened")
