@@ -4,7 +4,7 @@ A learner plays and learns; it knows nothing of files, flags, clocks and charts.
 algorithm. A new algorithm is a module with a class that has these methods.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -86,6 +86,37 @@ class Learner(Protocol):
         ...
 
 
-def alone(decision: bool) -> bool:
-    """Makes one decision of those of all processes, where there is one process."""
-    return decision
+Total = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+"""Sums each of some tensors over all processes that learn together."""
+
+
+class Alone:
+    """The processes that learn together, where there is one; `lib.training.ranks.Ranks` has several.
+
+    Every process calls the same methods in the same order, and all of them get the same answers.
+
+    Attributes:
+      rank: this process's, from 0; the first one evaluates, charts, saves and prints.
+      size: how many processes there are.
+    """
+
+    rank, size = 0, 1
+
+    def everyone(self, number: int) -> list[int]:
+        """What each process says, by rank."""
+        return [number]
+
+    def together(self, decision: bool) -> bool:
+        """Makes one decision of all: whether any process says so."""
+        return any(self.everyone(int(decision)))
+
+    def total(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sums each tensor over all processes; those of one call are on one device."""
+        return tensors
+
+    def share(self, count: int) -> range:
+        """Which of so many things, such as environments, are this process's."""
+        return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+
+ALONE = Alone()

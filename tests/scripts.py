@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 Done = subprocess.CompletedProcess[str]
 
-_warm = multiprocessing.get_context("forkserver")
-_warm.set_forkserver_preload(
+warm = multiprocessing.get_context("forkserver")
+warm.set_forkserver_preload(
     [
         "torch._dynamo",  # which an optimiser imports
         "lib.training.train",
@@ -47,7 +47,7 @@ def call(cwd: Path, script: str, *args: object, status: int = 0, seconds: float 
     """
     with tempfile.TemporaryDirectory() as said:
         streams = [Path(said) / name for name in ("stdout", "stderr")]
-        process = _warm.Process(target=_run, args=(cwd, script, list(map(str, args)), streams))
+        process = warm.Process(target=_run, args=(cwd, script, list(map(str, args)), streams))
         process.start()
         process.join(seconds)
         process.kill()  # of use only where it takes longer

@@ -1,6 +1,6 @@
 """A2C and PPO: a learner that acts for a rollout, asks what its steps were worth, and makes passes over them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, autocast
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, GameLog, Recorder, Rollout
 from lib.envs.world import World
-from lib.learner import Advance, alone
+from lib.learner import ALONE, Advance, Alone, Total
 from lib.reward.model import RewardModel
 
 
@@ -33,7 +33,7 @@ class ActorCritic:
       penalty: the KL penalty, where there is a reference policy.
       recorder: sees every step.
       held: exploration by held actions.
-      together: makes one decision of those of all processes.
+      ranks: the processes that learn together, each in environments of its own.
 
     Attributes:
       network: see above.
@@ -54,12 +54,12 @@ class ActorCritic:
         penalty: KLPenalty | None = None,
         recorder: Recorder | None = None,
         held: HeldActions | None = None,
-        together: Callable[[bool], bool] = alone,
+        ranks: Alone = ALONE,
     ) -> None:
         self.network, self.steps, self.updates = network, 0, 0
         self.collector = Collector(world, config.rollout, device, seed, bf16, reward, recorder, held)
         self._config, self._device, self._bf16 = config, device, bf16
-        self._penalty, self._together = penalty, together
+        self._penalty, self._ranks = penalty, ranks
         self._games = GameLog(world.num_envs)
         self._warm_until = config.critic_warmup
         network.body.requires_grad_(not config.freeze_convs)
@@ -71,9 +71,10 @@ class ActorCritic:
         rollout = self.collector.collect(self.network, self._config.one_pass, self._config.freeze_convs)
         games = self._games.read(rollout)
         scalars = self.learn(rollout)
-        self.steps += rollout.score.size
+        made = self._made(rollout)
+        self.steps += made
         self.updates += 1
-        return Advance(rollout.score.size, scalars, games)
+        return Advance(made, scalars, games)
 
     def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
         """Learns from a rollout of its own; returns scalars by chart name."""
@@ -85,14 +86,16 @@ class ActorCritic:
         policy_moves = self.updates >= self._warm_until
         network.body.requires_grad_(policy_moves and not config.freeze_convs)
         network.policy.requires_grad_(policy_moves)
-        parts = update(
-            *(network, self._optimizer, rollout, config, self._bf16), self._penalty, self._together
-        )
+        parts = update(network, self._optimizer, rollout, config, self._bf16, self._penalty, self._ranks)
         if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
-            network.body.update(rollout.observations)
+            network.body.update(rollout.observations, self._ranks.total)
         if self._penalty is not None and policy_moves:
-            self._penalty.adapt(parts["kl_ref"], rollout.score.size)
+            self._penalty.adapt(parts["kl_ref"], self._made(rollout))
         return {**parts, "lr": lr}
+
+    def _made(self, rollout: Rollout) -> int:
+        """Steps of all processes' rollouts."""
+        return sum(self._ranks.everyone(rollout.score.size))
 
     def play(self) -> None:
         """Acts for a rollout without learning from it; its games are not reported."""
@@ -162,7 +165,7 @@ class Batch(NamedTuple):
 
 
 def assess(
-    rollout: Rollout, config: TrainConfig, penalty: KLPenalty | None, bf16: bool
+    rollout: Rollout, config: TrainConfig, penalty: KLPenalty | None, bf16: bool, total: Total = ALONE.total
 ) -> tuple[Batch, dict[str, torch.Tensor]]:
     """What every step of a rollout was worth: rewards less the KL penalty, advantages and returns.
 
@@ -174,6 +177,7 @@ def assess(
       config: discount, λ, and what is paid.
       penalty: the KL penalty, where there is a reference policy.
       bf16: whether the reference computes in bf16.
+      total: sums over all processes; means and variances are over the steps of all.
 
     Returns:
       The batch to learn from, and scalars on the device by chart name; charts read them later, so nothing waits here.
@@ -183,7 +187,8 @@ def assess(
         torch.from_numpy(flags).to(device, non_blocking=True)
         for flags in (rollout.terminal, rollout.truncated, rollout.valid & ~rollout.held)
     )
-    weight = valid / valid.sum().clamp(min=1)
+    [count] = total([valid.sum()])
+    weight = valid / count.clamp(min=1)
     parts: dict[str, torch.Tensor] = {}
     if rollout.learned is None or config.score_weight:
         score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
@@ -192,11 +197,11 @@ def assess(
         rewards = score
     else:
         rewards = rollout.learned
-        mean = (rewards * weight).sum()
-        parts["reward_mu"] = mean
-        parts["reward_std"] = ((rewards - mean).square() * weight).sum().sqrt()
+        [mean] = total([(rewards * weight).sum()])
+        [variance] = total([((rewards - mean).square() * weight).sum()])
+        parts |= {"reward_mu": mean, "reward_std": variance.sqrt()}
     if penalty is not None:
-        rewards, scalars = penalty.charge(rollout, rewards, valid, bf16)
+        rewards, scalars = penalty.charge(rollout, rewards, valid, bf16, total)
         parts |= scalars
     if rollout.learned is not None:
         rewards = config.reward_scale * (rewards + config.reward_offset)
@@ -207,11 +212,11 @@ def assess(
     advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)
     values = values[:-1]
     returns = advantages + values
-    parts["advantage"] = (advantages * weight).sum()
-    parts["batch_rewards"] = (returns * weight).sum()
-    parts["explained_variance"] = explained_variance(values, returns, valid)
+    means = total([(advantages * weight).sum(), (returns * weight).sum()])
+    parts |= dict(zip(("advantage", "batch_rewards"), means, strict=True))
+    parts["explained_variance"] = explained_variance(values, returns, valid, total)
     if config.normalise_advantages:
-        advantages = normalised(advantages, valid)
+        advantages = normalised(advantages, valid, total)
     old = log_prob_of(rollout.dist_params.detach(), rollout.actions)
     seen = rollout.observations if rollout.features is None else rollout.features
     steps = (seen, rollout.actions, old, values, advantages, returns, valid)
@@ -225,9 +230,12 @@ def update(
     config: TrainConfig,
     bf16: bool,
     penalty: KLPenalty | None = None,
-    together: Callable[[bool], bool] = alone,
+    ranks: Alone = ALONE,
 ) -> dict[str, torch.Tensor]:
     """The passes over one rollout: one for A2C, several over minibatches for PPO.
+
+    Of several processes each has a rollout. They learn as one process does from all of these side by side: every loss
+    is a sum over valid steps, divided by how many all have; gradients and scalars are added up.
 
     Args:
       network: the policy that gathered the rollout.
@@ -236,17 +244,17 @@ def update(
       config: what is paid, passes, clips and weights of the loss.
       bf16: whether networks compute in bf16.
       penalty: the KL penalty, where there is a reference policy.
-      together: makes one decision of those of all processes: whether `config.target_kl` is passed.
+      ranks: the processes that learn together.
 
     Returns:
       Scalars on the device by chart name, averaged over the passes. Only `--target-kl` waits for the device, once
       a pass.
     """
-    batch, parts = assess(rollout, config, penalty, bf16)
-    device, count = batch.actions.device, len(batch.actions)
+    batch, parts = assess(rollout, config, penalty, bf16, ranks.total)
+    device, (steps, envs) = batch.actions.device, rollout.score.shape
     passes: list[dict[str, torch.Tensor]] = []
     for epoch in range(config.epochs):
-        for rows in _minibatches(count, config.minibatches, device):
+        for rows in _minibatches(steps, envs, config.minibatches, device, ranks):
             part = Batch(*(column[rows] for column in batch))
             if config.one_pass and rollout.dist_params.requires_grad:
                 dist_params, values = rollout.dist_params.flatten(0, 1), rollout.values[:-1].flatten()
@@ -254,6 +262,7 @@ def update(
                 with autocast(device, bf16):
                     features = network.features(part.seen) if rollout.features is None else part.seen
                     dist_params, values = network.dist_params(features), network.values(features)
+            [count] = ranks.total([part.valid.sum()])
             loss, scalars = actor_critic_loss(
                 dist_params,
                 values,
@@ -263,6 +272,7 @@ def update(
                 part.advantages,
                 part.returns,
                 part.valid,
+                count,
                 clip_range=config.clip_range,
                 value_clip_range=config.value_clip_range,
                 entropy_coef=config.entropy,
@@ -272,23 +282,42 @@ def update(
             loss.backward()
             parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            *summed, scalar_sums = ranks.total([*gradients, torch.stack(list(scalars.values()))])
+            for gradient, of_all in zip(gradients, summed, strict=True):
+                gradient.copy_(of_all)
+            scalars = dict(zip(scalars, scalar_sums.unbind(), strict=True))
             norm = nn.utils.get_total_norm(gradients)
             passes.append(scalars | _gradient_scalars(gradients, norm))
             nn.utils.clip_grads_with_norm_(parameters, config.grad_clip, norm)
             optimizer.step()
         last = epoch == config.epochs - 1
-        if config.target_kl and not last and together(bool(passes[-1]["approx_kl"] > config.target_kl)):
+        if config.target_kl and not last and ranks.together(bool(passes[-1]["approx_kl"] > config.target_kl)):
             break
     means = torch.stack([torch.stack(list(scalars.values())) for scalars in passes]).mean(0)
     parts |= dict(zip(passes[0], means.unbind(), strict=True))
     return parts | {"epochs_done": torch.full((), epoch + 1.0, device=device)}
 
 
-def _minibatches(count: int, parts: int, device: torch.device) -> Sequence[slice | torch.Tensor]:
-    """Rows of each minibatch of a pass, in random order; all as they are where there is but one."""
+def _minibatches(
+    steps: int, envs: int, parts: int, device: torch.device, ranks: Alone = ALONE
+) -> Sequence[slice | torch.Tensor]:
+    """This process's rows of each minibatch of a pass, in random order; all as they are where there is but one.
+
+    Every process draws the same order of all steps of all environments, as PyTorch's own generator is seeded and moved
+    alike in all of them, and takes what it has of each minibatch: now more, now less, at times nothing.
+    """
     if parts == 1:
         return [slice(None)]
-    return torch.randperm(count, device=device).tensor_split(parts)
+    of_each = ranks.everyone(envs)
+    order = torch.randperm(steps * sum(of_each), device=device)
+    if ranks.size == 1:
+        return order.tensor_split(parts)
+    step, env = order // sum(of_each), order % sum(of_each) - sum(of_each[: ranks.rank])
+    mine = (env >= 0) & (env < envs)
+    rows = step * envs + env
+    return [
+        part[there] for part, there in zip(rows.tensor_split(parts), mine.tensor_split(parts), strict=True)
+    ]
 
 
 def _gradient_scalars(gradients: list[torch.Tensor], norm: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 from lib.agent.distributions import exact_kl, log_prob_of
 from lib.agent.network import PolicyNet, autocast
 from lib.agent.rollout import Rollout
+from lib.learner import ALONE, Total
 
 _MOST = 0.2  # of KL/target − 1 that counts in one update, either way (Ziegler et al. 2019)
 
@@ -77,7 +78,12 @@ class KLPenalty:
 
     @torch.no_grad()
     def charge(
-        self, rollout: Rollout, rewards: torch.Tensor, valid: torch.Tensor, bf16: bool
+        self,
+        rollout: Rollout,
+        rewards: torch.Tensor,
+        valid: torch.Tensor,
+        bf16: bool,
+        total: Total = ALONE.total,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Rewards less the penalty, on every step: rₜ − β (log π(aₜ|sₜ) − log π_ref(aₜ|sₜ)).
 
@@ -86,6 +92,7 @@ class KLPenalty:
           rewards: float32 `[T, B]`; left as they are.
           valid: bool `[T, B]` on the device.
           bf16: whether the reference computes in bf16.
+          total: sums over all processes, whose steps the mean is over.
 
         Returns:
           float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
@@ -100,7 +107,8 @@ class KLPenalty:
         weight = valid[self._rows].float()
         actions = rollout.actions[self._rows]
         kl = exact_kl(dist_params, reference, actions.is_floating_point())
-        kl = (kl * weight).sum() / weight.sum().clamp(min=1)
+        summed, count = total([(kl * weight).sum(), weight.sum()])
+        kl = summed / count.clamp(min=1)
         log_ratio = k1(log_prob_of(dist_params, actions), log_prob_of(reference, actions))
         rewards = rewards.clone()
         rewards[self._rows] -= self.coef * log_ratio * weight

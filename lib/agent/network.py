@@ -15,6 +15,7 @@ from lib.envs.observation import STACK
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
+from lib.learner import ALONE, Total
 
 _CLIP = 10.0  # standard deviations of an observation
 
@@ -42,13 +43,19 @@ class Normaliser(nn.Module):
         return ((observations - self.mean) / (self.var + 1e-8).sqrt()).clamp(-_CLIP, _CLIP)
 
     @torch.no_grad()
-    def update(self, observations: torch.Tensor) -> None:
-        """Takes in more observations, float32 `[..., D]`: means and variances of both parts joined (Chan et al. 1979)."""
+    def update(self, observations: torch.Tensor, total: Total = ALONE.total) -> None:
+        """Takes in more observations, float32 `[..., D]`: means and variances of both parts joined (Chan et al. 1979).
+
+        With `total`, those of all processes.
+        """
         more = observations.flatten(0, -2).double()
-        count = self.count + len(more)
-        share = len(more) / count
-        apart = more.mean(0) - self.mean
-        var = self.var * (1 - share) + more.var(0, correction=0) * share
+        new, summed = total([torch.full_like(self.count, len(more)), more.sum(0)])
+        mean = summed / new
+        [squares] = total([(more - mean).square().sum(0)])
+        count = self.count + new
+        share = new / count
+        apart = mean - self.mean
+        var = self.var * (1 - share) + squares / new * share
         self.var.copy_(var + apart.square() * share * (1 - share))
         self.mean.copy_(self.mean + apart * share)
         self.count.copy_(count)

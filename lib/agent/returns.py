@@ -6,6 +6,8 @@ Time runs as in `lib.envs.world`: row t holds what followed action aₜ, chosen 
 
 import torch
 
+from lib.learner import ALONE, Total
+
 
 def lambda_advantages(
     rewards: torch.Tensor,
@@ -183,36 +185,41 @@ def _check_groups(returns: torch.Tensor) -> None:
         raise ValueError(f"expected at least 2 returns in a group, got {returns.shape[-1]}")
 
 
-def normalised(advantages: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+def normalised(advantages: torch.Tensor, valid: torch.Tensor, total: Total = ALONE.total) -> torch.Tensor:
     """Advantages with mean 0 and variance 1 over the valid steps; 0 elsewhere.
 
     Args:
       advantages: float `[...]`.
       valid: bool `[...]`.
+      total: sums over all processes, whose steps count as one batch.
 
     Returns:
       float `[...]`; all 0 where the valid ones do not differ.
     """
-    count = valid.sum().clamp(min=1)
-    centred = torch.where(valid, advantages - (advantages * valid).sum() / count, 0.0)
-    return centred * (centred.square().sum() / count).clamp(min=1e-8).rsqrt()
+    count, summed = total([valid.sum(), (advantages * valid).sum()])
+    count = count.clamp(min=1)
+    centred = torch.where(valid, advantages - summed / count, 0.0)
+    [squares] = total([centred.square().sum()])
+    return centred * (squares / count).clamp(min=1e-8).rsqrt()
 
 
-def explained_variance(values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+def explained_variance(
+    values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor, total: Total = ALONE.total
+) -> torch.Tensor:
     """1 − Var(G − v) / Var(G) over the valid steps: 1 is a perfect critic, 0 one that says a constant.
 
     Args:
       values: float `[...]`.
       returns: float `[...]`.
       valid: bool `[...]`.
+      total: sums over all processes, whose steps count as one batch.
 
     Returns:
       float `[]`; 0 where returns do not vary.
     """
-    count = valid.sum().clamp(min=1)
-
-    def variance(numbers: torch.Tensor) -> torch.Tensor:
-        return ((numbers - (numbers * valid).sum() / count).square() * valid).sum() / count
-
-    spread = variance(returns)
-    return torch.where(spread > 0, 1 - variance(returns - values) / spread.clamp(min=1e-12), 0.0)
+    both = returns, returns - values
+    count, *sums = total([valid.sum(), *((numbers * valid).sum() for numbers in both)])
+    count = count.clamp(min=1)
+    apart = [numbers - summed / count for numbers, summed in zip(both, sums, strict=True)]
+    spread, error = total([(numbers.square() * valid).sum() / count for numbers in apart])
+    return torch.where(spread > 0, 1 - error / spread.clamp(min=1e-12), 0.0)

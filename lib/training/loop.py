@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lib.interrupt import Interrupt
-from lib.learner import Advance, Learner, alone
+from lib.learner import ALONE, Advance, Learner
 
 
 class Hook:
@@ -65,7 +65,7 @@ def run(
     hooks: Sequence[Hook],
     steps: int,
     stop: Callable[[], bool],
-    together: Callable[[bool], bool] = alone,
+    together: Callable[[bool], bool] = ALONE.together,
 ) -> None:
     """Plays and learns until so many steps are made, or somebody asks for the end.
 

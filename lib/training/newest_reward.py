@@ -11,7 +11,7 @@ from collections.abc import Callable
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.files import NotRecorded
-from lib.learner import Learner, alone
+from lib.learner import ALONE, Learner
 from lib.preferences.schedule import (
     LEAST_LABELS,
     LabelCount,
@@ -54,7 +54,7 @@ class NewestReward(Hook):
         progress: Progress,
         stop: Stop,
         pay_by: Callable[[RewardModel], None],
-        together: Callable[[bool], bool] = alone,
+        together: Callable[[bool], bool] = ALONE.together,
     ) -> None:
         self._config, self._live, self._recording = config, live, recording
         self._progress, self._stop, self._pay_by, self._together = progress, stop, pay_by, together

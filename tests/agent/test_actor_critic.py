@@ -94,7 +94,7 @@ def test_passes_end_at_the_target_kl(target: float, epochs: int) -> None:
 
 def test_minibatches_are_a_partition_and_differ_between_passes() -> None:
     torch.manual_seed(0)
-    first, second = (_minibatches(50, 4, torch.device("cpu")) for _ in range(2))
+    first, second = (_minibatches(10, 5, 4, torch.device("cpu")) for _ in range(2))
     for pass_ in (first, second):
         assert [len(rows) for rows in pass_ if isinstance(rows, torch.Tensor)] == [13, 13, 12, 12]
         assert sorted(torch.cat(list(pass_)).tolist()) == list(range(50))  # type: ignore[arg-type]

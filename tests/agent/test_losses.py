@@ -39,6 +39,7 @@ def loss(
         advantages,
         returns,
         valid,
+        None,
         **(defaults | settings),
     )
 
