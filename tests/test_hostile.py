@@ -101,7 +101,9 @@ def test_what_counts_as_careless(source: str, found: list[str]) -> None:
 def test_nothing_that_a_file_holds_can_run() -> None:
     found = {str(path.relative_to(ROOT)): careless(path.read_text("utf-8")) for path in SHIPPED}
     assert len(found) > 40
-    assert {path: what for path, what in found.items() if what} == {}
+    # A teacher of the user's own, by the name that was typed; test_teachers.py sees to it that none comes from a file.
+    typed = {"lib/preferences/teachers.py": ["importlib.import_module"]}
+    assert {path: what for path, what in found.items() if what} == typed
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def save_reward_model(
         "continuous": model.spec.continuous,
         "observation_size": model.spec.observation_size,
         "disagreement": model.disagreement,
+        "half_size": network.half_size,
         "masks": [list(mask) for mask in network.masks],
         "members": [
             {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
@@ -99,6 +100,7 @@ def load_reward_model(
             "input": input,
             "continuous": payload.get("continuous", False),
             "observation_size": payload.get("observation_size"),
+            "half_size": payload.get("half_size", False),
         }
         members = [
             Member(_network(member["state_dict"], path, **form), float(member["mean"]), float(member["std"]))
@@ -133,6 +135,7 @@ def _check_payload(payload: dict[str, Any], path: Path) -> None:
         "num_actions": are_numbers([payload.get("num_actions")], 1, (int,), 1, 1024),
         "input": isinstance(payload.get("input", "frame"), str),
         "continuous": isinstance(payload.get("continuous", False), bool),
+        "half_size": isinstance(payload.get("half_size", False), bool),
         "observation_size": payload.get("observation_size") is None
         or are_numbers([payload["observation_size"]], 1, (int,), 1, MAX_OBSERVATION),
         "masks": isinstance(masks, (list, tuple)) and all(are_numbers(m, 4, (int,), 0, 4096) for m in masks),

@@ -62,6 +62,9 @@ class FitConfig:
         metavar="X,Y,W,H",
         help=f"hide this rectangle of every frame from the model, or one of {', '.join(PRESETS)}; repeatable",
     )
+    half_frames: bool = flag(
+        default=False, help="look at frames of half their height and width, a quarter of the work"
+    )
     only: list[str] = flag(
         default=[], nargs=1, metavar="LABELLER", help="use only this person's or teacher's labels; repeatable"
     )

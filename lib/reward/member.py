@@ -138,6 +138,7 @@ def new_network(config: FitConfig, segments: SegmentStore, device: torch.device)
         segments.input or "frame",
         spec.continuous,
         spec.observation_size,
+        config.half_frames,
     )
     if spec.observation_size is not None:
         mean, std = segments.observation_statistics()

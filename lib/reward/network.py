@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import cv2
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -40,6 +41,7 @@ class RewardNet(nn.Module):
       input: one of `INPUTS`.
       frame_shape: (H, W, 3) of the segments, looked at or not.
       masks: rectangles of the frame that are hidden.
+      half_size: whether it looks at frames of half their height and width.
 
     Args:
       frame_shape: (H, W, 3).
@@ -51,6 +53,7 @@ class RewardNet(nn.Module):
       input: one of `INPUTS`.
       continuous: whether an action is A numbers.
       observation_size: D of vector observations; None for pictures.
+      half_size: whether a network of frames looks at `halved` ones, a quarter of the work.
 
     Raises:
       UserError: the picture is too small for the convolutions.
@@ -70,6 +73,7 @@ class RewardNet(nn.Module):
         input: str = "frame",
         continuous: bool = False,
         observation_size: int | None = None,
+        half_size: bool = False,
     ) -> None:
         super().__init__()
         size = None if input == "frame" else observation_size
@@ -80,6 +84,7 @@ class RewardNet(nn.Module):
                 num_actions, continuous, None if input == "frame" else PICTURE_SHAPE, frame_shape
             )
         self.frame_shape, self.masks, self.input = frame_shape, tuple(masks), input
+        self.half_size = half_size and input == "frame"
         self._shift, self._noise = shift, noise
         self._joins_action = input == "frame" or size is not None
         if size is not None:
@@ -100,6 +105,9 @@ class RewardNet(nn.Module):
         if input == "frame":
             channels, sides, joined = frame_shape[2], frame_shape[:2], num_actions
             self._black = self.masks
+            if self.half_size:
+                sides = sides[0] // 2, sides[1] // 2
+                self._black = tuple(halved_mask(mask) for mask in self.masks)
         else:
             channels, sides, joined = STACK, (SIZE, SIZE), 0
             self._black = tuple(observed_mask(mask, frame_shape) for mask in self.masks)
@@ -133,6 +141,8 @@ class RewardNet(nn.Module):
             if self.training and self._noise:
                 vectors = vectors + self._noise * torch.randn_like(vectors)
             return self._head(vectors, actions)
+        if self.half_size:
+            inputs = halved(inputs)
         pictures = _as_arithmetic(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
         for x, y, width, height in self._black:
             pictures[:, :, y : y + height, x : x + width] = 0
@@ -161,6 +171,7 @@ class RewardNet(nn.Module):
             input=self.input,
             continuous=self.spec.continuous,
             observation_size=self.spec.observation_size,
+            half_size=self.half_size,
         )
         fast.load_state_dict(self.state_dict())
         fast.eval()
@@ -203,6 +214,33 @@ def conv_features(shape: tuple[int, ...]) -> int:
     if min(sides) < 1:
         raise UserError(f"frames of {shape[0]}×{shape[1]} pixels are too small: expected at least 43×43")
     return _FILTERS * sides[0] * sides[1]
+
+
+def halved(frames: torch.Tensor) -> torch.Tensor:
+    """Frames of half the height and width: means of 2×2 pixels, rounded half up; an odd last row or column is dropped.
+
+    Args:
+      frames: uint8 `[N, H, W, 3]`.
+
+    Returns:
+      uint8 `[N, H/2, W/2, 3]`.
+    """
+    count, height, width, channels = frames.shape
+    even = frames[:, : height // 2 * 2, : width // 2 * 2]
+    if frames.device.type == "cpu":
+        # One tall picture: its rows are even in number for each frame, so no block lies in two of them.
+        tall = even.reshape(-1, width // 2 * 2, channels).numpy()
+        small = cv2.resize(tall, (width // 2, len(tall) // 2), interpolation=cv2.INTER_AREA)
+        return torch.from_numpy(small).view(count, height // 2, width // 2, channels)
+    means = F.avg_pool2d(even.permute(0, 3, 1, 2).float(), 2)
+    return (means + 0.5).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def halved_mask(mask: Mask) -> Mask:
+    """The pixels of a halved frame that overlap a rectangle of the frame."""
+    x, y, width, height = mask
+    left, top = x // 2, y // 2
+    return left, top, (x + width + 1) // 2 - left, (y + height + 1) // 2 - top
 
 
 def observed_mask(mask: Mask, frame_shape: tuple[int, int, int]) -> Mask:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
@@ -15,7 +16,7 @@ from lib.envs.spec import Spec
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.masks import Mask
 from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet, conv_features, randomly_shifted
+from lib.reward.network import RewardNet, conv_features, halved, halved_mask, randomly_shifted
 from lib.training.train import train
 
 CPU = torch.device("cpu")
@@ -472,3 +473,41 @@ def test_what_each_member_says_along_a_clip() -> None:
         np.testing.assert_allclose(row, alone, rtol=1e-5, atol=1e-6)
     cautious = RewardModel(members, CPU, pessimism=2.0).rewards_along(frames, actions)
     np.testing.assert_allclose(cautious, each.mean(0) - 2 * each.std(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 210, 160, 3), (1000, 86, 88, 3), (2, 87, 91, 3)])
+def test_halved_frames_are_rounded_means_of_four_pixels(shape: tuple[int, ...]) -> None:
+    frames = torch.randint(0, 256, shape, dtype=torch.uint8)
+    rows, columns = shape[1] // 2, shape[2] // 2
+    blocks = frames[:, : 2 * rows, : 2 * columns].int().unflatten(2, (columns, 2)).unflatten(1, (rows, 2))
+    expected = ((blocks.sum((2, 4)) + 2) // 4).to(torch.uint8)
+    assert torch.equal(halved(frames), expected)
+    on_gpu = F.avg_pool2d(frames[:, : 2 * rows, : 2 * columns].permute(0, 3, 1, 2).float(), 2) + 0.5
+    assert torch.equal(on_gpu.to(torch.uint8).permute(0, 2, 3, 1), expected)
+
+
+def test_a_network_of_halved_frames_is_that_of_the_smaller_picture(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    mask = (7, 8, 21, 10)
+    network = RewardNet((210, 160, 3), 6, masks=[mask], half_size=True).eval()
+    small = RewardNet((105, 80, 3), 6, masks=[halved_mask(mask)]).eval()
+    small.load_state_dict(network.state_dict())
+    frames, actions = torch.randint(0, 256, (4, 210, 160, 3), dtype=torch.uint8), torch.arange(4)
+    expected = small(halved(frames), actions)
+    assert torch.equal(network(frames, actions), expected)
+    changed = frames.clone()
+    changed[:, 8:18, 7:28] += 1
+    assert torch.equal(network(changed, actions), expected)
+    changed[:, 20, 40] += 128
+    assert not torch.equal(network(changed, actions), expected)
+    model = RewardModel([Member(network, 0.5, 2.0)], torch.device("cpu"))
+    save_reward_model(tmp_path / "half.dat", model, {}, {}, {})
+    read = load_reward_model(tmp_path / "half.dat")
+    torch.testing.assert_close(read.pay(frames, actions), (expected - 0.5) / 2)
+    assert read.members[0].network.half_size
+
+
+def test_a_halved_mask_covers_all_that_it_touches() -> None:
+    assert halved_mask((4, 6, 8, 2)) == (2, 3, 4, 1)
+    assert halved_mask((5, 7, 1, 1)) == (2, 3, 1, 1)
+    assert halved_mask((5, 7, 2, 2)) == (2, 3, 2, 2)
