@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from lib import cli
-from lib.agent.checkpoints import check_policy, load_policy
+from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
 from lib.agent.evaluate import ProbeMeans, evaluate
 from lib.agent.finetune_metrics import FinetuneMetrics
-from lib.agent.network import ActorPolicy
+from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.make import make_world
@@ -77,6 +77,17 @@ def first_lives(policy: Policy, world: World, seed: int, device: torch.device) -
     return Lives(scores, steps)
 
 
+def _reference(path: Path, network: PolicyNetwork) -> PolicyNet:
+    """The policy that another's KL is measured to; both have to draw from a distribution."""
+    reference = load_policy(path)[0]
+    if not isinstance(network, PolicyNet) or not isinstance(reference, PolicyNet):
+        raise UserError(
+            f"--reference {path}: expected two policies of A2C or PPO, got ones of {network.algorithms} and "
+            f"{reference.algorithms}"
+        )
+    return reference
+
+
 def measure(config: MeasureConfig) -> dict[str, Any]:
     """Plays and writes down `lives` (scores, steps) and `games` (score, steps, measures of each), lists of figures.
 
@@ -90,10 +101,10 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         raise UserError(f"{config.model}: expected a policy of 01_a2c.py, which knows its environment")
     env_id = origin["config"]["env"]
     reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
-    reference = None if config.reference is None else load_policy(config.reference)[0]
+    reference = None if config.reference is None else _reference(config.reference, network)
     for net in filter(None, (network, reference)):
         net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    policy = ActorPolicy(network, bf16)
+    policy = network.acting(bf16)
     with contextlib.closing(make_world(env_id, config.lives)) as world:
         check_policy(network, world, config.model)
         lives = first_lives(policy, world, seed, device)

@@ -14,6 +14,7 @@ from lib.agent.losses import actor_critic_loss
 from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, autocast
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, GameLog, Recorder, Rollout
+from lib.cli import UserError
 from lib.envs.world import World
 from lib.learner import ALONE, Advance, Alone, Total
 from lib.reward.model import RewardModel
@@ -42,6 +43,8 @@ class ActorCritic:
       collector: plays.
     """
 
+    network_kind = PolicyNet
+
     def __init__(
         self,
         network: PolicyNet,
@@ -65,6 +68,18 @@ class ActorCritic:
         network.body.requires_grad_(not config.freeze_convs)
         trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.Adam(trainable, lr=config.lr, eps=1e-5, fused=True)
+
+    @staticmethod
+    def new_network(config: TrainConfig, world: World) -> PolicyNet:
+        """A policy with new weights.
+
+        Raises:
+          UserError: its settings do not fit the world.
+        """
+        spec, shared = world.spec, config.network == "shared"
+        if shared and spec.observation_size is not None:
+            raise UserError(f"--network shared is about policies of pictures, and {config.env} shows vectors")
+        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, shared)
 
     def advance(self) -> Advance:
         """Acts for a rollout, and learns from it."""

@@ -6,20 +6,25 @@ from typing import Any
 
 import numpy as np
 
+from lib.agent import sac
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
+from lib.agent.sac import SACNet
 from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError, one_line
 from lib.envs.world import World
 from lib.files import remove_stale
 from lib.learner import LearnedPolicy
 
+PolicyNetwork = PolicyNet | SACNet
+"""What a policy checkpoint may hold the weights of."""
+
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""
 
 
-def load_policy(path: Path) -> tuple[PolicyNet, dict[str, Any]]:
-    """A policy from a checkpoint of ours or a bare state_dict of the original's.
+def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """A policy from a checkpoint of ours, of any algorithm, or a bare state_dict of the original's.
 
     Returns:
       The network on the CPU, and what the checkpoint says of itself (`config`, `steps`, …; {} for a bare one).
@@ -28,8 +33,9 @@ def load_policy(path: Path) -> tuple[PolicyNet, dict[str, Any]]:
       UserError: no readable policy there; says what was expected and what came.
     """
     payload = load_checkpoint(path, "policy")
-    network = policy_from_state(check_weights(payload.get("state_dict"), str(path)), str(path))
-    return network, {} if payload.get("bare") else payload
+    state = check_weights(payload.get("state_dict"), str(path))
+    read = sac.network_from_state if "actor.0.weight" in state else policy_from_state
+    return read(state, str(path)), {} if payload.get("bare") else payload
 
 
 def env_of(origin: dict[str, Any]) -> str:
@@ -64,7 +70,7 @@ def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
         )
 
 
-def check_policy(network: PolicyNet, world: World, path: Path) -> None:
+def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
     """Refuses a policy of other actions or other observations than a world's.
 
     Raises:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.cli import UserError, as_flag, flag
+from lib.cli import UserError, as_flag, flag, shown
 from lib.envs.ids import is_atari_id
 from lib.preferences.labels import TEACHERS
 from lib.preferences.schedule import SCHEDULES
@@ -25,6 +25,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "target_kl": 0.0,
         "value_coef": 1.0,
         "grad_clip": 0.1,
+        "entropy": 0.01,
+        "network": "separate",
+        "num_envs": 64,
     },
     # Stable-Baselines3's zoo for Atari, with rollouts for 64 environments instead of 8 and the paper's clip range.
     # A learned reward may bring large values, so these are not clipped (Andrychowicz et al. 2021, arXiv 2006.05990).
@@ -40,15 +43,39 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "target_kl": 0.0,
         "value_coef": 0.5,
         "grad_clip": 0.5,
+        "entropy": 0.01,
+        "network": "separate",
+        "num_envs": 64,
+    },
+    # Haarnoja et al. 2018, arXiv 1812.05905, table 1, with several environments, and half as many updates as steps.
+    "sac": {
+        "lr": 3e-4,
+        "num_envs": 8,
+        "batch_size": 256,
+        "replay_steps": 1_000_000,
+        "replay_mb": 4000.0,
+        "save_replay": True,
+        "replay_ratio": 0.5,
+        "learning_starts": 1000,
+        "n_step": 1,
+        "priority": 0.0,
+        "target_step": 0.005,
+        "target_every": 1,
     },
 }
-"""Defaults that depend on --algo."""
+"""Defaults that depend on --algo. What an algorithm does not have here means nothing to it."""
+
+OFF_POLICY = ("sac",)
+"""Algorithms that learn from a replay."""
 
 MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
 """Flags that may be given beside --resume."""
 
 _PASSES = ("epochs", "minibatches", "clip_range", "value_clip_range", "target_kl")
 """Flags that mean nothing where an update is a single pass."""
+
+_ON_POLICY = ("kl", "critic_warmup", "freeze_convs")
+"""Flags that mean nothing to algorithms with a replay, beside those that only others have a default for."""
 
 _NEEDS = {
     "finetune": ("model", "a policy to start from: add -m FILE"),
@@ -70,10 +97,19 @@ _NEEDS = {
 
 def _by_algorithm(name: str, default: Any = None, **options: Any) -> Any:
     """A flag whose default depends on --algo."""
-    a2c, ppo = (ALGORITHMS[algo][name] for algo in ("a2c", "ppo"))
-    shown = f"{a2c:g}" if a2c == ppo else f"{a2c:g}; ppo: {ppo:g}"
-    options["help"] += f" (default: {shown})"
-    return flag(default=default, min=0 if isinstance(a2c, float) else 1, **options)
+    values = {algo: defaults[name] for algo, defaults in ALGORITHMS.items() if name in defaults}
+    first, *others = (_shown(value) for value in values.values())
+    differing = [
+        f"{algo}: {value}" for algo, value in zip([*values][1:], others, strict=True) if value != first
+    ]
+    options["help"] += f" (default: {'; '.join([first, *differing])})"
+    if type(values[min(values)]) in (int, float):
+        options = {"min": 1 if isinstance(values[min(values)], int) else 0} | options
+    return flag(default=default, **options)
+
+
+def _shown(value: float | bool | str) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else shown(value)
 
 
 @dataclass(frozen=True)
@@ -131,11 +167,11 @@ class TrainConfig:
     )
 
     lr: float = _by_algorithm("lr", group="algorithm", help="learning rate; a tenth with --finetune")
-    num_envs: int = flag(default=64, min=1, help="environments played at once")
+    num_envs: int = _by_algorithm("num_envs", help="environments played at once")
     rollout: int = _by_algorithm("rollout", help="steps of each environment per update")
-    entropy: float = flag(default=0.01, min=0, help="weight of the entropy bonus")
-    network: str = flag(
-        default="separate",
+    entropy: float = _by_algorithm("entropy", help="weight of the entropy bonus")
+    network: str = _by_algorithm(
+        "network",
         choices=("separate", "shared"),
         help="of policies of pictures: 512 units for each head, as the original, or shared by both, as SB3's CnnPolicy",
     )
@@ -166,6 +202,31 @@ class TrainConfig:
     )
     hold_shortest: int = flag(default=8, min=1, help="fewest steps that --hold-prob repeats an action")
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
+
+    batch_size: int = _by_algorithm(
+        "batch_size", group="algorithms with a replay: sac", help="steps that an update learns from"
+    )
+    replay_ratio: float = _by_algorithm("replay_ratio", help="updates for each step of an environment")
+    learning_starts: int = _by_algorithm(
+        "learning_starts", help="steps before the first update, at random unless -m is given"
+    )
+    replay_steps: int = _by_algorithm("replay_steps", help="steps that the replay keeps")
+    replay_mb: float = _by_algorithm(
+        "replay_mb", metavar="MB", help="most memory for them; fewer where they take more"
+    )
+    save_replay: bool = _by_algorithm(
+        "save_replay", help="save the replay with the state that --resume needs"
+    )
+    n_step: int = _by_algorithm("n_step", help="steps of reward in a return")
+    priority: float = _by_algorithm(
+        "priority",
+        max=1,
+        help="draw steps in proportion to their error to this power; 0: uniformly (arXiv 1511.05952)",
+    )
+    target_step: float = _by_algorithm(
+        "target_step", max=1, help="how far the target network moves to the learning one, 1: all the way"
+    )
+    target_every: int = _by_algorithm("target_every", help="updates between its moves")
 
     kl: float = flag(
         group="finetuning",
@@ -259,10 +320,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         defaults = ALGORITHMS[self.algo]
+        others = {name for algorithm in ALGORITHMS.values() for name in algorithm} - defaults.keys()
+        meaningless = [name for name in others if getattr(self, name) is not None]
+        if self.off_policy:
+            meaningless += [name for name in _ON_POLICY if getattr(self, name)]
+        if meaningless:
+            raise UserError(f"{as_flag(min(meaningless))} means nothing to --algo {self.algo}: leave it out")
         given = [name for name in defaults if getattr(self, name) is not None]
         lr = defaults["lr"] / (FINETUNE_DIVISOR if self.finetune else 1)
         atari = is_atari_id(self.env)
-        filled = defaults | {"lr": lr, "freeze_convs": self.finetune, "clip_score": atari}
+        freeze_convs = self.finetune and not self.off_policy
+        filled = defaults | {"lr": lr, "freeze_convs": freeze_convs, "clip_score": atari}
         for name, value in filled.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)  # frozen from here on
@@ -285,6 +353,8 @@ class TrainConfig:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
             )
+        if self.off_policy:
+            return
         batch = self.rollout * self.num_envs
         update = f"the {batch} steps of an update (--rollout {self.rollout} × --num-envs {self.num_envs})"
         if self.kl_target and self.kl_horizon < batch:
@@ -297,6 +367,11 @@ class TrainConfig:
                     raise UserError(
                         f"{as_flag(name)} expects an algorithm of several passes, a2c makes one: add --algo ppo"
                     )
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether it learns from a replay."""
+        return self.algo in OFF_POLICY
 
     @property
     def one_pass(self) -> bool:

@@ -10,8 +10,10 @@ Each number of a Gaussian action is drawn independently. Its entropy is differen
 import math
 
 import torch
+from torch.nn import functional as F
 
 _LOG_2PI = math.log(2 * math.pi)
+_LOG_STD = -20.0, 2.0  # of a squashed Gaussian
 
 
 def sample_actions(
@@ -72,6 +74,27 @@ def gaussian_sample(dist_params: torch.Tensor, generator: torch.Generator | None
     mean, log_std = dist_params.chunk(2, -1)
     noise = torch.empty_like(mean).normal_(generator=generator)
     return mean + log_std.exp() * noise
+
+
+def squashed_sample(dist_params: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws a = tanh(u), u ~ N(μ, σ²), and says how likely it was.
+
+        log π(a) = log N(u; μ, σ²) − Σᵢ log(1 − tanh² uᵢ),   log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u))
+
+    Source: Haarnoja et al. 2018, arXiv 1812.05905, appendix C; the second form does not overflow.
+
+    Args:
+      dist_params: float `[..., 2A]`, μ and log σ, which is held within −20 … 2.
+      noise: float `[..., A]`, standard normal.
+
+    Returns:
+      Actions within ±1, float `[..., A]`, and log π(a), float `[...]`. Gradients flow through both.
+    """
+    mean, log_std = dist_params.chunk(2, -1)
+    log_std = log_std.clamp(*_LOG_STD)
+    drawn = mean + log_std.exp() * noise
+    squeeze = 2 * (math.log(2) - drawn - F.softplus(-2 * drawn))
+    return drawn.tanh(), -(noise.square() / 2 + log_std + _LOG_2PI / 2 + squeeze).sum(-1)
 
 
 def gaussian_log_prob(dist_params: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

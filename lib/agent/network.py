@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -16,6 +17,8 @@ from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
 from lib.learner import ALONE, Total
+
+Network = TypeVar("Network", bound=nn.Module)
 
 _CLIP = 10.0  # standard deviations of an observation
 
@@ -85,8 +88,10 @@ class PolicyNet(nn.Module):
       continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
       observation_size: D of the vectors that it sees; None where it sees pictures.
       shared: whether the heads of a policy of pictures share the layer of 512 units, which then belongs to the body.
+      algorithms: of --algo, that train it.
     """
 
+    algorithms = "a2c or ppo"
     continuous: bool = False
     observation_size: int | None = None
 
@@ -117,8 +122,8 @@ class PolicyNet(nn.Module):
         else:
             self.normaliser = Normaliser(observation_size)
             sizes, activation = [observation_size, 64, 64], nn.Tanh
-        self.policy = _head([*sizes, num_actions], activation)
-        self.value = _head([*sizes, 1], activation)
+        self.policy = mlp([*sizes, num_actions], activation)
+        self.value = mlp([*sizes, 1], activation)
         self._initialise()
         if continuous:
             self.policy.append(_WithSpread(num_actions))
@@ -128,6 +133,10 @@ class PolicyNet(nn.Module):
         """What the policy sees and does."""
         size = self.observation_size
         return Spec(self.num_actions, self.continuous, PICTURE_SHAPE if size is None else (size,))
+
+    def acting(self, bf16: bool = False) -> "ActorPolicy":
+        """The policy of its weights as they are, and as they will be."""
+        return ActorPolicy(self, bf16)
 
     @property
     def body(self) -> nn.Module:
@@ -216,7 +225,7 @@ def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
     return last.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
 
 
-def _head(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
+def mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
     """Linear layers from each size to the next, the activation between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
@@ -283,13 +292,31 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
         raise UserError(
             f"{source}: expected a policy that sees 1 to {MAX_OBSERVATION} numbers, got {observation_size}"
         )
-    with torch.device("meta"):  # first weights take longer to draw than anything else here
-        network = PolicyNet(
+    return with_weights(
+        lambda: PolicyNet(
             head.shape[0],
             continuous=f"policy.{last + 1}.log_std" in state,
             observation_size=observation_size,
             shared=shared,
-        )
+        ),
+        state,
+        source,
+    )
+
+
+def with_weights(make: Callable[[], Network], state: dict[str, torch.Tensor], source: str) -> Network:
+    """A network with the weights of a state_dict, which has to have all of them and no others.
+
+    Args:
+      make: makes the network.
+      state: the weights.
+      source: file they came from, for messages.
+
+    Raises:
+      UserError: the weights are of another network; says what differs.
+    """
+    with torch.device("meta"):  # first weights take longer to draw than anything else here
+        network = make()
     network.to_empty(device="cpu")
     expected = network.state_dict()
     for name, value in expected.items():

@@ -113,6 +113,10 @@ class Player:
         self._none_held = np.zeros(world.num_envs, bool)
         self._step = world.reset(seed)
 
+    def look(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """What the first actions are to be chosen on; `out` is that of `Viewer.look`."""
+        return self.viewer.look(self._step, out)
+
     def play(
         self, actions: torch.Tensor, observations: torch.Tensor, out: torch.Tensor | None = None
     ) -> Played:
@@ -185,7 +189,7 @@ class Collector(Player):
         self._learned = torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid, self._held = np.zeros((4, steps, envs), bool)
-        self.viewer.look(self._step, self._observations[0])
+        self.look(self._observations[0])
 
     def collect(self, network: PolicyNet, keep_graph: bool = False, keep_features: bool = False) -> Rollout:
         """T steps further.

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
-from lib.agent.network import ActorPolicy
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
@@ -236,7 +235,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     try:
         check_policy(network, world, config.audit)
         model.check(world.spec, checkpoint, world.env_id)
-        policy = ActorPolicy(network.to(device).eval(), bf16)
+        policy = network.to(device).eval().acting(bf16)
         fresh = play_and_rate(policy, world, model, config.seed, device, WINDOWS)
     finally:
         world.close()

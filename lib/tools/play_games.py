@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
-from lib.agent.network import ActorPolicy
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
@@ -48,7 +47,7 @@ def play_games(config: PlayConfig) -> None:
                 raise UserError(
                     f"-r {config.record}: expected a folder to write to: {error.strerror}"
                 ) from error
-        policy = ActorPolicy(network.to(device).eval())
+        policy = network.to(device).eval().acting()
         scores = []
         for game in range(config.games):
             video = None if config.record is None else config.record / f"game-{game + 1:02d}.mp4"

@@ -1,7 +1,7 @@
 """Charts and progress: what learning is like, every few seconds, and whether it has broken."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class ChartsHook(Hook):
     def _restart(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
         self._newest: dict[str, float] = {}
-        self._updates = self._steps = 0
+        self._counts: Counter[str] = Counter()
+        self._steps = 0
         self._elapsed = 0.0
 
     def before(self, learner: Learner) -> None:
@@ -70,10 +71,10 @@ class ChartsHook(Hook):
         self._games += len(made.games)
         self._recent.extend(made.games)
         self._steps += made.steps
-        self._updates += 1
         for name, value in made.scalars.items():
             if isinstance(value, torch.Tensor):
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
+                self._counts[name] += 1
             else:
                 self._newest[name] = value
         if self._elapsed >= self._seconds:
@@ -114,10 +115,10 @@ class ChartsHook(Hook):
 
     def _means(self, steps: int) -> dict[str, float]:
         """Averages over the updates since the last point, by chart name; {} where there were none."""
-        if not self._updates:
-            return {}
-        values = (torch.stack(list(self._sums.values())) / self._updates).tolist()
-        scalars = dict(zip(self._sums, values, strict=True))
+        if not self._sums:  # a learner may play for a while before it learns
+            return dict(self._newest)
+        sums = torch.stack(list(self._sums.values())).tolist()
+        scalars = {name: total / self._counts[name] for name, total in zip(self._sums, sums, strict=True)}
         self._refuse([name for name, value in scalars.items() if not np.isfinite(value)], steps)
         loss = abs(scalars["loss_total"])
         usual = max(1.0, float(np.median(self._usual))) if self._usual else np.inf
@@ -145,7 +146,8 @@ class ChartsHook(Hook):
 
     def _write(self, steps: int) -> None:
         scalars = self._means(steps)
-        self._usual.append(abs(scalars["loss_total"]))
+        if "loss_total" in scalars:
+            self._usual.append(abs(scalars["loss_total"]))
         speed = self._steps / self._elapsed if self._elapsed else 0.0
         scalars["speed"] = speed
         line = f"{format_count(steps)}/{format_count(self._config.steps)} steps  {speed:.0f} steps/s"

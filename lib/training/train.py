@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from lib.agent.actor_critic import ActorCritic
-from lib.agent.checkpoints import CheckpointFolder, check_policy, load_policy
+from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.kl import KLPenalty
 from lib.agent.network import ActorPolicy, PolicyNet
+from lib.agent.off_policy import OffPolicy
+from lib.agent.sac import SAC
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device, set_random_state
 from lib.envs.make import make_world
@@ -39,6 +41,9 @@ from lib.training.evaluation import Evaluate, EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.recording import Recording, Tap, make_recorder
+
+_LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC}
+"""Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
 
 
 class Trained(NamedTuple):
@@ -95,7 +100,7 @@ def build(
     stack: contextlib.ExitStack,
     *,
     reward: RewardModel | None = None,
-    make_learner: Callable[..., Learner] = ActorCritic,
+    make_learner: Callable[..., Learner] | None = None,
     evaluate: Evaluate = evaluate,
     seconds: float = LOG_SECONDS,
 ) -> Run:
@@ -105,7 +110,7 @@ def build(
       config: the flags.
       stack: gets what ends the emulators, the recorder and the rest.
       reward: pays in place of the model in the file of `--reward`, which then only names it.
-      make_learner: makes the learner; takes the arguments of `ActorCritic`.
+      make_learner: makes the learner in place of that of `--algo`, and takes its arguments.
       evaluate: plays the evaluations.
       seconds: of learning between two points of the charts.
 
@@ -130,6 +135,7 @@ def build(
     stack.callback(world.close)
     network, parents = _policy_to_train(config, world, start)
     if reference is not None and config.kl_reference is not None:
+        _check_kind(config, reference[0], config.kl_reference)
         check_policy(reference[0], world, config.kl_reference)
         parents["reference"] = {"file": str(config.kl_reference), **lineage(reference[1])}
     live = None
@@ -177,13 +183,18 @@ def build(
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     penalty = _kl_penalty(config, network, None if reference is None else reference[0])
     seed = _game_seed(config.seed, steps)
-    learner = make_learner(
+    learner = (make_learner or _LEARNERS[config.algo])(
         *(network, world, config, device, bf16, seed),
+        **({} if config.off_policy else {"penalty": penalty}),
         reward=reward,
-        penalty=penalty,
         recorder=None if recorder is None else Tap(recorder, recording),
         held=_held_actions(config, world, seed),
     )
+
+    if isinstance(learner, OffPolicy):
+        kept, size = learner.replay.capacity, learner.replay.megabytes
+        saved = "saved with the state" if config.save_replay else "not saved: a resumed run fills it anew"
+        progress.line(f"replay: up to {kept} steps, {size:.0f} MB on {device}, {saved}")
 
     arena = make_world(config.env, config.eval_games, config.env_threads)
     stack.callback(arena.close)
@@ -209,6 +220,11 @@ def build(
     if live is not None:
 
         def pay_by(model: RewardModel) -> None:
+            if config.off_policy and model.input == "frame":
+                raise UserError(
+                    f"{config.reward}: a reward model of frames, which a replay does not keep, so it cannot be paid "
+                    "again: fit one with 03_reward_train.py --input observation"
+                )
             another = checkpoints.use_reward(model)
             learner.use_reward(model, another)
             evaluation.use_reward(model, another)
@@ -250,7 +266,7 @@ def _record(config: TrainConfig) -> Trained:
         )
         stop = Stop(stack.enter_context(Interrupt()))
         recording = Recording(recorder, stop)
-        learner = ActorCritic(
+        learner = _LEARNERS[config.algo](
             *(network.to(device), world, config, device, bf16, config.seed),
             recorder=Tap(recorder, recording),
             held=_held_actions(config, world, config.seed),
@@ -281,22 +297,28 @@ def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[s
 
 
 def _policy_to_train(
-    config: TrainConfig, world: World, start: tuple[PolicyNet, dict[str, Any]] | None
-) -> tuple[PolicyNet, dict[str, Any]]:
+    config: TrainConfig, world: World, start: tuple[PolicyNetwork, dict[str, Any]] | None
+) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The policy of `--model`, or a new one; and what the run's files will say of where it came from."""
     if start is None or config.model is None:
-        spec = world.spec
-        shared = config.network == "shared"
-        if shared and spec.observation_size is not None:
-            raise UserError(f"--network shared is about policies of pictures, and {config.env} shows vectors")
-        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, shared), {}
+        return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
-    if config.network == "shared" and not network.shared:
+    _check_kind(config, network, config.model)
+    if config.network == "shared" and isinstance(network, PolicyNet) and not network.shared:
         raise UserError(
             f"--network shared: the policy of {config.model} is separate, and stays so; leave it out"
         )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}
+
+
+def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None:
+    """Refuses the policy of an algorithm that --algo cannot continue."""
+    if not isinstance(network, _LEARNERS[config.algo].network_kind):
+        raise UserError(
+            f"{path}: expected a policy that --algo {config.algo} can continue, got one of {network.algorithms}; "
+            "take that --algo, or another policy"
+        )
 
 
 def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
@@ -316,7 +338,9 @@ def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:
     return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
 
 
-def _kl_penalty(config: TrainConfig, network: PolicyNet, reference: PolicyNet | None) -> KLPenalty | None:
+def _kl_penalty(
+    config: TrainConfig, network: PolicyNetwork, reference: PolicyNetwork | None
+) -> KLPenalty | None:
     """The penalty for straying from a reference policy, which is charted where it costs nothing.
 
     Args:
@@ -325,7 +349,7 @@ def _kl_penalty(config: TrainConfig, network: PolicyNet, reference: PolicyNet | 
       reference: the policy of --kl-reference; None for that which the finetune starts from, and where a state that is
         to be loaded has it.
     """
-    if config.model is None or not config.finetunes:
+    if config.model is None or not config.finetunes or not isinstance(network, PolicyNet):
         return None
     policy = copy.deepcopy(network)
     if reference is not None:

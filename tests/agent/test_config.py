@@ -74,6 +74,11 @@ def test_a_finetune_is_gentle() -> None:
             {"clip_range": 0.1},
             "--clip-range expects an algorithm of several passes, a2c makes one: add --algo ppo",
         ),
+        ({"batch_size": 64}, "--batch-size means nothing to --algo a2c: leave it out"),
+        ({"algo": "sac", "gae_lambda": 0.9}, "--gae-lambda means nothing to --algo sac"),
+        ({"algo": "sac", "rollout": 5, "epochs": 1}, "--epochs means nothing to --algo sac"),
+        ({"algo": "sac", "model": MODEL, "kl": 0.1}, "--kl means nothing to --algo sac"),
+        ({"algo": "sac", "freeze_convs": True}, "--freeze-convs means nothing to --algo sac"),
         ({"epochs": 3}, "--epochs expects"),
         ({"minibatches": 2}, "--minibatches expects"),
         ({"value_clip_range": 0.2}, "--value-clip-range expects"),
@@ -98,6 +103,7 @@ def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) 
         {"reward": REWARD, "teacher": "score", "stop_on_drift": True},
         {"model": MODEL, "finetune": True, "teacher": "score"},
         {"algo": "ppo", "rollout": 2, "num_envs": 2},
+        {"algo": "sac", "n_step": 3, "model": MODEL, "finetune": True, "freeze_convs": False},
     ],
 )
 def test_what_goes_together_is_taken(flags: dict[str, Any]) -> None:

@@ -161,7 +161,7 @@ def test_pictures_are_stacked_as_the_policy_saw_them() -> None:
     world = ScriptedWorld([left, right])
     player = Player(world, CPU, seed=0)
     replay = Replay(world.spec, 2, 2 * 14, CPU, score, gamma=0.9, n_step=2)
-    observations = player.viewer.look(player._step)
+    observations = player.look()
     replay.begin(observations)
     truth: dict[int, torch.Tensor] = {}
     for _ in range(59):
@@ -226,7 +226,7 @@ def test_relabelling_pictures_shows_the_model_what_the_policy_saw() -> None:
     world = ScriptedWorld([script, script])
     player = Player(world, CPU, seed=0)
     replay = Replay(world.spec, 2, 2 * 20, CPU, learned, gamma=0.9)
-    observations = player.viewer.look(player._step)
+    observations = player.look()
     replay.begin(observations)
     for _ in range(29):
         step = player.play(torch.zeros(2, dtype=torch.int64), observations)

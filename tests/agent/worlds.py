@@ -1,5 +1,6 @@
 """A world that plays back a script, a policy that can be read off its actions and values, rewards, a made-up rollout."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -119,3 +120,36 @@ def random_rollout(
         valid=np.ones((steps, envs), bool),
         held=np.zeros((steps, envs), bool),
     )
+
+
+class Bandit:
+    """Shows one vector for ever; each step is a game's worth by itself, as each loses a life.
+
+    Args:
+      num_envs: B.
+      spec: of vectors; continuous actions, or actions to choose from.
+    """
+
+    def __init__(self, num_envs: int, spec: Spec) -> None:
+        assert spec.observation_size is not None
+        self.env_id, self.num_envs = "Bandit-v0", num_envs
+        self.spec = dataclasses.replace(spec, frame_shape=(8, 8, 3))
+        self.action_names = [str(action) for action in range(spec.num_actions)]
+        self._seen = np.ones((num_envs, spec.observation_size), np.float32)
+
+    def reset(self, seed: int) -> Step:
+        return self._show(True)
+
+    def send(self, actions: np.ndarray) -> None:
+        pass
+
+    def recv(self) -> Step:
+        return self._show(False)
+
+    def close(self) -> None:
+        pass
+
+    def _show(self, reset: bool) -> Step:
+        terminal, truncated, first = (np.full(self.num_envs, flag) for flag in (not reset, False, reset))
+        frames = np.zeros((self.num_envs, 8, 8, 3), np.uint8)
+        return Step(frames, np.zeros(self.num_envs, np.float32), terminal, truncated, first, self._seen)

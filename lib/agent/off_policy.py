@@ -1,0 +1,201 @@
+"""What learners with a replay have in common: some steps into the replay, some updates out of it."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lib.agent.config import TrainConfig
+from lib.agent.exploration import HeldActions
+from lib.agent.replay import Batch, Replay
+from lib.agent.rollout import GameLog, Player, Recorder
+from lib.envs.world import World
+from lib.learner import Advance, Game, LearnedPolicy
+from lib.reward.model import RewardModel
+
+_FIRST_BETA = 0.4  # arXiv 1511.05952, table 3
+
+
+class OffPolicy:
+    """A learner but for the algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
+
+    Args:
+      network: the policy and its critics, on `device`.
+      world: B environments; they are reset.
+      config: replay, discount, updates, learning rate, what is paid.
+      device: where everything is computed and the replay is kept.
+      bf16: whether networks compute in bf16.
+      seed: of the games and the actions.
+      reward: what pays in place of the score.
+      recorder: sees every step.
+      held: exploration by held actions.
+
+    Attributes:
+      network: see above.
+      target: a copy of its critics that follows slowly.
+      steps: made so far, all environments together.
+      updates: made so far.
+      player: plays.
+      replay: the steps learned from.
+      optimizers: by name.
+    """
+
+    network: nn.Module
+    target: nn.Module
+    optimizers: dict[str, torch.optim.Optimizer]
+    network_kind: ClassVar[type[nn.Module]]
+
+    def __init__(
+        self,
+        network: nn.Module,
+        world: World,
+        config: TrainConfig,
+        device: torch.device,
+        bf16: bool,
+        seed: int,
+        reward: RewardModel | None = None,
+        recorder: Recorder | None = None,
+        held: HeldActions | None = None,
+    ) -> None:
+        self.network, self.steps, self.updates = network, 0, 0
+        self.player = Player(world, device, seed, reward, recorder, held)
+        self.replay = Replay(
+            *(world.spec, world.num_envs, config.replay_steps, device, self._paid),
+            *(config.gamma, config.n_step, config.priority, config.replay_mb),
+        )
+        self.target = copy.deepcopy(self.critics).requires_grad_(False)
+        self._spec, self._envs = world.spec, world.num_envs
+        self._config, self._device, self._bf16 = config, device, bf16
+        self._games = GameLog(world.num_envs)
+        self._acted = 0  # steps, those of `play` included
+        self._due = 0.0  # updates
+        self._observations = self.player.look()
+        self.replay.begin(self._observations)
+
+    @property
+    def critics(self) -> nn.Module:
+        """The part of the network that the target network follows."""
+        raise NotImplementedError
+
+    def choose(self, observations: torch.Tensor) -> torch.Tensor:
+        """Actions to explore by, int64 `[B]` or float32 `[B, A]` within ±1, on uint8 `[B, 4, 84, 84]` or float32 `[B, D]`."""
+        raise NotImplementedError
+
+    def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """One update; returns scalars on the device by chart name."""
+        raise NotImplementedError
+
+    def policy(self) -> LearnedPolicy:
+        """Its policy as it is now, which learns on as the learner does."""
+        raise NotImplementedError
+
+    def advance(self) -> Advance:
+        """One step of every environment, and the updates that are due for it."""
+        games = self._act()
+        self.steps += self._envs
+        lr = self._config.lr * max(0.0, 1 - self.steps / self._config.lr_decay_steps)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+        # A resumed run may have to fill its replay anew; a small one is full before learning starts.
+        enough = min(self._config.learning_starts, self.replay.capacity - self._envs)
+        if self.replay.steps >= enough:
+            self._due += self._config.replay_ratio * self._envs
+        made = [self._update() for _ in range(int(self._due))]
+        self._due %= 1
+        means = torch.stack([torch.stack(list(each.values())) for each in made]).mean(0) if made else ()
+        scalars = dict(zip(made[0], means, strict=True)) if made else {}
+        return Advance(self._envs, {**scalars, "lr": lr}, games)
+
+    def play(self) -> None:
+        """One step of every environment, without learning; its games are not reported."""
+        self._act()
+        self._games.miss()
+
+    @torch.no_grad()
+    def _act(self) -> list[Game]:
+        """One step of every environment, into the replay; the games that it shows to be over."""
+        explores = self._acted < self._config.learning_starts and self._config.model is None
+        actions = self._at_random() if explores else self.choose(self._observations)
+        played = self.player.play(actions, self._observations)
+        self._observations = self.player.viewer.observations
+        self.replay.add(played, self._observations)
+        self._acted += self._envs
+        step, learned = played.step, played.learned
+        paid = 0 * step.score if learned is None else learned.cpu().numpy()
+        return self._games.add(step.score, ~step.reset, paid)
+
+    def _at_random(self) -> torch.Tensor:
+        """Actions of which any is as likely as any other."""
+        generator, count = self.player.generator, self._spec.num_actions
+        if self._spec.continuous:
+            return torch.empty(self._envs, count, device=self._device).uniform_(-1, 1, generator=generator)
+        return torch.randint(count, (self._envs,), generator=generator, device=self._device)
+
+    def _update(self) -> dict[str, torch.Tensor]:
+        """One batch, and a move of the target network where one is due."""
+        beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
+        scalars = self.learn(self.replay.sample(self._config.batch_size, self.player.generator, beta))
+        self.updates += 1
+        if self.updates % self._config.target_every == 0:
+            self.follow()
+        return scalars
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Moves the target network towards the critics."""
+        target: list[torch.Tensor] = [*self.target.parameters()]
+        torch._foreach_lerp_(target, [*self.critics.parameters()], self._config.target_step)
+
+    def _paid(self, learned: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
+        """The reward of steps, of their learned reward r̂ and score: S (r̂ + C) + W·score, as A2C and PPO pay it."""
+        config = self._config
+        score = score.sign() if config.clip_score else score
+        if config.reward is None:
+            return score
+        return config.reward_scale * (learned + config.reward_offset) + config.score_weight * score
+
+    def use_reward(self, model: RewardModel, another: bool = True) -> None:
+        """Lets a reward model pay from now on, for every step in the replay as well.
+
+        Args:
+          model: of observations, on the same device.
+          another: whether it is not the one that paid before.
+        """
+        self.player.reward = model
+        self.replay.relabel(model)
+
+    def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """Everything that must stay finite, by name."""
+        return self.network.named_parameters()
+
+    def state(self) -> dict[str, Any]:
+        """All that `load_state` needs; the games under way are lost, and the replay with --no-save-replay."""
+        return {
+            "steps": self.steps,
+            "updates": self.updates,
+            "acted": self._acted,
+            "due": self._due,
+            "network": self.network.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "replay": self.replay.state() if self._config.save_replay else None,
+            "device": self._device.type,
+            "actions": self.player.generator.get_state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state` said, of a learner with the same settings."""
+        self.steps, self.updates = state["steps"], state["updates"]
+        self._acted, self._due = state["acted"], state["due"]
+        self.network.load_state_dict(state["network"])
+        self.target.load_state_dict(state["target"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        if state["replay"] is not None:
+            self.replay.load_state(state["replay"])
+            self.replay.begin(self._observations)
+        if state["device"] == self._device.type:
+            self.player.generator.set_state(state["actions"])

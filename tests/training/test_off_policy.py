@@ -1,0 +1,194 @@
+"""Runs with a replay, from flags to files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lib.agent.checkpoints import load_policy
+from lib.agent.config import TrainConfig
+from lib.agent.off_policy import OffPolicy
+from lib.agent.play_config import PlayConfig
+from lib.cli import UserError
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.runs import parse_resumable
+from lib.tools.lineage import lineage_text
+from lib.tools.play_games import play_games
+from lib.training.train import train
+from tests.envs import reach
+from tests.training.test_resume import differences
+
+REACH = f"{reach.__name__}:Reach-v0"
+FLAGS: dict[str, dict[str, Any]] = {"sac": {"env": REACH, "batch_size": 16}}
+
+
+def small(root: Path, algo: str, **flags: Any) -> TrainConfig:
+    kept: dict[str, Any] = {
+        **{
+            "num_envs": 2,
+            "learning_starts": 10,
+            "replay_steps": 200,
+            "replay_ratio": 0.25,
+            "eval_every": 1000,
+        },
+        **{"eval_games": 1, "runs": root / "runs", "save": root / "save", "steps": 40, "threads": 1},
+    }
+    return TrainConfig(name="x", algo=algo, **(kept | FLAGS[algo] | flags))
+
+
+def run_in(root: Path) -> Path:
+    (run,) = (root / "runs").iterdir()
+    return run
+
+
+def state_of(root: Path) -> dict[str, Any]:
+    return torch.load(run_in(root) / "state.dat", weights_only=True)
+
+
+def reward_file(path: Path, algo: str, input: str = "observation", seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    form: dict[str, Any] = {"sac": {"num_actions": 2, "continuous": True, "observation_size": 5}}[algo]
+    frame_shape = {"sac": (reach.SIZE, reach.SIZE, 3)}[algo]
+    members = [Member(RewardNet(frame_shape, input=input, **form).eval(), 0.0, 1e-3)]
+    save_reward_model(path, RewardModel(members, torch.device("cpu")), {"seed": seed}, {}, {})
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", FLAGS)
+def test_a_run_resumes_with_all_that_it_had_and_its_policy_plays(
+    algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(small(tmp_path, algo, priority=0.5, n_step=2))
+    said = capsys.readouterr().out
+    assert "replay: up to 200 steps, " in said
+    assert "saved with the state" in said
+    before = state_of(tmp_path)
+    assert (before["steps"], before["updates"]) == (40, 8)
+    assert before["replay"]["filled"] == 20
+
+    policy = tmp_path / "save" / "latest.dat"
+    assert algo in lineage_text(policy)
+    play_games(PlayConfig(model=policy, games=1))
+    assert f"{FLAGS[algo]['env']}: score" in capsys.readouterr().out
+
+    resumed: list[OffPolicy] = []
+
+    def keep(*arguments: Any, **parts: Any) -> OffPolicy:
+        from lib.training.train import _LEARNERS
+
+        resumed.append(_LEARNERS[algo](*arguments, **parts))
+        return resumed[0]
+
+    again = parse_resumable(TrainConfig, ("steps",), ["--resume", str(run_in(tmp_path)), "--steps", "60"])
+    train(again, make_learner=keep)
+    after = state_of(tmp_path)
+    assert (after["steps"], after["updates"]) == (60, 13)
+    # The rows of before, the cut game's last, and the new ones.
+    assert after["replay"]["filled"] == 20 + 1 + 10
+    assert torch.equal(after["replay"]["actions"][:20], before["replay"]["actions"][:20])
+
+    learner = resumed[0]
+    learner.load_state(before)
+    assert differences(before["network"], learner.state()["network"]) == []
+    assert differences(before["optimizers"], learner.state()["optimizers"]) == []
+    assert differences(before["target"], learner.state()["target"]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", FLAGS)
+def test_a_replay_may_be_left_out_of_the_state(
+    algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(small(tmp_path, algo, save_replay=False))
+    assert "not saved: a resumed run fills it anew" in capsys.readouterr().out
+    assert state_of(tmp_path)["replay"] is None
+    again = parse_resumable(TrainConfig, ("steps",), ["--resume", str(run_in(tmp_path)), "--steps", "60"])
+    train(again)
+    after = state_of(tmp_path)
+    assert after["steps"] == 60
+    assert after["updates"] == 8 + 3  # none until it was filled again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", FLAGS)
+def test_a_policy_is_continued_on_a_learned_reward(algo: str, tmp_path: Path) -> None:
+    train(small(tmp_path / "first", algo))
+    model = tmp_path / "first" / "save" / "latest.dat"
+    reward = reward_file(tmp_path / "reward.dat", algo)
+    # It never learns: what is saved is what it began with, and no action was random.
+    config = small(tmp_path, algo, model=model, reward=reward, learning_starts=100, finetune=True)
+    train(config)
+    saved, content = load_policy(tmp_path / "save" / "latest.dat")
+    began, _ = load_policy(model)
+    assert differences(began.state_dict(), saved.state_dict()) == []
+    assert content["parents"]["policy"]["file"] == str(model)
+    assert content["parents"]["reward"]["config"] == {"seed": 0}
+    assert state_of(tmp_path)["replay"]["learned"][:-1].abs().min() > 0
+    assert config.lr == pytest.approx(TrainConfig(name="x", algo=algo).lr / 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", FLAGS)
+def test_each_new_reward_model_pays_for_the_whole_replay(algo: str, tmp_path: Path) -> None:
+    reward = reward_file(tmp_path / "reward.dat", algo)
+
+    class Replaces:
+        """Another model lies in the file after some steps."""
+
+        def __init__(self, *arguments: Any, **parts: Any) -> None:
+            from lib.training.train import _LEARNERS
+
+            self.learner = _LEARNERS[algo](*arguments, **parts)
+            advance = self.learner.advance
+
+            def then() -> Any:
+                if self.learner.steps == 30:
+                    reward_file(reward, algo, seed=1)
+                return advance()
+
+            self.learner.advance = then
+
+    made: list[Any] = []
+
+    def make(*arguments: Any, **parts: Any) -> OffPolicy:
+        made.append(Replaces(*arguments, **parts).learner)
+        return made[0]
+
+    train(small(tmp_path, algo, reward=reward, watch_reward=True), make_learner=make)
+    learner = made[0]
+    batch = learner.replay.sample(100, torch.Generator())
+    newest = learner.player.reward
+    assert newest.origin["config"] == {"seed": 1}
+    with torch.no_grad():
+        expected = newest.pay(torch.empty(0), batch.actions, batch.observations)
+    counts = batch.weights > 0
+    torch.testing.assert_close(batch.returns[counts], expected[counts], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", FLAGS)
+def test_what_a_replay_cannot_have_is_refused(algo: str, tmp_path: Path) -> None:
+    frames = reward_file(tmp_path / "frames.dat", algo, input="frame")
+    with pytest.raises(UserError, match=r"frames.dat: a reward model of frames.*--input observation"):
+        train(small(tmp_path, algo, reward=frames, watch_reward=True))
+    train(small(tmp_path / "fixed", algo, reward=frames, steps=12))  # paid when it happened
+    assert state_of(tmp_path / "fixed")["replay"]["learned"][:-1].abs().min() > 0
+    with pytest.raises(UserError, match=r"--replay-steps 200, --replay-mb 0\.0001: expected room"):
+        train(small(tmp_path, algo, replay_mb=0.0001))
+
+
+@pytest.mark.slow
+def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_path: Path) -> None:
+    train(small(tmp_path / "sac", "sac"))
+    model = tmp_path / "sac" / "save" / "latest.dat"
+    config = TrainConfig(name="x", env=REACH, model=model, num_envs=2, eval_games=1, runs=tmp_path / "runs")
+    with pytest.raises(
+        UserError, match=r"latest.dat: expected a policy that --algo a2c can continue, got one of sac"
+    ):
+        train(config)
+    with pytest.raises(UserError, match="--algo sac expects vectors and continuous actions, but CartPole-v1"):
+        train(small(tmp_path, "sac", env="CartPole-v1"))
