@@ -1,12 +1,14 @@
 """Policy checkpoints: one folder keeps the best by each criterion and the latest."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lib.agent import sac
+from lib.agent import dqn, sac
+from lib.agent.dqn import QNet
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet, policy_from_state
 from lib.agent.sac import SACNet
@@ -16,7 +18,7 @@ from lib.envs.world import World
 from lib.files import remove_stale
 from lib.learner import LearnedPolicy
 
-PolicyNetwork = PolicyNet | SACNet
+PolicyNetwork = PolicyNet | SACNet | QNet
 """What a policy checkpoint may hold the weights of."""
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
@@ -34,7 +36,11 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     """
     payload = load_checkpoint(path, "policy")
     state = check_weights(payload.get("state_dict"), str(path))
-    read = sac.network_from_state if "actor.0.weight" in state else policy_from_state
+    read: Callable[..., PolicyNetwork] = policy_from_state
+    if "actor.0.weight" in state:
+        read = sac.network_from_state
+    elif "levels" in state:
+        read = dqn.network_from_state
     return read(state, str(path)), {} if payload.get("bare") else payload
 
 

@@ -62,10 +62,31 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "target_step": 0.005,
         "target_every": 1,
     },
+    # Stable-Baselines3's zoo for Atari, with double Q-learning and several environments.
+    "dqn": {
+        "lr": 1e-4,
+        "num_envs": 16,
+        "grad_clip": 10.0,
+        "batch_size": 32,
+        "replay_steps": 100_000,
+        "replay_mb": 4000.0,
+        "save_replay": True,
+        "replay_ratio": 0.25,
+        "learning_starts": 10_000,
+        "n_step": 1,
+        "priority": 0.0,
+        "target_step": 1.0,
+        "target_every": 250,
+        "epsilon": 0.01,
+        "exploration": 0.1,
+        "double": True,
+        "dueling": False,
+        "quantiles": 1,
+    },
 }
 """Defaults that depend on --algo. What an algorithm does not have here means nothing to it."""
 
-OFF_POLICY = ("sac",)
+OFF_POLICY = ("sac", "dqn")
 """Algorithms that learn from a replay."""
 
 MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
@@ -198,13 +219,13 @@ class TrainConfig:
         max=1,
         metavar="P",
         help="explore: chance per step that an environment repeats a random action for a while; these steps are "
-        "recorded but not learned from (arXiv 2006.01782)",
+        "recorded, and a2c and ppo do not learn from them (arXiv 2006.01782)",
     )
     hold_shortest: int = flag(default=8, min=1, help="fewest steps that --hold-prob repeats an action")
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
 
     batch_size: int = _by_algorithm(
-        "batch_size", group="algorithms with a replay: sac", help="steps that an update learns from"
+        "batch_size", group="algorithms with a replay: sac, dqn", help="steps that an update learns from"
     )
     replay_ratio: float = _by_algorithm("replay_ratio", help="updates for each step of an environment")
     learning_starts: int = _by_algorithm(
@@ -227,6 +248,19 @@ class TrainConfig:
         "target_step", max=1, help="how far the target network moves to the learning one, 1: all the way"
     )
     target_every: int = _by_algorithm("target_every", help="updates between its moves")
+    epsilon: float = _by_algorithm("epsilon", max=1, help="dqn: share of random actions in the end")
+    exploration: float = _by_algorithm(
+        "exploration",
+        max=1,
+        help="dqn: part of --steps in which that share falls from 1; with -m it never was 1",
+    )
+    double: bool = _by_algorithm(
+        "double", help="dqn: the learning network chooses the action that the target values"
+    )
+    dueling: bool = _by_algorithm(
+        "dueling", help="dqn: separate streams for a state's value and its actions'"
+    )
+    quantiles: int = _by_algorithm("quantiles", help="dqn: quantiles of the return to learn; 1: its mean")
 
     kl: float = flag(
         group="finetuning",

@@ -75,6 +75,58 @@ class _WithSpread(nn.Module):
         return torch.cat([means, self.log_std.expand_as(means)], -1)
 
 
+class Convolutions(nn.Sequential):
+    """Features of pictures, uint8 `[N, 4, 84, 84]` to `[N, 3136]`: conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015).
+
+    Layers may be appended.
+    """
+
+    FEATURES = 64 * 7 * 7
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        kind = observations.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        return self.on_cpu(observations, dtype) if kind == "cpu" else self.on_gpu(observations, dtype)
+
+    def on_gpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The layers over observations / 255, the weights divided: in bf16 pixels are whole, their 255th parts are not."""
+        first, *others = self
+        assert isinstance(first, nn.Conv2d)
+        x = F.conv2d(observations.to(dtype), first.weight / 255, first.bias, first.stride)
+        for layer in others:
+            x = layer(x)
+        return x
+
+    def on_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The layers over observations / 255, with strides taken out of the convolutions.
+
+        A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
+        its backward pass is faster, several times so where other work shares the cores.
+        """
+        first, _, second, _, third, _, _, *shared = self
+        assert isinstance(first, nn.Conv2d)
+        assert isinstance(second, nn.Conv2d)
+        pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
+        x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
+        weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
+        x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
+        x = F.relu(third(x)).flatten(1)
+        for layer in shared:
+            x = layer(x)
+        return x
+
+
 class PolicyNet(nn.Module):
     """A policy and a value head, behind convolutions where the policy sees pictures.
 
@@ -106,16 +158,8 @@ class PolicyNet(nn.Module):
         self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
         self.shared = shared
         if observation_size is None:
-            self.conv = nn.Sequential(
-                nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
-                nn.ReLU(),
-                nn.Conv2d(32, 64, kernel_size=4, stride=2),
-                nn.ReLU(),
-                nn.Conv2d(64, 64, kernel_size=3, stride=1),
-                nn.ReLU(),
-                nn.Flatten(),
-            )
-            sizes, activation = [64 * 7 * 7, 512], cast(type[nn.Module], nn.ReLU)
+            self.conv = Convolutions()
+            sizes, activation = [Convolutions.FEATURES, 512], cast(type[nn.Module], nn.ReLU)
             if shared:
                 self.conv.extend([nn.Linear(sizes[0], sizes[1]), nn.ReLU()])
                 sizes = [512]
@@ -168,10 +212,7 @@ class PolicyNet(nn.Module):
         """What the body makes of observations, `[N, F]`: all that the heads see."""
         if self.observation_size is not None:
             return cast(torch.Tensor, self.normaliser(observations))
-        dtype = torch.get_autocast_dtype(observations.device.type)
-        dtype = dtype if torch.is_autocast_enabled(observations.device.type) else torch.float32
-        on_cpu = observations.device.type == "cpu"
-        return self._features_cpu(observations, dtype) if on_cpu else self._features_gpu(observations, dtype)
+        return cast(torch.Tensor, self.conv(observations))
 
     def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         """The policy head: float32 logits `[N, A]`, or `[N, 2A]` of a Gaussian."""
@@ -180,33 +221,6 @@ class PolicyNet(nn.Module):
     def values(self, features: torch.Tensor) -> torch.Tensor:
         """The value head: float32 `[N]`."""
         return cast(torch.Tensor, self.value(features)).squeeze(-1).float()
-
-    def _features_gpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """`self.conv(observations / 255)`, the weights divided: in bf16 pixels are whole, their 255th parts are not."""
-        first, *others = self.conv
-        assert isinstance(first, nn.Conv2d)
-        x = F.conv2d(observations.to(dtype), first.weight / 255, first.bias, first.stride)
-        for layer in others:
-            x = layer(x)
-        return x
-
-    def _features_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """`self.conv(observations / 255)` with strides taken out of the convolutions.
-
-        A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
-        the way back through it is faster, several times so where other work shares the cores.
-        """
-        first, _, second, _, third, _, _, *shared = self.conv
-        assert isinstance(first, nn.Conv2d)
-        assert isinstance(second, nn.Conv2d)
-        pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
-        x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
-        weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
-        x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
-        x = F.relu(third(x)).flatten(1)
-        for layer in shared:
-            x = layer(x)
-        return x
 
 
 def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy
 from lib.agent.config import TrainConfig
+from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.kl import KLPenalty
@@ -42,7 +43,7 @@ from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.recording import Recording, Tap, make_recorder
 
-_LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC}
+_LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
 """Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
 
 

@@ -92,7 +92,7 @@ def dqn() -> dict[str, Any]:
         environment,
         gamma=GAMMA,
         learning_rate=RATE,
-        max_grad_norm=0.3,
+        max_grad_norm=0.2,
         seed=3,
         device="cpu",
         policy_kwargs={"net_arch": [HIDDEN, HIDDEN], "optimizer_class": torch.optim.SGD},

@@ -75,6 +75,8 @@ def test_a_finetune_is_gentle() -> None:
             "--clip-range expects an algorithm of several passes, a2c makes one: add --algo ppo",
         ),
         ({"batch_size": 64}, "--batch-size means nothing to --algo a2c: leave it out"),
+        ({"algo": "sac", "dueling": False}, "--dueling means nothing to --algo sac"),
+        ({"algo": "dqn", "entropy": 0.1}, "--entropy means nothing to --algo dqn"),
         ({"algo": "sac", "gae_lambda": 0.9}, "--gae-lambda means nothing to --algo sac"),
         ({"algo": "sac", "rollout": 5, "epochs": 1}, "--epochs means nothing to --algo sac"),
         ({"algo": "sac", "model": MODEL, "kl": 0.1}, "--kl means nothing to --algo sac"),

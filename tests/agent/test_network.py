@@ -59,7 +59,7 @@ def test_a_state_dict_of_the_original_loads() -> None:
     logits, values = network(pictures)
     torch.testing.assert_close(logits, expected["policy"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(values, expected["value"][:, 0], rtol=1e-4, atol=1e-5)
-    for features in (network._features_cpu, network._features_gpu):
+    for features in (network.conv.on_cpu, network.conv.on_gpu):
         torch.testing.assert_close(features(pictures, torch.float32), x, rtol=1e-4, atol=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_the_shared_one_is_that_of_stable_baselines3() -> None:
     torch.testing.assert_close(logits, theirs.action_net(hidden), rtol=1e-4, atol=1e-5)
     theirs_values = theirs.predict_values(pictures)
     torch.testing.assert_close(values, theirs_values.flatten(), rtol=1e-4, atol=1e-5)
-    for features in (network._features_cpu, network._features_gpu):
+    for features in (network.conv.on_cpu, network.conv.on_gpu):
         torch.testing.assert_close(features(pictures, torch.float32), hidden, rtol=1e-4, atol=1e-5)
 
 

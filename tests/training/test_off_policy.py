@@ -22,7 +22,19 @@ from tests.envs import reach
 from tests.training.test_resume import differences
 
 REACH = f"{reach.__name__}:Reach-v0"
-FLAGS: dict[str, dict[str, Any]] = {"sac": {"env": REACH, "batch_size": 16}}
+FLAGS: dict[str, dict[str, Any]] = {
+    "sac": {"env": REACH, "batch_size": 16},
+    "dqn": {"env": "MovingDot-v0", "batch_size": 4, "quantiles": 3, "dueling": True, "hold_prob": 0.3},
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "sac": {
+        "frame_shape": (reach.SIZE, reach.SIZE, 3),
+        "num_actions": 2,
+        "continuous": True,
+        "observation_size": 5,
+    },
+    "dqn": {"frame_shape": (84, 84, 3), "num_actions": 5},
+}
 
 
 def small(root: Path, algo: str, **flags: Any) -> TrainConfig:
@@ -50,9 +62,7 @@ def state_of(root: Path) -> dict[str, Any]:
 
 def reward_file(path: Path, algo: str, input: str = "observation", seed: int = 0) -> Path:
     torch.manual_seed(seed)
-    form: dict[str, Any] = {"sac": {"num_actions": 2, "continuous": True, "observation_size": 5}}[algo]
-    frame_shape = {"sac": (reach.SIZE, reach.SIZE, 3)}[algo]
-    members = [Member(RewardNet(frame_shape, input=input, **form).eval(), 0.0, 1e-3)]
+    members = [Member(RewardNet(**FORMS[algo], input=input).eval(), 0.0, 1e-3)]
     save_reward_model(path, RewardModel(members, torch.device("cpu")), {"seed": seed}, {}, {})
     return path
 
@@ -185,6 +195,8 @@ def test_what_a_replay_cannot_have_is_refused(algo: str, tmp_path: Path) -> None
 def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_path: Path) -> None:
     train(small(tmp_path / "sac", "sac"))
     model = tmp_path / "sac" / "save" / "latest.dat"
+    with pytest.raises(UserError, match=r"--algo dqn expects actions to choose from, but .*Reach-v0 has"):
+        train(small(tmp_path, "dqn", env=REACH))
     config = TrainConfig(name="x", env=REACH, model=model, num_envs=2, eval_games=1, runs=tmp_path / "runs")
     with pytest.raises(
         UserError, match=r"latest.dat: expected a policy that --algo a2c can continue, got one of sac"
