@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _REST_SECONDS = 0.005
 """Between two segments, so that a request for a curve gets its turn with the model."""
 
 
+@runtime_checkable
 class StepRater(ClipRater, Protocol):
     """Rates clips and each step of one (lib.reward.rater.ModelRater)."""
 
@@ -30,8 +31,8 @@ class StepRater(ClipRater, Protocol):
         ...
 
 
-def load_rater(reward: Path, db_path: Path, dev: str) -> StepRater:
-    """The reward model of a checkpoint, as a rater of the segments of a DB.
+def load_rater(reward: Path, db_path: Path, dev: str) -> ClipRater:
+    """The reward model of a checkpoint, as a rater of the clips of a DB (a `StepRater`) or of its answers.
 
     Args:
       reward: Checkpoint of 03_reward_train.py.
@@ -42,10 +43,17 @@ def load_rater(reward: Path, db_path: Path, dev: str) -> StepRater:
       UserError: there is no such reward model, device or DB, or the model was fitted to other frames or actions.
     """
     from lib.devices import resolve_device
+    from lib.preferences.answers import holds_answers
     from lib.reward.checkpoints import load_reward_model
     from lib.reward.rater import ModelRater  # which imports torch: pages without a model need not wait for it
 
-    return ModelRater(load_reward_model(reward, resolve_device(dev)), SegmentDB(db_path))
+    db, device = SegmentDB(db_path), resolve_device(dev)
+    if holds_answers(db):
+        from lib.text.rater import TextRater
+        from lib.text.reward import load_text_reward
+
+        return TextRater(load_text_reward(reward, device), db)
+    return ModelRater(load_reward_model(reward, device), db)
 
 
 class Ratings:

@@ -21,7 +21,7 @@ from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
 from lib.label_ui.keys import Keys, load_secret, state_folder
 from lib.label_ui.pages import add_pages
-from lib.label_ui.ratings import Ratings, load_rater
+from lib.label_ui.ratings import Ratings, StepRater, load_rater
 from lib.preferences.answers import holds_answers
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
@@ -98,7 +98,8 @@ def serve(config: LabelConfig) -> int:
     rater, ratings = None, None
     if config.reward is not None:
         rater = load_rater(config.reward, config.db_path, config.dev)
-        ratings = Ratings(rater, config.reward.name)
+        if isinstance(rater, StepRater):  # answers are not rated step by step, and have no page of the model
+            ratings = Ratings(rater, config.reward.name)
         _leave_a_core()
     desk = Desk(
         config.db_path,

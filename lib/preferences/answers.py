@@ -99,7 +99,16 @@ def load_answer(db: SegmentDB, name: str) -> Answer:
     Raises:
       SegmentError: it is missing, damaged, foreign or too large; the message names it.
     """
-    path = db.path(name)
+    return read_answer(db.path(name), f"{db.root.name}/{name}")
+
+
+def is_answer(start: bytes) -> bool:
+    """Whether a file that starts so, with nine bytes at least, is an answer."""
+    return start.startswith(_MAGIC)
+
+
+def read_answer(path: Path, name: str) -> Answer:
+    """Reads an answer's file, called by a name of the caller's in errors. Raises as `load_answer`."""
     try:
         return _from_plain(_unpack(read_regular(path, _MAX_FILE)))
     except Refused as bad:
@@ -108,7 +117,7 @@ def load_answer(db: SegmentDB, name: str) -> Answer:
         reason = f"cannot be read: {error.strerror or error}"
     except (ValueError, RecursionError, zstandard.ZstdError, MemoryError) as error:
         reason = f"damaged or no answer ({type(error).__name__}: {printable(str(error), 100)})"
-    raise SegmentError(f"{printable(f'{db.root.name}/{name}')}: {reason}")
+    raise SegmentError(f"{printable(name)}: {reason}")
 
 
 def _unpack(data: bytes) -> object:

@@ -12,6 +12,14 @@ from typing import Any
 
 from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, one_line
+from lib.preferences.answers import (
+    holds_answers,
+    is_answer,
+    load_answer,
+    prompt_of,
+    read_answer,
+    word_count,
+)
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar, load_segment
@@ -100,10 +108,12 @@ class _Lineage:
             if path.suffix in (".json", ".jsonl"):
                 return self._labels(path)
             with open(path, "rb") as file:
-                start = file.read(2)
+                start = file.read(9)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-        return self._checkpoint(path) if start == b"PK" else self._segment(path)
+        if is_answer(start):
+            return self._answer(path)
+        return self._checkpoint(path) if start[:2] == b"PK" else self._segment(path)
 
     # --- parents -------------------------------------------------------------------------------------------------
 
@@ -140,6 +150,8 @@ class _Lineage:
             if used and isinstance(record, Mapping):
                 used[0].facts.insert(0, _used(record))
             nodes += used
+        if isinstance(parents.get("language"), str):
+            nodes.append(Node(f"layers of: the language model {_said(parents['language'])}"))
         return nodes
 
     # --- kinds ---------------------------------------------------------------------------------------------------
@@ -187,7 +199,7 @@ class _Lineage:
                 f"{path}: expected a DB of segments, a folder of checkpoints or a run's, got another one; "
                 "name one of the files in it"
             )
-        facts, policies = _segments(db)
+        facts, policies = _answers(db) if holds_answers(db) else _segments(db)
         nodes = [self.artefact(path / "labels.json")] if labelled else []
         return Node(f"DB {_said(path)}", facts, nodes + self._recorders(policies, path / "labels.json"))
 
@@ -227,6 +239,21 @@ class _Lineage:
             nodes = [self.artefact(path.parent)]
             nodes[0].title = f"about: {nodes[0].title}"
         return Node(f"labels {_said(path)}", facts, nodes)
+
+    def _answer(self, path: Path) -> Node:
+        try:
+            answer = read_answer(path, str(path))
+        except SegmentError as error:
+            raise UserError(f"expected a checkpoint, segment, labels.json, DB or run: {error}") from None
+        end = "finished" if answer.finished else "cut off"
+        facts = [
+            f"{word_count(answer.text)} words, {len(answer.tokens)} tokens, {end}",
+            f"to {_said(repr(answer.prompt))}",
+            f"by the language model {_said(answer.policy)}" if answer.policy else "by an unnamed author",
+        ]
+        if answer.origin:
+            facts.append(_settings(answer.origin, answer.origin))
+        return Node(f"answer {_said(path)}", facts)
 
     def _segment(self, path: Path) -> Node:
         try:
@@ -365,6 +392,23 @@ def _segments(db: SegmentDB) -> tuple[list[str], list[str]]:
     if broken:
         facts.append(f"{broken} of those read are damaged")
     return facts, list(policies)
+
+
+def _answers(db: SegmentDB) -> tuple[list[str], list[str]]:
+    """What a sample of a DB's answers says; their models are folders, no artefacts of ours."""
+    names = db.names
+    every = max(1, math.ceil(len(names) / _SAMPLED))
+    models, broken = Counter[str](), 0
+    for name in names[::every]:
+        try:
+            models[load_answer(db, name).policy or "an unnamed author"] += 1
+        except SegmentError:
+            broken += 1
+    facts = [f"{len(names)} answers to {len(set(map(prompt_of, names)))} prompts"]
+    facts += [f"by {_said(model)}" for model in models]
+    if broken:
+        facts.append(f"{broken} of those read are damaged")
+    return facts, []
 
 
 def _game(segment: Segment, sidecar: Sidecar) -> str:
