@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step.
 
+With --prompts: sample answers of a language model, and show which of them a reward model likes best.
 With --info: print the lineage of a checkpoint, segment, labels.json, DB or run.
 """
 
@@ -16,6 +17,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lib.tools.lineage import lineage_text
 
         print(lineage_text(config.info))
+        return
+    if config.export_jsonl:
+        from lib.text.jsonl import export_preferences
+
+        print(export_preferences(*config.export_jsonl))
+        return
+    if config.import_jsonl:
+        from lib.text.jsonl import import_preferences
+
+        print(import_preferences(*config.import_jsonl))
+        return
+    if config.prompts is not None:
+        from lib.text.best import best_of
+
+        best_of(config)
         return
     from lib.tools.play_games import play_games  # after the flags: --help need not wait for PyTorch
 

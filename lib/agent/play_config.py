@@ -3,26 +3,50 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cli import UserError, flag
+from lib.cli import UserError, as_flag, flag
 
 
 @dataclass(frozen=True)
 class PlayConfig:
-    """Some games of one policy, or the lineage of an artefact."""
+    """Some games of one policy, answers of a language model, or the lineage of an artefact."""
 
     model: Path | None = flag(
-        "-m", default=None, metavar="FILE", help="policy checkpoint (required without --info)"
+        "-m",
+        default=None,
+        metavar="FILE",
+        help="policy checkpoint, or with --prompts a language model's folder",
     )
     games: int = flag("-n", default=5, min=1, help="full games to play")
-    record: Path | None = flag("-r", default=None, metavar="DIR", help="record an mp4 of each game here")
+    record: Path | None = flag(
+        "-r", default=None, metavar="DIR", help="record an mp4 of each game here, or a page of the answers"
+    )
     reward: Path | None = flag(
-        default=None, metavar="FILE", help="reward model whose reward of each step to show"
+        default=None, metavar="FILE", help="reward model whose reward of each step, or answer, to show"
     )
     env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the policy's own)")
     info: Path | None = flag(
         default=None,
         metavar="FILE",
         help="play nothing; print where a checkpoint, segment, labels.json, DB or run came from",
+    )
+    prompts: Path | None = flag(
+        default=None, metavar="FILE", help="answer these prompts, one a line, instead of playing"
+    )
+    best_of: int = flag(
+        default=16, min=1, help="with --prompts: answers to each, of which --reward picks the best"
+    )
+    tokens: int = flag(default=64, min=1, max=8192, help="with --prompts: longest answer, in tokens")
+    export_jsonl: list[Path] = flag(
+        default=[],
+        nargs=2,
+        metavar="DB FILE",
+        help="play nothing; write a DB's labels on answers as prompt, chosen, rejected",
+    )
+    import_jsonl: list[Path] = flag(
+        default=[],
+        nargs=2,
+        metavar="FILE DB",
+        help="play nothing; add such a file's answers and labels to a DB",
     )
     reference: bool = flag(
         default=False,
@@ -32,7 +56,10 @@ class PlayConfig:
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
 
     def __post_init__(self) -> None:
-        if self.info is None and self.model is None:
+        alone = [name for name in ("info", "export_jsonl", "import_jsonl") if getattr(self, name)]
+        if not alone and self.model is None:
             raise UserError("expected -m/--model, which did not come; see --help")
-        if self.info is not None and self.model is not None:
-            raise UserError("--info plays nothing; leave out -m, or name its file after --info")
+        if alone and self.model is not None:
+            raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
+        if self.prompts is not None and self.reward is None:
+            raise UserError("--prompts expects --reward REWARD beside it, a reward model of text")

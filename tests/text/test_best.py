@@ -1,0 +1,84 @@
+"""Best of n, and preferences that go out to other trainers and come back."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.agent.play_config import PlayConfig
+from lib.cli import UserError
+from lib.preferences.answers import load_answer
+from lib.preferences.labels import LabelLog, current
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.teachers import label_with_teacher
+from lib.text.best import best_of
+from lib.text.jsonl import export_preferences, import_preferences
+from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
+from tests.text.dbs import answer_db, random_texts
+from tests.text.tiny import tiny
+
+
+def test_the_best_of_n_is_the_one_that_is_paid_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    language = tiny(tmp_path / "model")
+    network = TextRewardNet(language.network.model, Shape(2, 1))
+    network.head.weight.data.normal_()
+    model = TextRewardModel(language, [TextMember(network, 0.0, 1.0)])
+    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
+    (tmp_path / "prompts.txt").write_text("w1 w2\nw3\n")
+    config = PlayConfig(
+        model=tmp_path / "model",
+        prompts=tmp_path / "prompts.txt",
+        reward=tmp_path / "reward.dat",
+        best_of=5,
+        tokens=6,
+        record=tmp_path / "pages",
+    )
+    choices = best_of(config)
+    assert [choice.prompt for choice in choices] == ["w1 w2", "w3"]
+    for choice in choices:
+        np.testing.assert_allclose(model.rate(choice.answers), choice.paid, atol=1e-5)
+        assert choice.paid[choice.best] == choice.paid.max()
+        assert len(choice.answers) == 5
+    said = capsys.readouterr().out
+    mean = np.mean([choice.paid.max() for choice in choices])
+    assert f"of the best of 5 {mean:.2f}" in said
+    assert choices[0].answers[choices[0].best].text in (tmp_path / "pages" / "best-of-5.html").read_text()
+    with pytest.raises(UserError, match="--prompts expects --reward"):
+        PlayConfig(model=tmp_path / "model", prompts=tmp_path / "prompts.txt")
+
+
+def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "db", random_texts(20, 3))
+    label_with_teacher(db, "shorter", 30)
+    label_with_teacher(db, "no-questions", 5)  # ties, as there are no questions
+    file = tmp_path / "preferences.jsonl"
+    assert "30 preferences; 5 ties" in export_preferences(db, file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert all(len(line["chosen"].split()) < len(line["rejected"].split()) for line in lines)
+    back = tmp_path / "back"
+    for _ in range(2):  # a second time changes nothing that holds
+        import_preferences(file, back)
+        answers, labels = SegmentDB(back), current(LabelLog(back / "labels.json").read())
+        said = []
+        for label in labels:
+            first, second = (load_answer(answers, name) for name in (label.sample1, label.sample2))
+            assert first.prompt == second.prompt
+            better, worse = (first, second) if label.label == 1 else (second, first)
+            said.append({"prompt": first.prompt, "chosen": better.text, "rejected": worse.text})
+        assert sorted(said, key=str) == sorted(lines, key=str)
+        assert {label.label for label in labels} == {1, 2}
+        assert {label.annotator for label in labels} == {"preferences"}
+
+
+def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    good = json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})
+    for bad in ("{", "[]", '{"prompt": "p"}', '{"prompt": ["m"], "chosen": "a", "rejected": "b"}'):
+        (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")
+        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected"):
+            import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    assert not (tmp_path / "db").exists()
+    with pytest.raises(UserError, match="expected a DB of answers"):
+        export_preferences(tmp_path, tmp_path / "y.jsonl")
