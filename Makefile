@@ -7,7 +7,7 @@ TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist workste
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-text model doctor lint check test demo online rounds bench bench-quick label label-db clean
+.PHONY: help install install-text model doctor lint check test demo online rounds bench bench-quick docs label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,10 @@ bench: install ## speed against other loops, as a table in benchmarks/results (1
 
 bench-quick: install ## the same, roughly (2 to 3 minutes)
 	$(PY) -m benchmarks.run --quick
+
+docs: install ## the documentation as a site: site/index.html, which opens from disk
+	$(PY) -m sphinx -q -W --keep-going -b html docs site
+	@echo "file://$(CURDIR)/site/index.html"
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" $(if $(PORT),--port "$(PORT)")

@@ -118,3 +118,19 @@ def test_the_teachers_of_the_labelling_page_label(tmp_path: Path) -> None:
     for function in re.findall(r"--teacher (mine:\w+)", page):
         done = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", function, "--count", 2)
         assert f"2 labels by {function}" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_asks_no_other_machine(tmp_path: Path) -> None:
+    build = ("-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-b", "html", "-d", tmp_path / "cache")
+    done = subprocess.run(
+        [sys.executable, *build, ROOT / "docs", tmp_path / "site"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for page in ("index", "flags", "tutorial", "results"):
+        text = (tmp_path / "site" / f"{page}.html").read_text()
+        assert not re.search(
+            r"<(?:script|img|iframe)[^>]* src=.(?:https?:)?//|<link[^>]* href=.(?:https?:)?//", text
+        )
+    assert "<code" in (tmp_path / "site" / "flags.html").read_text()
+    assert "--critic-warmup" in (tmp_path / "site" / "flags.html").read_text()
