@@ -43,6 +43,7 @@ def test_policies_reward_models_segments_and_labels_load(old: Path) -> None:
     assert len(current(LabelLog(old / "db" / "labels.json").read())) == 12
 
 
+@pytest.mark.slow
 def test_a_finetune_resumes_where_it_was(old: Path) -> None:
     """With PPO, a KL penalty and a critic that warmed up."""
     (run,) = (old / "runs").glob("*-ppo-v1")

@@ -66,6 +66,7 @@ def test_a2c_is_ppo_of_one_pass() -> None:
     assert parts["epochs_done"].item() == 1
 
 
+@pytest.mark.slow
 def test_at_ratio_1_the_gradient_through_the_whole_network_is_that_of_a2c() -> None:
     """A second pass of a policy that has not moved (its learning rate is 0) takes the kept log-probabilities."""
     played = acted_by(fresh(), random_rollout())

@@ -192,6 +192,7 @@ def test_both_fits_go_through_every_label(tmp_path: Path) -> None:
     assert 0 < fit() < 2 * len(chain)
 
 
+@pytest.mark.slow
 def test_a_large_db_holds_as_many_names_as_asked(clips: Path, tmp_path: Path) -> None:
     db = startup.large_db(clips, tmp_path / "large", 150)
     assert len(SegmentDB(db).names) == 150

@@ -86,6 +86,7 @@ def test_the_score_is_not_clipped(games: Games) -> None:
     assert set(np.unique(games.score % 10)) == {0}
 
 
+@pytest.mark.slow
 def test_a_lost_life_is_a_terminal_that_resets_nothing(games: Games) -> None:
     assert not games.truncated.any()
     for env in range(ENVS):

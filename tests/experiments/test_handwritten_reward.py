@@ -57,6 +57,7 @@ def test_nothing_in_sight_is_a_price_whatever_is_done() -> None:
     assert refuelling(np.zeros((2, 210, 160, 3), np.uint8), np.array([UP, NOOP])).tolist() == [-1, -1]
 
 
+@pytest.mark.slow
 def test_a_run_is_paid_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_game(*_: object) -> Evaluation:
         return Evaluation(np.ones(1), np.ones(1), {})

@@ -550,6 +550,7 @@ def test_seaquest_values_air_first_then_hits_and_divers(
     assert seaquest(clips[name]) == survival * 100_000 + rest
 
 
+@pytest.mark.slow
 def test_seaquest_reads_neither_the_flags_nor_the_actions(clips: dict[str, Segment]) -> None:
     seen = clips["rammed"]
     assert seen.sidecar is not None
@@ -607,6 +608,7 @@ def test_air_values_what_seaquest_does(clips: dict[str, Segment], name: str, val
     assert air(clips[name]) == pytest.approx(value, abs=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [

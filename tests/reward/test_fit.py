@@ -101,6 +101,7 @@ def test_brightness_is_learned_from_comparisons(fitted: Path) -> None:
     assert (np.diff(paid) > 0).all()
 
 
+@pytest.mark.slow
 def test_pays_mean_zero_and_standard_deviation_one_over_the_segments(fitted: Path, db: Path) -> None:
     model, store = load_reward_model(fitted), load_preferences([db], 100).segments
     paid = np.concatenate([model.rewards(*store.get(index)) for index in range(len(store))])

@@ -76,6 +76,7 @@ def noting(happens: dict[int, Callable[[], object]]) -> type[Noting]:
     return type("Noting", (Noting,), {"happens": happens, "moves": []})
 
 
+@pytest.mark.slow
 def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
     tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +158,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     assert "10 steps: score" in said
 
 
+@pytest.mark.slow
 def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.5, steps=10, opening_labels=10)
     assert config.reward is not None
@@ -217,6 +220,7 @@ def test_training_waits_for_labels_where_it_is_told_to(
     assert "waiting for labels, " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_whatever_model_is_there_then(
     tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +236,7 @@ def test_a_run_resumes_with_whatever_model_is_there_then(
     assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_resumed_run_knows_its_own_reward_model_from_another(tmp_path: Path, version: int) -> None:
     """To its own the critic has warmed up, and what it found best stays so; both pay 1 for everything."""

@@ -126,6 +126,7 @@ def stopped_at_once(*arguments: Any, **parts: Any) -> ActorCritic:
     return ActorCritic(*arguments, **parts)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_on_the_way(root: Path) -> None:
     """Resumed and ended at once, the state is what it was."""
     before = state_of(root)
@@ -230,6 +231,7 @@ def test_a_run_killed_before_its_first_state_begins_anew(
     assert "it ended before its first state: all begins anew" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_reward_model_under_the_same_name_is_refused(root: Path) -> None:
     content = torch.load(root / "reward.dat", weights_only=True)
     torch.save(content | {"created": "2000-01-01T00:00:00+00:00"}, root / "reward.dat")
@@ -239,6 +241,7 @@ def test_another_reward_model_under_the_same_name_is_refused(root: Path) -> None
         train(again(root, steps=80))
 
 
+@pytest.mark.slow
 def test_a_run_belongs_to_one_process(root: Path) -> None:
     with (
         runs.locked(run_in(root)),

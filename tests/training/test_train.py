@@ -497,6 +497,7 @@ def test_events_of_the_watched_environments_are_recorded(tmp_path: Path) -> None
         train(dot(tmp_path, event_prob=1.0, event_kinds="lost-life,refuel", **flags))
 
 
+@pytest.mark.slow
 def test_recording_does_not_change_what_is_learned(tmp_path: Path) -> None:
     def weights(name: str, **flags: Any) -> dict[str, torch.Tensor]:
         trained = train(dot(tmp_path / name, steps=200, save=tmp_path / name, **flags))
