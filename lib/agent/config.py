@@ -61,6 +61,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "priority": 0.0,
         "target_step": 0.005,
         "target_every": 1,
+        "state_entropy": False,
     },
     # Stable-Baselines3's zoo for Atari, with double Q-learning and several environments.
     "dqn": {
@@ -106,6 +107,7 @@ _NEEDS = {
     "kl_reference": ("kl", "a price of straying from it: add --kl 0.02, say"),
     "reward_offset": ("reward", "a learned reward to add it to: add -r FILE"),
     "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
+    "state_entropy": ("watch_reward", "reward models that come while it trains: add --watch-reward -r FILE"),
     "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
     "record_only": ("db_path", "a DB to fill: add --db-path DB"),
@@ -248,6 +250,10 @@ class TrainConfig:
         "target_step", max=1, help="how far the target network moves to the learning one, 1: all the way"
     )
     target_every: int = _by_algorithm("target_every", help="updates between its moves")
+    state_entropy: bool = _by_algorithm(
+        "state_entropy",
+        help="sac: until the first model of --watch-reward learn to visit unlike states, so that the first clips differ",
+    )
     epsilon: float = _by_algorithm("epsilon", max=1, help="dqn: share of random actions in the end")
     exploration: float = _by_algorithm(
         "exploration",
@@ -387,6 +393,8 @@ class TrainConfig:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
             )
+        if self.state_entropy and self.n_step != 1:
+            raise UserError(f"--state-entropy pays for single states: expected --n-step 1, got {self.n_step}")
         if self.off_policy:
             return
         batch = self.rollout * self.num_envs

@@ -1,6 +1,28 @@
 """Exploration beyond the policy's own randomness."""
 
 import numpy as np
+import torch
+
+
+def state_entropy(states: torch.Tensor, others: torch.Tensor, neighbour: int = 5) -> torch.Tensor:
+    """How far states are from others: a reward for them is one for the entropy of the states visited.
+
+        r(s) = ‖s − sₖ‖ / mean ‖s − sₖ‖,   sₖ the k-th nearest of the others
+
+    Each number of a state is measured in standard deviations over the others. Source: PEBBLE, Lee et al. 2021, arXiv
+    2106.05091, section 4.1, with a mean of 1 in place of the logarithm: rewards below 0 would pay for early ends.
+
+    Args:
+      states: float32 `[N, D]`.
+      others: float32 `[M, D]`, at least k; they may contain the states.
+      neighbour: k.
+
+    Returns:
+      float32 `[N]`.
+    """
+    scale = others.std(0) + 1e-6
+    distances = torch.cdist(states / scale, others / scale).kthvalue(neighbour, dim=1).values
+    return distances / distances.mean().clamp(min=1e-6)
 
 
 class HeldActions:

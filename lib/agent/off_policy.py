@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from lib.agent.config import TrainConfig
-from lib.agent.exploration import HeldActions
+from lib.agent.exploration import HeldActions, state_entropy
 from lib.agent.replay import Batch, Replay
 from lib.agent.rollout import GameLog, Player, Recorder
 from lib.envs.world import World
 from lib.learner import Advance, Game, LearnedPolicy
 from lib.reward.model import RewardModel
 
+_OTHERS = 2048  # states that distances are measured to
 _FIRST_BETA = 0.4  # arXiv 1511.05952, table 3
 
 
@@ -83,6 +84,10 @@ class OffPolicy:
         """Actions to explore by, int64 `[B]` or float32 `[B, A]` within ±1, on uint8 `[B, 4, 84, 84]` or float32 `[B, D]`."""
         raise NotImplementedError
 
+    def forget_values(self) -> None:
+        """Begins with new critics, as what these have learned was another reward."""
+        raise NotImplementedError
+
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
         """One update; returns scalars on the device by chart name."""
         raise NotImplementedError
@@ -99,19 +104,29 @@ class OffPolicy:
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = lr
+        made = self._learn()
+        means = torch.stack([torch.stack(list(each.values())) for each in made]).mean(0) if made else ()
+        scalars = dict(zip(made[0], means, strict=True)) if made else {}
+        return Advance(self._envs, {**scalars, "lr": lr}, games)
+
+    def _learn(self) -> list[dict[str, torch.Tensor]]:
+        """The updates that are due after a step of every environment."""
         # A resumed run may have to fill its replay anew; a small one is full before learning starts.
         enough = min(self._config.learning_starts, self.replay.capacity - self._envs)
         if self.replay.steps >= enough:
             self._due += self._config.replay_ratio * self._envs
         made = [self._update() for _ in range(int(self._due))]
         self._due %= 1
-        means = torch.stack([torch.stack(list(each.values())) for each in made]).mean(0) if made else ()
-        scalars = dict(zip(made[0], means, strict=True)) if made else {}
-        return Advance(self._envs, {**scalars, "lr": lr}, games)
+        return made
 
     def play(self) -> None:
-        """One step of every environment, without learning; its games are not reported."""
+        """One step of every environment, without learning from rewards; its games are not reported.
+
+        With --state-entropy the policy learns meanwhile to visit states unlike those in the replay.
+        """
         self._act()
+        if self._config.state_entropy:
+            self._learn()
         self._games.miss()
 
     @torch.no_grad()
@@ -137,7 +152,11 @@ class OffPolicy:
     def _update(self) -> dict[str, torch.Tensor]:
         """One batch, and a move of the target network where one is due."""
         beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
-        scalars = self.learn(self.replay.sample(self._config.batch_size, self.player.generator, beta))
+        batch = self.replay.sample(self._config.batch_size, self.player.generator, beta)
+        if self._config.state_entropy and self.player.reward is None:
+            others = self.replay.sample_states(_OTHERS, self.player.generator)
+            batch = batch._replace(returns=state_entropy(batch.following, others))
+        scalars = self.learn(batch)
         self.updates += 1
         if self.updates % self._config.target_every == 0:
             self.follow()
@@ -166,6 +185,8 @@ class OffPolicy:
         """
         self.player.reward = model
         self.replay.relabel(model)
+        if self._config.state_entropy and self.steps == 0:
+            self.forget_values()
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         """Everything that must stay finite, by name."""

@@ -193,6 +193,12 @@ class Replay:
             index,
         )
 
+    def sample_states(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Observations of any steps, `[N, 4, 84, 84]` or `[N, D]`."""
+        at = torch.randint(self.steps, (count,), generator=generator, device=self._device)
+        at = (at + (self._open - self._filled) * self._envs) % self.capacity
+        return self._seen(at // self._envs, at % self._envs)
+
     def prioritise(self, at: torch.Tensor, errors: torch.Tensor) -> None:
         """Has steps drawn by how wrong the learner was about them; without priorities, nothing.
 

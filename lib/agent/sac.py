@@ -143,6 +143,13 @@ class SAC(OffPolicy):
         noise = torch.empty(self._envs, self._spec.num_actions, device=self._device)
         return squashed_sample(dist_params, noise.normal_(generator=self.player.generator))[0]
 
+    def forget_values(self) -> None:
+        """Begins with new critics, as PEBBLE does; the actor, which visits unlike states, stays."""
+        inputs, hidden = self.critics.weights[0].shape[1:]
+        self.critics.load_state_dict(TwinCritics(inputs, hidden).state_dict())
+        self.target.load_state_dict(self.critics.state_dict())
+        self.optimizers["critics"].state.clear()
+
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
         noise = torch.empty(2, *batch.actions.shape, device=self._device)
         return self.learn_with(batch, noise.normal_(generator=self.player.generator))

@@ -76,6 +76,11 @@ def test_a_finetune_is_gentle() -> None:
         ),
         ({"batch_size": 64}, "--batch-size means nothing to --algo a2c: leave it out"),
         ({"algo": "sac", "dueling": False}, "--dueling means nothing to --algo sac"),
+        ({"algo": "sac", "state_entropy": True}, "--state-entropy expects reward models that come while"),
+        (
+            {"algo": "sac", "state_entropy": True, "watch_reward": True, "reward": REWARD, "n_step": 3},
+            "--state-entropy pays for single states: expected --n-step 1, got 3",
+        ),
         ({"algo": "dqn", "entropy": 0.1}, "--entropy means nothing to --algo dqn"),
         ({"algo": "sac", "gae_lambda": 0.9}, "--gae-lambda means nothing to --algo sac"),
         ({"algo": "sac", "rollout": 5, "epochs": 1}, "--epochs means nothing to --algo sac"),

@@ -1,8 +1,10 @@
-"""Held actions: how long, how often, and that they end with their game."""
+"""Held actions: how long, how often, and that they end with their game; distances to nearest neighbours."""
 
 import numpy as np
+import pytest
+import torch
 
-from lib.agent.exploration import HeldActions
+from lib.agent.exploration import HeldActions, state_entropy
 
 
 def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
@@ -26,3 +28,17 @@ def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
             run = 0
     assert min(lengths) == 2
     assert max(lengths) >= 5  # two may follow each other
+
+
+def test_state_entropy_is_the_distance_to_the_nth_neighbour() -> None:
+    others = torch.tensor([[0.0], [1], [3], [7], [20]])
+    states = torch.tensor([[0.0], [5.0]])
+    # The third of 0, 1, 3, 7, 20 and of 2, 2, 4, 5, 15, over their mean.
+    assert state_entropy(states, others, neighbour=3).tolist() == pytest.approx([3 / 3.5, 4 / 3.5], rel=1e-4)
+    stretched = torch.cat(
+        [others, 100 * others[[2, 0, 4, 1, 3]]], 1
+    )  # no number counts for more because it is large
+    alone = torch.cat([others, others[[2, 0, 4, 1, 3]]], 1)
+    torch.testing.assert_close(
+        state_entropy(stretched, stretched), state_entropy(alone, alone), rtol=1e-3, atol=0
+    )

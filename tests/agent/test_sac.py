@@ -1,5 +1,6 @@
 """SAC: its update against Stable-Baselines3's, its learning, and what relabelled rewards are for."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.envs.play import play
 from lib.envs.spec import Spec
-from tests.agent.worlds import Bandit, Pays
+from tests.agent.worlds import Bandit, Corridor, Pays
 from tests.envs import reach
 
 CPU = torch.device("cpu")
@@ -185,6 +186,45 @@ def test_sac_learns_to_reach() -> None:
         ours.advance()
     assert before < -50
     assert mean_score(ours.policy()) > -15
+
+
+def spread(state_entropy: bool) -> float:
+    """Standard deviation of the places visited in the second half of an opening."""
+    flags: dict[str, Any] = {"reward": Path("r"), "watch_reward": True, "lr": 1e-2, "batch_size": 64}
+    flags |= {"learning_starts": 400, "replay_ratio": 0.125, "replay_steps": 20_000, "gamma": 0.9}
+    ours = learner(Corridor(8), 16, state_entropy=state_entropy, **flags)
+    places = []
+    for step in range(400):
+        ours.play()
+        if step >= 200:
+            places.append(ours.player.viewer.observations.clone())
+    return torch.cat(places).std().item()
+
+
+@pytest.mark.slow
+def test_state_entropy_visits_unlike_states() -> None:
+    """A policy that goes one way throughout has a spread of about 2; that of actions by chance is 0.3."""
+    assert spread(state_entropy=True) > 2 * spread(state_entropy=False)
+
+
+def test_values_of_unlike_states_are_forgotten_with_the_first_reward_model() -> None:
+    flags: dict[str, Any] = {"reward": Path("r"), "watch_reward": True, "state_entropy": True}
+    ours = learner(Corridor(2), 8, learning_starts=8, batch_size=4, replay_steps=1000, **flags)
+    for _ in range(10):
+        ours.play()
+    assert (ours.steps, ours.updates) == (0, 7)
+    actor, critics = (
+        copy.deepcopy(module.state_dict()) for module in (ours.network.actor, ours.network.critics)
+    )
+    ours.use_reward(pays(0.6))
+    torch.testing.assert_close(dict(ours.network.actor.state_dict()), dict(actor), rtol=0, atol=0)
+    now = ours.network.critics.state_dict()
+    assert all(not torch.equal(now[name], critics[name]) for name in now)
+    assert all(torch.equal(now[name], value) for name, value in ours.target.state_dict().items())
+    ours.advance()
+    kept = copy.deepcopy(ours.network.critics.state_dict())
+    ours.use_reward(pays(-0.6))  # a later one finds values of an earlier one, which are worth keeping
+    assert all(torch.equal(kept[name], value) for name, value in ours.network.critics.state_dict().items())
 
 
 # --- files ------------------------------------------------------------------------------------------------------

@@ -122,6 +122,35 @@ def random_rollout(
     )
 
 
+class Corridor:
+    """A point on a line that begins in the middle, 0; an action moves it by at most 0.1, games last 40 steps."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.env_id, self.num_envs = "Corridor-v0", num_envs
+        self.spec = Spec(1, True, (1,), (8, 8, 3))
+        self.action_names = ["right"]
+        self._steps = 0
+        self._at: np.ndarray = np.zeros((num_envs, 1), np.float32)
+
+    def reset(self, seed: int) -> Step:
+        return self._show()
+
+    def send(self, actions: np.ndarray) -> None:
+        self._steps += 1
+        self._at = self._at + 0.1 * actions if self._steps % 41 else np.zeros_like(self._at)
+
+    def recv(self) -> Step:
+        return self._show()
+
+    def close(self) -> None:
+        pass
+
+    def _show(self) -> Step:
+        truncated, reset = (np.full(self.num_envs, self._steps % 41 == at) for at in (40, 0))
+        frames, terminal = np.zeros((self.num_envs, 8, 8, 3), np.uint8), np.zeros(self.num_envs, bool)
+        return Step(frames, np.zeros(self.num_envs, np.float32), terminal, truncated, reset, self._at)
+
+
 class Bandit:
     """Shows one vector for ever; each step is a game's worth by itself, as each loses a life.
 
