@@ -162,7 +162,8 @@ class ActorCritic:
             self._penalty.reference.load_state_dict(state["reference"])
             if state["kl_coef"] is not None:  # in older states of runs without --kl
                 self._penalty.coef = state["kl_coef"].to(self._device)
-        if state["device"] == self._device.type:
+        # The state is the first rank's. The others draw by the seeds that they have begun with.
+        if state["device"] == self._device.type and self._ranks.rank == 0:
             self.collector.generator.set_state(state["actions"])
 
 

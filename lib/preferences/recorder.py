@@ -65,6 +65,8 @@ class SegmentRecorder:
         not match `num_actions`, are left out.
       events: what to look for in the first environments; None for nothing.
       event_prob: probability that an event is recorded.
+      all_envs: environments that are recorded into the DB at once, those of other processes included; None for B. The
+        others are taken to store as much as these.
 
     Raises:
       OSError: the DB cannot be created or read.
@@ -85,6 +87,7 @@ class SegmentRecorder:
         action_names: Sequence[str] = (),
         events: Events | None = None,
         event_prob: float = 1.0,
+        all_envs: int | None = None,
     ) -> None:
         self.steps = 0
         self.policy = policy
@@ -101,7 +104,9 @@ class SegmentRecorder:
         self._action_names = names if len(names) == num_actions and not counted else ()
         self._first_env = first_env
         self.record_prob = record_prob
-        self._rng = np.random.default_rng([seed, first_env])
+        self._all_envs = num_envs if all_envs is None else all_envs
+        self._seed = [seed, first_env]
+        self._rng = np.random.default_rng(self._seed)
         self._event_clips = None if events is None else EventClips(events, event_prob, [seed, first_env, 1])
         self._drawn = np.zeros(num_envs, bool)  # environments that record a segment begun at random
         self._recordings: dict[int, Recording] = {}
@@ -127,7 +132,12 @@ class SegmentRecorder:
     @property
     def full(self) -> bool:
         """Whether the DB has reached `max_mb`."""
-        return self._present_bytes + self.stored_bytes >= self._max_bytes
+        return self._present_bytes + self._stored_by_all >= self._max_bytes
+
+    @property
+    def _stored_by_all(self) -> int:
+        """Bytes that the recorders of all environments have stored."""
+        return self.stored_bytes * self._all_envs // len(self._drawn)
 
     @property
     def obstacle(self) -> str:
@@ -201,7 +211,7 @@ class SegmentRecorder:
                     finished.append((env, recording, False))
             self._drawn[env] = False
             del self._recordings[env]
-        self.steps += len(self._drawn)
+        self.steps += self._all_envs
         self._begin()
         # Last, so that one that cannot be written leaves the segments in the making as they should be.
         for env, recording, game_over in finished:
@@ -241,12 +251,19 @@ class SegmentRecorder:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where a recorder of the same DB was: its numbers are counted on, and none that is there is taken."""
+        """Go on where a recorder of the same DB was: its numbers are counted on, and none that is there is taken.
+
+        The state is that of the first environments; recorders of others draw anew.
+        """
         self.steps, self.stored, self._first_number = state["steps"], state["stored"], state["first_number"]
-        self._rng.bit_generator.state = state["rng"]
+        first = self._seed[1] == 0
+        self._rng = np.random.default_rng([*self._seed, self.steps])
+        if first:
+            self._rng.bit_generator.state = state["rng"]
         self._drawn[:] = False
         if self._event_clips is not None:
-            self._event_clips.rng.bit_generator.state = state["event_rng"]
+            if first:
+                self._event_clips.rng.bit_generator.state = state["event_rng"]
             self._event_clips.forget()
         self._begin()
 
@@ -271,7 +288,7 @@ class SegmentRecorder:
     def _of_events(self, clips: list[tuple[int, Recording, bool]]) -> list[tuple[int, Recording, bool]]:
         """Event clips with the step that they began at and the policy that played them."""
         for _, recording, _ in clips:
-            recording.step = self.steps - SEGMENT_LENGTH * len(self._drawn)
+            recording.step = self.steps - SEGMENT_LENGTH * self._all_envs
             recording.policy = self.policy
         return clips
 
@@ -315,4 +332,4 @@ class SegmentRecorder:
                 left = drop_oldest(self._db_path, _ROOM * self._max_bytes)
             except OSError as error:
                 raise NotRecorded(error.errno, error.strerror, error.filename) from error
-            self._present_bytes = left - self.stored_bytes
+            self._present_bytes = left - self._stored_by_all

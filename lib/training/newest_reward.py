@@ -6,12 +6,13 @@ progress.json beside the DB tells the others how many labels are due (`lib.prefe
 
 import contextlib
 import time
+import zlib
 from collections.abc import Callable
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.files import NotRecorded
-from lib.learner import ALONE, Learner
+from lib.learner import ALONE, Alone, Learner
 from lib.preferences.schedule import (
     LEAST_LABELS,
     LabelCount,
@@ -43,7 +44,8 @@ class NewestReward(Hook):
       progress: gets a line whenever something happens.
       stop: of the run.
       pay_by: lets a model pay, in all parts of the run.
-      together: makes one decision of those of all processes: whether a new model is taken.
+      ranks: the processes that learn together, which all take the same model at once; the first one waits for labels
+        and says how far the training is.
     """
 
     def __init__(
@@ -54,17 +56,17 @@ class NewestReward(Hook):
         progress: Progress,
         stop: Stop,
         pay_by: Callable[[RewardModel], None],
-        together: Callable[[bool], bool] = ALONE.together,
+        ranks: Alone = ALONE,
     ) -> None:
         self._config, self._live, self._recording = config, live, recording
-        self._progress, self._stop, self._pay_by, self._together = progress, stop, pay_by, together
+        self._progress, self._stop, self._pay_by, self._ranks = progress, stop, pay_by, ranks
         self._plan = LabelPlan(
             config.steps, config.labels, config.opening_labels, config.label_schedule, config.label_halving
         )
         self._writer: ProgressWriter | None = None
         self._count: LabelCount | None = None
-        self._before = 0  # segments
-        if config.db_path is not None:
+        self._fresh = False  # whether a model was read and not taken yet
+        if config.db_path is not None and ranks.rank == 0:
             self._writer, self._count = ProgressWriter(config.db_path), LabelCount(config.db_path)
         self._problem = ""
 
@@ -74,16 +76,10 @@ class NewestReward(Hook):
         Raises:
           UserError: the labels of the opening are too few to fit a model on.
         """
-        try:
-            self._open(learner)
-        except NotRecorded as error:
-            self._recording.failed(error)
+        self._open(learner)
 
     def before(self, learner: Learner) -> None:
-        try:
-            self._wait(learner.steps)
-        except NotRecorded as error:
-            self._recording.failed(error)
+        self._wait(learner.steps)
         self._take(learner.steps)
 
     def end(self, learner: Learner) -> None:
@@ -91,7 +87,7 @@ class NewestReward(Hook):
         done = learner.steps >= self._config.steps and not self._stop.asked
         if done or self._stop.reason == DRIFTED:
             with contextlib.suppress(OSError):  # best effort
-                self._say(learner.steps, "over")
+                self._write(learner.steps, "over")
 
     def scalars(self, steps: int) -> dict[str, float]:
         given = (
@@ -121,8 +117,8 @@ class NewestReward(Hook):
         if recorder is not None and self._config.db_path is not None:
             before = max(0, len(SegmentDB(self._config.db_path).names) - recorder.stored)
             usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
-        while not self._stop() and not self._take(steps):
-            clips = 0 if recorder is None else before + recorder.stored
+        while not self._ranks.together(self._stop()) and not self._take(steps):
+            clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))
             if recorder is not None and clips < wanted and not recorder.full:
                 self._say(steps, "opening")
                 learner.play()
@@ -136,10 +132,16 @@ class NewestReward(Hook):
             recorder.record_prob = usual
 
     def _take(self, steps: int) -> bool:
-        """Takes a new reward model where there is one, and says so; whether it did."""
+        """Takes a new reward model once every process has read the same, and says so; whether it did."""
         live = self._live
-        taken = self._together(live.refresh())
+        self._fresh |= live.refresh()
+        which = -1
+        if self._fresh and live.model is not None:
+            which = zlib.crc32(repr(live.model.origin).encode())
+        everyone = set(self._ranks.everyone(which))
+        taken = everyone == {which} and which >= 0
         if taken and live.model is not None:
+            self._fresh = False
             parents = live.model.origin.get("parents")  # a file may say anything
             labels = parents.get("labels") if isinstance(parents, dict) else None
             fitted = f", of {labels} labels" if labels is not None else ""
@@ -155,18 +157,24 @@ class NewestReward(Hook):
     def _wait(self, steps: int) -> None:
         """Says how far the training is and, with --wait-for-labels, waits while too many labels are due."""
         slack, waited = self._config.wait_for_labels, False
-        while slack is not None and self._count is not None and not self._stop():
-            due = labels_due(self._plan, steps) - self._count.read()
-            if due <= slack:
+        while slack is not None:
+            due = 0 if self._count is None else labels_due(self._plan, steps) - self._count.read()
+            if not self._ranks.together(due > slack and not self._stop()):
                 break
             self._say(steps, "waiting")
-            unread = f"; {self._count.problem}" if self._count.problem else ""
+            unread = f"; {self._count.problem}" if self._count is not None and self._count.problem else ""
             self._progress.update(f"{steps} steps: waiting for labels, {due} due{unread}", force=not waited)
             waited = True
             time.sleep(_POLL_SECONDS)
         self._say(steps, "training")
 
     def _say(self, steps: int, phase: str) -> None:
+        try:
+            self._write(steps, phase)
+        except NotRecorded as error:
+            self._recording.failed(error)
+
+    def _write(self, steps: int, phase: str) -> None:
         if self._writer is not None:
             version = None if self._live.model is None else self._live.version
             self._writer.write(TrainingProgress(self._plan, steps, phase, self._config.name, version))

@@ -15,8 +15,13 @@ from lib.reward.model import RewardModel
 from lib.training.loop import Hook, Stop
 
 
-def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
+def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRecorder | None:
     """What records clips into the DB of `--db-path`, if any.
+
+    Args:
+      config: of the run.
+      world: the environments of this process.
+      share: which of `--num-envs` they are; each has a folder of its own in the DB.
 
     Raises:
       UserError: the folder cannot be written, or an event cannot be seen in this environment.
@@ -35,8 +40,10 @@ def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
             policy=config.name,
             drop_oldest=config.db_drop_oldest,
             action_names=world.action_names,
-            events=_events(config, world),
+            first_env=share.start,
+            events=_events(config, world, share),
             event_prob=config.event_prob,
+            all_envs=config.num_envs,
         )
     except OSError as error:
         raise UserError(
@@ -44,11 +51,11 @@ def make_recorder(config: TrainConfig, world: World) -> SegmentRecorder | None:
         ) from error
 
 
-def _events(config: TrainConfig, world: World) -> Events | None:
+def _events(config: TrainConfig, world: World, share: range) -> Events | None:
     """What --event-prob looks for, if anything."""
-    if not config.event_prob:
+    num_envs = min(config.event_envs - share.start, world.num_envs)
+    if not config.event_prob or num_envs <= 0:
         return None
-    num_envs = min(config.event_envs, world.num_envs)
     counts = counter(config.env, num_envs)
     kinds = [*kinds_of(counts), LOST_LIFE, LARGE_SCORE]
     if world.spec.observation_size is not None:

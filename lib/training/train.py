@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from lib.devices import resolve_bf16, resolve_device, set_random_state
 from lib.envs.make import make_world
 from lib.envs.world import World
 from lib.interrupt import Interrupt
-from lib.learner import Learner
+from lib.learner import Alone, Learner
 from lib.memory import keep_freed_memory
 from lib.preferences.teachers import make_teacher
 from lib.provenance import git_commit, lineage, versions
@@ -41,6 +42,7 @@ from lib.training.drift import DRIFTED, Drift, start_of
 from lib.training.evaluation import Evaluate, EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
+from lib.training.ranks import joined, own_device, own_threads
 from lib.training.recording import Recording, Tap, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
@@ -71,6 +73,7 @@ class Run(NamedTuple):
     evaluation: EvaluationHook
     recording: Recording
     progress: Progress
+    ranks: Alone
 
 
 def train(config: TrainConfig, **parts: Any) -> Trained:
@@ -79,6 +82,9 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
     A resumed run has its weights, optimiser, schedule, counters, evaluations, bests and random generators as they were.
     What is not the same: the emulators begin new games, from another seed than the run began with; games and segments
     in the making are lost, and so are the steps since the last state.
+
+    Several processes that torchrun has started learn together (`lib.training.ranks`): each plays its share of the
+    environments, records them into the one DB and makes the same updates. The first one does all the rest.
 
     Args:
       config: the flags.
@@ -91,9 +97,11 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
         return _record(config)
     with contextlib.ExitStack() as stack:
         run = build(config, stack, **parts)
-        loop.run(run.learner, run.hooks, config.steps, run.stop)
-        _say_the_end(config, run)
-        return Trained(run.checkpoints.saved, run.run_dir, run.stop.asked)
+        loop.run(run.learner, run.hooks, config.steps, run.stop, run.ranks.together)
+        # Nobody leaves before all is saved: torchrun ends the others when one fails.
+        stopped = run.ranks.together(run.stop.asked)
+        _say_the_end(config, run, stopped)
+        return Trained(run.checkpoints.saved, run.run_dir, stopped)
 
 
 def build(
@@ -118,21 +126,17 @@ def build(
     Raises:
       UserError: as of `train`.
     """
-    device = resolve_device(config.dev)
-    bf16 = resolve_bf16(config.bf16, device)
-    keep_freed_memory()
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)
+    ranks, device, bf16, share = _begin(config, stack)
+    first = ranks.rank == 0
 
     # What may be refused comes first: starting the emulators takes longest.
-    state = _state_to_resume(config, stack)
+    state = _state_to_resume(config, stack, first)
     teacher = None if config.teacher is None else make_teacher(config.teacher)
     start = None if config.model is None or state is not None else load_policy(config.model)
     reference = None if config.kl_reference is None or state is not None else load_policy(config.kl_reference)
     if reward is None and config.reward is not None and not config.watch_reward:
         reward = load_reward_model(config.reward, device, bf16, config.pessimism)
-    world = make_world(config.env, config.num_envs, config.env_threads)
+    world = make_world(config.env, len(share), own_threads(config.env_threads))
     stack.callback(world.close)
     network, parents = _policy_to_train(config, world, start)
     if reference is not None and config.kl_reference is not None:
@@ -158,22 +162,19 @@ def build(
             _check_same_reward(config, parents, state["parents"])
         parents = state["parents"]
 
-    folder = None if config.save is None else CheckpointFolder(config.save)
-    recorder = make_recorder(config, world)
+    folder = None if config.save is None or not first else CheckpointFolder(config.save)
+    recorder = make_recorder(config, world, share)
     if recorder is not None:
         stack.callback(recorder.close)
-    run_dir = config.resume or make_run_dir(config.runs, config.algo, config.name)
-    if config.resume is None:
-        stack.enter_context(locked(run_dir))
-    write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=config.resume is not None)
+    run_dir = _run_dir(config, config.algo, ranks, stack)
     if recorder is not None:
         recorder.origin = _origin(config, run_dir)
     steps = 0 if state is None else state["steps"]
     purge_step = None if config.resume is None else 0 if state is None else steps + 1
-    charts = stack.enter_context(Charts(run_dir, purge_step))
-    progress = Progress()
-    stack.callback(progress.close)
-    progress.line(f"{config.env}: {world.num_envs} environments on {device}, curves in {run_dir}")
+    charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
+    progress = _progress(stack, first)
+    among = f" in {ranks.size} processes" if ranks.size > 1 else ""
+    progress.line(f"{config.env}: {config.num_envs} environments on {device}{among}, curves in {run_dir}")
     if state is not None:
         progress.line(f"resuming after {format_count(steps)} steps; the games begin anew")
     elif config.resume is not None:
@@ -183,10 +184,10 @@ def build(
     recording = Recording(recorder, stop)
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     penalty = _kl_penalty(config, network, None if reference is None else reference[0])
-    seed = _game_seed(config.seed, steps)
+    seed = _game_seed(config.seed, steps, ranks.rank)
     learner = (make_learner or _LEARNERS[config.algo])(
         *(network, world, config, device, bf16, seed),
-        **({} if config.off_policy else {"penalty": penalty}),
+        **({} if config.off_policy else {"penalty": penalty, "ranks": ranks}),
         reward=reward,
         recorder=None if recorder is None else Tap(recorder, recording),
         held=_held_actions(config, world, seed),
@@ -197,8 +198,10 @@ def build(
         saved = "saved with the state" if config.save_replay else "not saved: a resumed run fills it anew"
         progress.line(f"replay: up to {kept} steps, {size:.0f} MB on {device}, {saved}")
 
-    arena = make_world(config.env, config.eval_games, config.env_threads)
-    stack.callback(arena.close)
+    arena = world
+    if first:
+        arena = make_world(config.env, config.eval_games, own_threads(config.env_threads))
+        stack.callback(arena.close)
     monitor = ChartsHook(config, charts, progress, seconds)
     checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording)
     evaluation = EvaluationHook(
@@ -216,7 +219,7 @@ def build(
         evaluate=evaluate,
     )
     drift = Drift(config, evaluation, checkpoints, progress, stop)
-    hooks: list[Hook] = [checkpoints, drift, evaluation, recording, monitor]
+    hooks: list[Hook] = [checkpoints, drift, evaluation, recording, monitor] if first else [recording]
 
     if live is not None:
 
@@ -231,46 +234,40 @@ def build(
             evaluation.use_reward(model, another)
             recording.use_reward(model)
 
-        hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by))
+        hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by, ranks))
     monitor.others = checkpoints.hooks = hooks
     if state is not None:
         learner.load_state(state)
         for hook in hooks:
             hook.load_state(state)
         set_random_state(state["random"], device)
-    return Run(learner, hooks, stop, run_dir, world, checkpoints, evaluation, recording, progress)
+    return Run(learner, hooks, stop, run_dir, world, checkpoints, evaluation, recording, progress, ranks)
 
 
 def _record(config: TrainConfig) -> Trained:
     """Fills a DB without learning; a new policy's actions are as good as random."""
     with contextlib.ExitStack() as stack:
-        device = resolve_device(config.dev)
-        bf16 = resolve_bf16(config.bf16, device)
-        keep_freed_memory()
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        torch.manual_seed(config.seed)
+        ranks, device, bf16, share = _begin(config, stack)
         start = None if config.model is None else load_policy(config.model)
-        world = make_world(config.env, config.num_envs, config.env_threads)
+        world = make_world(config.env, len(share), own_threads(config.env_threads))
         stack.callback(world.close)
         network, _ = _policy_to_train(config, world, start)
-        recorder = make_recorder(config, world)
+        recorder = make_recorder(config, world, share)
         assert recorder is not None
         stack.callback(recorder.close)
-        run_dir = make_run_dir(config.runs, "record", config.name)
-        write_config(run_dir, dataclasses.asdict(config))
+        run_dir = _run_dir(config, "record", ranks, stack)
         recorder.origin = _origin(config, run_dir)
-        progress = Progress()
-        stack.callback(progress.close)
+        progress = _progress(stack, ranks.rank == 0)
         progress.line(
-            f"{config.env}: {world.num_envs} environments on {device}, recording to {config.db_path}"
+            f"{config.env}: {config.num_envs} environments on {device}, recording to {config.db_path}"
         )
+        seed = _game_seed(config.seed, 0, ranks.rank)
         stop = Stop(stack.enter_context(Interrupt()))
         recording = Recording(recorder, stop)
         learner = _LEARNERS[config.algo](
-            *(network.to(device), world, config, device, bf16, config.seed),
+            *(network.to(device), world, config, device, bf16, seed),
             recorder=Tap(recorder, recording),
-            held=_held_actions(config, world, config.seed),
+            held=_held_actions(config, world, seed),
         )
         while recorder.steps < config.steps and not (recorder.full or stop()):
             learner.play()
@@ -280,15 +277,53 @@ def _record(config: TrainConfig) -> Trained:
             raise UserError(
                 f"stopped after {recorder.steps} steps: could not record to the DB: {recording.error}"
             )
-        progress.line(f"recorded {recorder.stored} clips in {config.db_path}, {recorder.steps} steps")
+        stored = sum(ranks.everyone(recorder.stored))
+        progress.line(f"recorded {stored} clips in {config.db_path}, {recorder.steps} steps")
         return Trained(None, run_dir, stop.asked)
 
 
-def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack) -> dict[str, Any] | None:
+def _begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torch.device, bool, range]:
+    """Sets up this process: who else there is, its device, whether that computes in bf16, its environments."""
+    ranks = stack.enter_context(joined(config.dev))
+    if ranks.size > config.num_envs:
+        raise UserError(
+            f"--num-envs {config.num_envs}: expected one or more for each of the {ranks.size} processes of torchrun"
+        )
+    if ranks.size > 1 and config.off_policy:
+        raise UserError(f"--algo {config.algo} learns in one process: leave out torchrun, or take a2c or ppo")
+    device = resolve_device(own_device(config.dev))
+    keep_freed_memory()
+    threads = own_threads(config.threads)
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(config.seed)
+    return ranks, device, resolve_bf16(config.bf16, device), ranks.share(config.num_envs)
+
+
+def _run_dir(config: TrainConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
+    """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
+    run_dir = config.resume
+    if ranks.rank == 0:
+        if run_dir is None:
+            run_dir = make_run_dir(config.runs, stage, config.name)
+            stack.enter_context(locked(run_dir))
+        resumed = config.resume is not None
+        write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=resumed)
+    return Path(ranks.tell(str(run_dir)))
+
+
+def _progress(stack: contextlib.ExitStack, first: bool) -> Progress:
+    """Where the first process prints; the others print nothing."""
+    nowhere = None if first else stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 (the stack closes it)
+    return stack.enter_context(Progress(nowhere))
+
+
+def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:
     """The last state of the run to resume; None where there is no such run, or it ended before its first state."""
     if config.resume is None:
         return None
-    stack.enter_context(locked(config.resume))
+    if first:
+        stack.enter_context(locked(config.resume))
     state = load_state(config.resume, STAGE)
     if state is not None and config.steps <= min(state["steps"], state["examined"]):
         raise UserError(
@@ -371,20 +406,25 @@ def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions |
     return HeldActions(world.num_envs, world.spec.num_actions, config.hold_prob, *lengths, seed)
 
 
-def _game_seed(seed: int, steps: int) -> int:
-    """The seed after so many steps: of other games than those that the run has begun with already."""
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 2) if steps else seed
+def _game_seed(seed: int, steps: int, rank: int) -> int:
+    """The seed of a process after so many steps: of other games than the run has begun with, there or elsewhere."""
+    if not steps and not rank:
+        return seed
+    drawn = np.random.SeedSequence([seed, steps, rank] if rank else [seed, steps])
+    return int(drawn.generate_state(1)[0] >> 2)
 
 
-def _say_the_end(config: TrainConfig, run: Run) -> None:
+def _say_the_end(config: TrainConfig, run: Run, stopped: bool) -> None:
     """Raises UserError where the run ended because nothing could be recorded any more."""
     saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
     where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if config.save else '--save'}"
+    if run.ranks.rank:  # which is not the one that saves
+        where = f"rank {run.ranks.rank}"
     if error is not None:
         raise UserError(
             f"stopped after {run.learner.steps} steps, {where}: could not record to the DB: {error}"
         )
-    if run.stop.asked:
+    if stopped:
         line(f"stopped by request, {where}")
         line(f"resume with --resume {run.run_dir}")
         return
