@@ -560,3 +560,47 @@ def test_what_goes_wrong_is_seen_in_a_small_window(site: Site, enter: Enter, wid
         assert 0 < box["y"] < box["y"] + box["height"] <= height
     tab.context.set_offline(False)
     tab.wait_saved()
+
+
+BEYOND = """() => [...document.querySelectorAll("button, .nav a, select")].filter((part) => {
+  if (!part.offsetParent) return false;
+  const inside = document.createRange();
+  inside.selectNodeContents(part);
+  const text = inside.getBoundingClientRect(), own = part.getBoundingClientRect();
+  return part.tagName === "SELECT" ? part.clientWidth < 60 : text.left < own.left + 1 || text.right > own.right - 1;
+}).map((part) => part.textContent)"""
+"""What is written on buttons beyond their edges; lists of choices too narrow to be read."""
+
+
+@pytest.mark.parametrize("font", ["DejaVu Sans", "serif"])
+def test_words_stay_on_their_buttons_in_fonts_of_other_systems(site: Site, enter: Enter, font: str) -> None:
+    site.name = "elisabeth"
+    tab = enter(site).label()
+    tab.page.evaluate(
+        "font => document.documentElement.style.setProperty('--font', font)", f"'{font}', {font}"
+    )
+    for width, height in ((1280, 720), (1366, 657)):
+        tab.page.set_viewport_size({"width": width, "height": height})
+        assert tab.page.evaluate(BEYOND) == []
+        assert tab.page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Site, enter: Enter) -> None:
+    site.name = "elisabeth"
+    tab = enter(site).label()
+    tab.page.set_viewport_size({"width": 640, "height": 360})  # CSS pixels of 1280×720
+    clips = [tab.page.locator(f"#canvas{number}").bounding_box() for number in (1, 2)]
+    answers = [
+        tab.page.locator(f"[data-answer='{answer}']").bounding_box() for answer in ("1", "2", "0", "x")
+    ]
+    for clip in clips:
+        assert clip is not None
+        assert clip["x"] >= 0
+        assert clip["y"] >= 0
+        assert clip["width"] > 100
+        for answer in answers:
+            assert answer is not None
+            assert clip["y"] + clip["height"] < answer["y"]
+            assert answer["y"] + answer["height"] <= 360
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 640
+    assert tab.page.evaluate(BEYOND) == []

@@ -1,6 +1,6 @@
 // Plays clips, one or two, on one clock. A clip is {image, meta}: a sprite sheet, and how the frames lie on it.
 
-const HOLD = 5; // steps the last frame stays before the loop begins again, so that the seam can be seen
+const HOLD = 0.5; // seconds the last frame stays before the loop begins again, so that the seam can be seen
 
 const WORDS = {
   UPRIGHT: "↗", UPLEFT: "↖", DOWNRIGHT: "↘", DOWNLEFT: "↙", UP: "↑", DOWN: "↓", LEFT: "←", RIGHT: "→",
@@ -120,7 +120,8 @@ export class Player {
     if (this.last !== null) {
       // A tab that was hidden resumes where it was.
       const passed = Math.min(time - this.last, 250) / 1000;
-      this.position = (this.position + passed * this.rate * this.speed) % (this.length + HOLD);
+      const pace = this.rate * this.speed;
+      this.position = (this.position + passed * pace) % (this.length + HOLD * pace);
     }
     this.last = time;
     this.draw();
