@@ -9,6 +9,7 @@ from lib.cli import UserError
 from lib.envs.make import counter, probes
 from lib.envs.world import Step, World
 from lib.files import NotRecorded
+from lib.preferences.answers import hold_answers
 from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
 from lib.preferences.recorder import SegmentRecorder
 from lib.reward.model import RewardModel
@@ -24,10 +25,12 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
       share: which of `--num-envs` they are; each has a folder of its own in the DB.
 
     Raises:
-      UserError: the folder cannot be written, or an event cannot be seen in this environment.
+      UserError: the folder cannot be written or holds answers, or an event cannot be seen in this environment.
     """
     if config.db_path is None:
         return None
+    if hold_answers([config.db_path]):
+        raise UserError(f"--db-path {config.db_path}: holds answers of a language model; take another folder")
     try:
         return SegmentRecorder(
             config.db_path,

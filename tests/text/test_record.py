@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lib.agent.config import TrainConfig
 from lib.cli import UserError
+from lib.envs.make import make_world
 from lib.interrupt import Interrupt
 from lib.preferences.answers import holds_answers, load_answer
 from lib.preferences.segment_db import SegmentDB
@@ -13,7 +15,9 @@ from lib.preferences.segments import save_segment
 from lib.text.config import SampleConfig
 from lib.text.language import token_log_probs
 from lib.text.record import read_prompts, record
+from lib.training.recording import make_recorder
 from tests.label_ui.dbs import segment
+from tests.text.dbs import answer_db
 from tests.text.tiny import save_tiny, tiny
 
 
@@ -90,3 +94,10 @@ def test_answers_do_not_go_among_clips(config: SampleConfig) -> None:
     save_segment(config.db_path / "00" / "00000000.dat", segment(0))
     with pytest.raises(UserError, match="holds clips"):
         record(config)
+
+
+def test_clips_do_not_go_among_answers(tmp_path: Path) -> None:
+    answer_db(tmp_path / "db", [["a", "b"]])
+    config = TrainConfig(name="x", env="MovingDot-v0", db_path=tmp_path / "db")
+    with pytest.raises(UserError, match="holds answers"):
+        make_recorder(config, make_world("MovingDot-v0", num_envs=1))
