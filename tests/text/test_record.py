@@ -100,4 +100,4 @@ def test_clips_do_not_go_among_answers(tmp_path: Path) -> None:
     answer_db(tmp_path / "db", [["a", "b"]])
     config = TrainConfig(name="x", env="MovingDot-v0", db_path=tmp_path / "db")
     with pytest.raises(UserError, match="holds answers"):
-        make_recorder(config, make_world("MovingDot-v0", num_envs=1))
+        make_recorder(config, make_world("MovingDot-v0", num_envs=1), range(1))
