@@ -100,7 +100,8 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
         loop.run(run.learner, run.hooks, config.steps, run.stop, run.ranks.together)
         # Nobody leaves before all is saved: torchrun ends the others when one fails.
         stopped = run.ranks.together(run.stop.asked)
-        _say_the_end(config, run, stopped)
+        broken = run.ranks.together(run.recording.error is not None)
+        _say_the_end(config, run, stopped, broken)
         return Trained(run.checkpoints.saved, run.run_dir, stopped)
 
 
@@ -414,16 +415,15 @@ def _game_seed(seed: int, steps: int, rank: int) -> int:
     return int(drawn.generate_state(1)[0] >> 2)
 
 
-def _say_the_end(config: TrainConfig, run: Run, stopped: bool) -> None:
+def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> None:
     """Raises UserError where the run ended because nothing could be recorded any more."""
     saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
     where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if config.save else '--save'}"
     if run.ranks.rank:  # which is not the one that saves
         where = f"rank {run.ranks.rank}"
-    if error is not None:
-        raise UserError(
-            f"stopped after {run.learner.steps} steps, {where}: could not record to the DB: {error}"
-        )
+    if broken:
+        failed = "another rank could not record" if error is None else f"could not record to the DB: {error}"
+        raise UserError(f"stopped after {run.learner.steps} steps, {where}: {failed}")
     if stopped:
         line(f"stopped by request, {where}")
         line(f"resume with --resume {run.run_dir}")

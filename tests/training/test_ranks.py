@@ -1,7 +1,9 @@
-"""Processes that learn together: what they add up and decide, and that they learn what one process learns."""
+"""Processes that learn together: what they add up and decide, that they learn what one process learns, and how they end."""
 
 import os
+import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,19 @@ import torch
 
 from lib.agent.actor_critic import ActorCritic, _minibatches
 from lib.agent.config import TrainConfig
+from lib.agent.evaluate import Evaluation
 from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
+from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.learner import ALONE, Alone
+from lib.preferences.segment_db import SegmentDB
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from lib.training.ranks import joined
+from lib.training.train import train
 from tests.scripts import warm
 
 CPU = torch.device("cpu")
@@ -26,6 +35,14 @@ STEPS, ENVS = 6, 5
 
 def in_ranks(folder: Path, work: Callable[..., Any], *args: Any, size: int = 2) -> list[Any]:
     """What a function of this module returns in each of some processes that torchrun might have started."""
+    statuses = ended(folder, work, *args, size=size)
+    assert statuses == [0] * size
+    return [torch.load(folder / f"{rank}.dat", weights_only=False) for rank in range(size)]
+
+
+def ended(folder: Path, work: Callable[..., Any], *args: Any, size: int = 2) -> list[int | None]:
+    """How each of these processes ends; -9 is one that has to be killed, as it hangs."""
+    folder.mkdir(exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -38,8 +55,7 @@ def in_ranks(folder: Path, work: Callable[..., Any], *args: Any, size: int = 2) 
         process.join(60)
         process.kill()  # of use only where it takes longer
         process.join()
-    assert [process.exitcode for process in processes] == [0] * size
-    return [torch.load(folder / f"{rank}.dat", weights_only=False) for rank in range(size)]
+    return [process.exitcode for process in processes]
 
 
 def _rank(
@@ -48,20 +64,22 @@ def _rank(
     names = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in names.items()}
     torch.set_num_threads(1)
+    torch.save(work(*args), folder / f"{rank}.dat")
+
+
+def says() -> tuple[Any, ...]:
     with joined("cpu") as ranks:
-        torch.save(work(ranks, *args), folder / f"{rank}.dat")
-
-
-def says(ranks: Alone) -> tuple[Any, ...]:
-    rank = ranks.rank
-    mixed = [torch.tensor(rank + 1), torch.full((2, 2), rank + 0.5, dtype=torch.float64), torch.ones(())]
-    decisions = [ranks.together(decision) for decision in (rank == 1, False, True)]
-    return ranks.everyone(10 * rank), decisions, ranks.total(mixed), list(ranks.share(5))
+        rank = ranks.rank
+        mixed = [torch.tensor(rank + 1), torch.full((2, 2), rank + 0.5, dtype=torch.float64), torch.ones(())]
+        decisions = [ranks.together(decision) for decision in (rank == 1, False, True)]
+        texts = ranks.tell(f"of {rank}")
+        return ranks.everyone(10 * rank), decisions, ranks.total(mixed), list(ranks.share(5)), texts
 
 
 def test_sums_and_decisions_are_of_all(tmp_path: Path) -> None:
-    for rank, (numbers, decisions, sums, share) in enumerate(in_ranks(tmp_path, says)):
+    for rank, (numbers, decisions, sums, share, told) in enumerate(in_ranks(tmp_path, says)):
         assert numbers == [0, 10]
+        assert told == "of 0"
         assert decisions == [True, False, True]
         expected = [torch.tensor(3), torch.full((2, 2), 2.0, dtype=torch.float64), torch.tensor(2.0)]
         for found, right in zip(sums, expected, strict=True):
@@ -167,8 +185,9 @@ def rollout(network: PolicyNet, generator: torch.Generator, share: range, learne
 ENV_IDS = "CartPole-v1", "Pendulum-v1"
 
 
-def learns_all(ranks: Alone) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(case, env): learns(ranks, case, env) for case in CASES for env in ENV_IDS}
+def learns_all() -> dict[tuple[str, str], dict[str, Any]]:
+    with joined("cpu") as ranks:
+        return {(case, env): learns(ranks, case, env) for case in CASES for env in ENV_IDS}
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +210,183 @@ def test_two_ranks_learn_what_one_process_learns(case: str, env: str, learned: l
     for said in (first["said"], second["said"]):
         for now, right in zip(said, one["said"], strict=True):
             assert now == pytest.approx(right, rel=1e-4, abs=1e-5)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+
+
+def flags(root: Path, **more: Any) -> dict[str, Any]:
+    """Of a run that makes 60 steps an update and records clips."""
+    few: dict[str, Any] = {"env": "Pendulum-v1", "num_envs": 3, "rollout": 20, "steps": 180, "eval_games": 1}
+    where: dict[str, Any] = {"runs": root / "runs", "save": root / "save", "db_path": root / "db"}
+    return {"name": "x", "record_prob": 0.5, "eval_every": 10**6, "bf16": False} | few | where | more
+
+
+def one_game(*_: object) -> Evaluation:
+    return Evaluation(np.ones(1), np.ones(1), {})
+
+
+class Accident(ActorCritic):
+    """Something happens to the last process in its second update."""
+
+    what = "nothing"
+
+    def advance(self) -> Any:
+        if self._ranks.rank == self._ranks.size - 1 and self.updates == 1:
+            if self.what == "SIGTERM":
+                os.kill(os.getpid(), signal.SIGTERM)
+            if self.what == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().advance()
+
+
+class Dies(Accident):
+    what = "SIGKILL"
+
+
+class IsAsked(Accident):
+    what = "SIGTERM"
+
+
+def trains(learner: type[ActorCritic], settings: dict[str, Any]) -> tuple[Any, ...]:
+    """Checkpoint, folder, whether it was stopped; or what an error said."""
+    try:
+        return tuple(train(TrainConfig(**settings), make_learner=learner, evaluate=one_game, seconds=0.0))
+    except UserError as error:
+        return (str(error),)
+
+
+def state_of(root: Path) -> dict[str, Any]:
+    (run,) = (root / "runs").iterdir()
+    return torch.load(run / "state.dat", weights_only=True)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """Every environment records into its own folder, and one process alone charts and saves."""
+    first, second = in_ranks(tmp_path / "two", trains, Accident, flags(tmp_path))
+    assert second == (None, first[1], False)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert first[1:] == (run, False)
+    assert first[0].parent == tmp_path / "save"
+    assert state_of(tmp_path)["steps"] == 180
+    assert len(list(run.glob("events.*"))) == 1
+    names = SegmentDB(tmp_path / "db").names
+    assert {name[:2] for name in names} == {"00", "01", "02"}
+    firsts = [SegmentDB(tmp_path / "db").load(name).actions[:5].tobytes() for name in names]
+    assert len(set(firsts)) == len(names)  # no two play alike
+
+    more = flags(tmp_path, resume=run)
+    in_ranks(tmp_path / "three", trains, Accident, more | {"steps": 360}, size=3)
+    assert (state_of(tmp_path)["steps"], state_of(tmp_path)["updates"]) == (360, 6)
+    assert train(TrainConfig(**more | {"steps": 420}), evaluate=one_game).checkpoint is not None
+    assert (state_of(tmp_path)["steps"], state_of(tmp_path)["updates"]) == (420, 7)
+    after = SegmentDB(tmp_path / "db").names
+    assert len(after) > len(names)
+    assert set(after) > set(names)
+
+
+@pytest.mark.slow
+def test_all_end_when_one_is_asked_to(tmp_path: Path) -> None:
+    first, second = in_ranks(tmp_path / "two", trains, IsAsked, flags(tmp_path, steps=10**6))
+    assert first[2]
+    assert second[2]
+    assert state_of(tmp_path)["steps"] == 120
+
+
+@pytest.mark.slow
+def test_all_end_when_one_is_killed(tmp_path: Path) -> None:
+    before = time.monotonic()
+    settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0)
+    assert ended(tmp_path / "two", trains, Dies, settings) == [0, -9]
+    assert time.monotonic() - before < 40  # the process that was left would have waited for hours
+    (said,) = torch.load(tmp_path / "two" / "0.dat", weights_only=False)
+    assert "rank 0 ends because another rank has ended" in said
+    assert state_of(tmp_path)["steps"] == 60
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "02").write_text("in the way of the last environment's folder")
+    first, second = in_ranks(tmp_path / "two", trains, Accident, flags(tmp_path, steps=10**6))
+    assert "another rank could not record" in first[0]
+    assert f"saved {tmp_path / 'save'}" in first[0]
+    assert "rank 1: could not record to the DB" in second[0]
+
+
+@pytest.mark.slow
+def test_record_only_fills_one_db(tmp_path: Path) -> None:
+    settings = flags(tmp_path, record_only=True, save=None)
+    assert in_ranks(tmp_path / "two", trains, Accident, settings)[0][0] is None
+    assert {name[:2] for name in SegmentDB(tmp_path / "db").names} == {"00", "01", "02"}
+
+
+class Replaced(ActorCritic):
+    """The first process replaces the reward model in its second update, and each notes which one pays."""
+
+    def advance(self) -> Any:
+        if self._ranks.rank == 0 and self.updates == 1:
+            offers(self._config.reward, 2)
+        made = super().advance()
+        with open(self._config.runs / f"paid-{self._ranks.rank}", "a") as file:
+            file.write(f"{self.collector.reward.origin['version']} ")  # type: ignore[union-attr]
+        return made
+
+
+def offers(path: Path | None, version: int) -> None:
+    assert path is not None
+    torch.manual_seed(version)
+    network = RewardNet((500, 500, 3), 1, input="observation", continuous=True, observation_size=3)
+    save_reward_model(path, RewardModel([Member(network, 0.0, 1.0)], CPU), {}, {}, {}, {"version": version})
+
+
+@pytest.mark.slow
+def test_all_take_a_new_reward_model_at_once(tmp_path: Path) -> None:
+    offers(tmp_path / "reward.dat", 1)
+    settings = flags(tmp_path, steps=300, reward=tmp_path / "reward.dat", watch_reward=True, db_path=None)
+    in_ranks(tmp_path / "two", trains, Replaced, settings)
+    paid = [(tmp_path / "runs" / f"paid-{rank}").read_text().split() for rank in range(2)]
+    assert paid[0] == paid[1] == ["1", "1", "2", "2", "2"]
+
+
+class Mortal(ActorCritic):
+    """One of the processes is killed after a random time of its processor."""
+
+    victim, seconds = 0, 0.0
+
+    def __init__(self, *args: Any, **parts: Any) -> None:
+        super().__init__(*args, **parts)
+        if self._ranks.rank == self.victim:
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which kills
+            signal.setitimer(signal.ITIMER_PROF, self.seconds)
+
+
+def lives(victim: int, seconds: float, settings: dict[str, Any]) -> tuple[Any, ...]:
+    Mortal.victim, Mortal.seconds = victim, seconds
+    return trains(Mortal, settings)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments(tmp_path: Path) -> None:
+    """Nothing hangs, all files can be read, and no state is lost that was written."""
+    rng, steps = np.random.default_rng(20), 0
+    settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0, record_prob=0.2)
+    for _ in range(10):
+        victim, seconds = int(rng.integers(2)), float(rng.uniform(0.02, 0.4))
+        runs = list((tmp_path / "runs").glob("*"))
+        life = settings | ({"resume": runs[0]} if runs else {})
+        statuses = ended(tmp_path / "life", lives, victim, seconds, life)
+        assert statuses == [-signal.SIGPROF if rank == victim else 0 for rank in range(2)]
+        (said,) = torch.load(tmp_path / "life" / f"{1 - victim}.dat", weights_only=False)
+        assert "another rank has ended" in said
+        made = state_of(tmp_path)["steps"] if list(tmp_path.glob("runs/*/state.dat")) else 0
+        assert made >= steps
+        steps = made
+    assert steps > 0
+    db = SegmentDB(tmp_path / "db")
+    assert db.names
+    for name in db.names:
+        db.load(name)
+    in_ranks(tmp_path / "last", trains, Accident, settings | {"resume": runs[0], "steps": steps + 60})
+    assert state_of(tmp_path)["steps"] == steps + 60
