@@ -19,20 +19,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(write_text_report(fit_text(config)))
         return
     from lib.reporting import Charts
-    from lib.reward.fit import fit
+    from lib.reward.fit import check_alone, fit
     from lib.reward.report import report_path, write_report
     from lib.tools.audit import audit, check_audit
+    from lib.training.ranks import joined
 
     check_audit(config)
-    if config.watch:
-        from lib.reward.refit import keep_refitting
+    with joined(config.dev) as ranks:
+        check_alone(config, ranks)
+        if config.watch:
+            from lib.reward.refit import keep_refitting
 
-        keep_refitting(config)
+            keep_refitting(config)
+            return
+        if config.judge is not None:
+            audit(config)
+            return
+        fitted = fit(config, ranks)
+    if ranks.rank:
         return
-    if config.judge is not None:
-        audit(config)
-        return
-    fitted = fit(config)
     with Charts(fitted.run_dir) as charts:
         verdict = write_report(fitted, charts)
     if config.audit is not None:

@@ -5,6 +5,7 @@ torch is imported where it is used, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ def resolve_device(name: str) -> torch.device:
     """The device a ``--dev`` flag names.
 
     Args:
-      name: "cpu", "cuda" or "cuda:N".
+      name: "cpu", "cuda" or "cuda:N"; of several processes that torchrun starts, "cuda" gives each a GPU of its own.
 
     Returns:
       The torch device; it exists.
@@ -39,10 +40,20 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(
             f"--dev {name}: this PyTorch sees no CUDA device (torch {torch.__version__}); {build} or use --dev cpu"
         )
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+        match = re.fullmatch(r"cuda:([0-9]+)", name)
+        assert match is not None
     count = torch.cuda.device_count()
     if match[1] and int(match[1]) >= count:
         raise UserError(f"--dev {name}: expected cuda:0 to cuda:{count - 1}, the devices this PyTorch sees")
     return torch.device(name)
+
+
+def own_threads(threads: int) -> int:
+    """As many as a flag says; where it says 0, this process's part of the cores beside others of torchrun, else 0."""
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return threads if threads or beside == 1 else max(1, (os.cpu_count() or 1) // beside)
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -5,7 +5,7 @@ algorithm. A new algorithm is a module with a class that has these methods.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -86,6 +86,8 @@ class Learner(Protocol):
         ...
 
 
+T = TypeVar("T")
+
 Total = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 """Sums each of some tensors over all processes that learn together."""
 
@@ -114,9 +116,9 @@ class Alone:
         """Sums each tensor over all processes; those of one call are on one device."""
         return tensors
 
-    def tell(self, text: str) -> str:
-        """What the first process says."""
-        return text
+    def gather(self, thing: T) -> list[T]:
+        """What each process has, by rank, on the CPU and of any type that can be pickled."""
+        return [thing]
 
     def share(self, count: int) -> range:
         """Which of so many things, such as environments, are this process's."""

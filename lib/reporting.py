@@ -113,6 +113,7 @@ class Progress:
       stream: Where to print; sys.stdout when None.
       interval: Seconds between plain lines when the stream is no terminal.
       clock: Seconds from any origin.
+      quiet: Print nothing, as another process does that.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Progress:
         stream: TextIO | None = None,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False,
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -128,7 +130,7 @@ class Progress:
         self._next = -math.inf
         self._text = ""  # the newest status
         self._shown = ""  # the status last printed
-        self._gone = False  # whether the reader is
+        self._gone = quiet  # whether there is no reader, or none any more
 
     def update(self, text: str, force: bool = False) -> None:
         """Shows a status line, unless one was shown a moment ago and `force` is not set; close() shows the last."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 import time
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.cli import UserError
-from lib.devices import random_state, resolve_bf16, resolve_device, set_random_state
+from lib.cli import UserError, as_flag
+from lib.devices import own_threads, random_state, resolve_bf16, resolve_device, set_random_state
 from lib.files import remove_stale
 from lib.interrupt import Interrupt, Stopped
+from lib.learner import ALONE, Alone
 from lib.memory import keep_freed_memory
 from lib.reporting import Charts, Progress, format_duration
 from lib.reward.checkpoints import save_reward_model
@@ -90,16 +92,27 @@ class Fit:
     """Whether Ctrl-C ended it early; `--resume` continues it."""
 
 
-def fit(config: FitConfig) -> Fit:
+def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
     """Fits a reward model as the configuration says and writes its checkpoint, or resumes a fit.
 
     A resumed fit uses the labels and the split that it began with and continues after the last epoch in its state. On
     the CPU it comes to the same weights as an uninterrupted one, bit for bit.
 
+    Of several processes each fits its share of the members, and comes to the weights that one process comes to. The
+    first one writes, charts and prints. No state is saved.
+
+    Args:
+      config: the flags.
+      ranks: the processes that fit together.
+
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
     """
     keep_freed_memory()
+    alone, first = ranks.size == 1, ranks.rank == 0
+    threads = own_threads(0)
+    if threads:
+        torch.set_num_threads(threads)
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(config.bf16, device)
     path = config.out / f"reward-{check_name(config.name)}.dat"
@@ -107,7 +120,7 @@ def fit(config: FitConfig) -> Fit:
     with contextlib.ExitStack() as stack:
         # The caller's own random draws are not disturbed.
         stack.callback(set_random_state, random_state(device), device)
-        progress = stack.enter_context(Progress())
+        progress = stack.enter_context(Progress(quiet=not first))
         state = None
         if config.resume is not None:
             stack.enter_context(locked(config.resume))
@@ -128,14 +141,15 @@ def fit(config: FitConfig) -> Fit:
         check_enough(data.pairs)
         train, test = split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
         checked_masks(config, data.segments)  # before anything is written
-        if config.resume is None:
-            run_dir = make_run_dir(config.runs, "reward", config.name)
-            stack.enter_context(locked(run_dir))
-        else:
-            run_dir = config.resume
         kept_config = dataclasses.asdict(config) | {"resume": None}
-        write_config(run_dir, kept_config, resumed=config.resume is not None)
-        remove_stale(path.parent)
+        run_dir = config.resume
+        if first:
+            if run_dir is None:
+                run_dir = make_run_dir(config.runs, "reward", config.name)
+                stack.enter_context(locked(run_dir))
+            write_config(run_dir, kept_config, resumed=config.resume is not None)
+            remove_stale(path.parent)
+        run_dir = Path(ranks.gather(str(run_dir))[0])
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
             f"{len(data.pairs)} labels on {len(data.segments)} segments of {data.segments.env_id or 'an unnamed game'}: "
@@ -144,7 +158,7 @@ def fit(config: FitConfig) -> Fit:
             + f"; curves in {run_dir}"
         )
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
-        charts = stack.enter_context(Charts(run_dir, None if config.resume is None else 0))
+        charts = stack.enter_context(Charts(run_dir if first else None, None if config.resume is None else 0))
         parents = {"dbs": data.parents, "labels": len(data.pairs)}
         clock, last = Timer(config.checkpoint_minutes), dict[str, Any]()
 
@@ -155,7 +169,7 @@ def fit(config: FitConfig) -> Fit:
 
         def keep(epoch_end: dict[str, Any]) -> None:
             last.update(epoch_end)
-            if clock.due():
+            if alone and clock.due():
                 save()
 
         with Interrupt() as interrupt:
@@ -168,18 +182,37 @@ def fit(config: FitConfig) -> Fit:
                 should_stop=should_stop,
                 keep=keep,
                 state=state,
+                ranks=ranks,
             )
-        if last:
+        if alone and last:
             save()
-        if interrupt.asked:
+        if alone and interrupt.asked:
             progress.line(f"continue with --resume {run_dir}")
         best = fitted.best
-        save_reward_model(path, fitted.model, kept_config, parents, fitted.results())
+        if first:
+            save_reward_model(path, fitted.model, kept_config, parents, fitted.results())
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
     return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked)
+
+
+def check_alone(config: FitConfig, ranks: Alone) -> None:
+    """Refuses what several processes cannot do.
+
+    Raises:
+      UserError: names it.
+    """
+    if ranks.size == 1:
+        return
+    for name in ("resume", "watch", "judge"):
+        if getattr(config, name):
+            raise UserError(f"{as_flag(name)} takes one process: leave out torchrun")
+    if config.ensemble < ranks.size:
+        raise UserError(
+            f"--ensemble {config.ensemble}: expected one member or more for each of the {ranks.size} processes of torchrun"
+        )
 
 
 def check_writable(path: Path) -> None:
@@ -226,8 +259,9 @@ def fit_model(
     start: Sequence[Member] = (),
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
     state: dict[str, Any] | None = None,
+    ranks: Alone = ALONE,
 ) -> Fitted:
-    """Fits the members of a reward model, one after the other.
+    """Fits the members of a reward model, one after the other, or those of each process beside those of the others.
 
     Each member is fitted until its held-out loss stops falling, and keeps the weights of its best epoch. All members
     are evaluated on the same held-out pairs.
@@ -246,6 +280,7 @@ def fit_model(
       start: members whose weights the first of this fit begin with; any more begin with their own.
       keep: gets the state after every epoch, to save.
       state: such a state, to continue from.
+      ranks: the processes that fit together; there is neither `start` nor `state` where these are several.
 
     Raises:
       Stopped: `should_stop` was true before the first epoch was over.
@@ -257,15 +292,14 @@ def fit_model(
     history: list[Epoch] = []
     if state is not None:
         for kept in state["members"]:
-            network = new_network(config, segments, device)
-            network.load_state_dict(kept["state_dict"])
-            members.append(Member(network.eval(), kept["mean"], kept["std"]))
+            members.append(_member(config, data, device, kept["state_dict"], kept["mean"], kept["std"]))
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
             _chart(charts, config, epoch)
         progress.line(f"resuming after epoch {history[-1].epoch} of member {history[-1].member + 1}")
-    for number in range(len(members), config.ensemble):
+    numbers = []  # of the members that are fitted here
+    for number in range(len(members) + ranks.rank, config.ensemble, ranks.size):
         member = MemberFit(config, data, train, device, number)
         if state is not None and number == len(state["members"]):
             member.load_state(state["member"])
@@ -323,14 +357,41 @@ def fit_model(
         held_out.append(best)
         statistics = output_statistics(member.network, segments, bf16, config.frame_stride)
         members.append(Member(member.network, *statistics))
+        numbers.append(number)
         if should_stop():
             break
+    if ranks.size > 1:
+        fitted = [
+            (number, member.network.cpu().state_dict(), member.mean, member.std, result)
+            for number, member, result in zip(numbers, members, held_out, strict=True)
+        ]
+        all_fitted = sorted(itertools.chain(*ranks.gather(fitted)), key=lambda each: each[0])
+        members = [_member(config, data, device, *each[1:4]) for each in all_fitted]
+        held_out = [each[4] for each in all_fitted]
+        history = sorted(itertools.chain(*ranks.gather(history)), key=lambda epoch: epoch.member)
+        for epoch in history:
+            if epoch.member not in numbers:  # the others are charted already
+                _chart(charts, config, epoch)
     model = RewardModel(members, device, bf16)
     if len(members) == 1:
         return Fitted(model, held_out[0], held_out, history)
     disagreement = mean_disagreement(model, segments, device, config.frame_stride)
     model = RewardModel(members, device, bf16, disagreement=disagreement)
     return Fitted(model, evaluate_ensemble(model, segments, test_pairs, loss_of, device), held_out, history)
+
+
+def _member(
+    config: FitConfig,
+    data: PreferenceData,
+    device: torch.device,
+    weights: dict[str, torch.Tensor],
+    mean: float,
+    std: float,
+) -> Member:
+    """A member that was fitted before or elsewhere."""
+    network = new_network(config, data.segments, device)
+    network.load_state_dict(weights)
+    return Member(network.eval(), mean, std)
 
 
 def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:

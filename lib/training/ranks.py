@@ -8,11 +8,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 
 from lib.cli import UserError
+from lib.devices import resolve_device
 from lib.learner import ALONE, Alone
+
+T = TypeVar("T")
 
 _TIMEOUT = timedelta(hours=2)  # that the others wait while the first one evaluates
 
@@ -45,13 +49,13 @@ class Ranks(Alone):
         parts = flat.split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def tell(self, text: str) -> str:
+    def gather(self, thing: T) -> list[T]:
         import torch.distributed
 
-        said = [text]
+        things = [thing] * self.size
         with self._others_live():
-            torch.distributed.broadcast_object_list(said)
-        return said[0]
+            torch.distributed.all_gather_object(things, thing)
+        return things
 
     @contextlib.contextmanager
     def _others_live(self) -> Iterator[None]:
@@ -62,17 +66,6 @@ class Ranks(Alone):
                 f"rank {self.rank} ends because another rank has ended, which may have said why; "
                 "continue from the last state with --resume"
             ) from error
-
-
-def own_device(dev: str) -> str:
-    """The device of this process's networks: each has a GPU of its own where `--dev` says cuda."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if dev == "cuda" and "LOCAL_RANK" in os.environ else dev
-
-
-def own_threads(threads: int) -> int:
-    """As many as a flag says; where that is 0, this process's part of the machine's cores, or 0 where it is alone."""
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return threads if threads or beside == 1 else max(1, (os.cpu_count() or 1) // beside)
 
 
 @contextlib.contextmanager
@@ -90,7 +83,7 @@ def joined(dev: str) -> Iterator[Alone]:
 
     backend = "gloo" if dev == "cpu" else "cpu:gloo,cuda:nccl"
     if dev != "cpu":
-        torch.cuda.set_device(own_device(dev))
+        torch.cuda.set_device(resolve_device(dev))
     torch.distributed.init_process_group(backend, timeout=_TIMEOUT)
     yield Ranks(torch.distributed.get_rank(), size)
     # Not where an error is under way: the others learn of that by the end of this process.

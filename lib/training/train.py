@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.off_policy import OffPolicy
 from lib.agent.sac import SAC
 from lib.cli import UserError
-from lib.devices import resolve_bf16, resolve_device, set_random_state
+from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
 from lib.envs.make import make_world
 from lib.envs.world import World
 from lib.interrupt import Interrupt
@@ -42,7 +41,7 @@ from lib.training.drift import DRIFTED, Drift, start_of
 from lib.training.evaluation import Evaluate, EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
-from lib.training.ranks import joined, own_device, own_threads
+from lib.training.ranks import joined
 from lib.training.recording import Recording, Tap, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
@@ -173,7 +172,7 @@ def build(
     steps = 0 if state is None else state["steps"]
     purge_step = None if config.resume is None else 0 if state is None else steps + 1
     charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
-    progress = _progress(stack, first)
+    progress = stack.enter_context(Progress(quiet=not first))
     among = f" in {ranks.size} processes" if ranks.size > 1 else ""
     progress.line(f"{config.env}: {config.num_envs} environments on {device}{among}, curves in {run_dir}")
     if state is not None:
@@ -258,7 +257,7 @@ def _record(config: TrainConfig) -> Trained:
         stack.callback(recorder.close)
         run_dir = _run_dir(config, "record", ranks, stack)
         recorder.origin = _origin(config, run_dir)
-        progress = _progress(stack, ranks.rank == 0)
+        progress = stack.enter_context(Progress(quiet=ranks.rank > 0))
         progress.line(
             f"{config.env}: {config.num_envs} environments on {device}, recording to {config.db_path}"
         )
@@ -292,7 +291,7 @@ def _begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, tor
         )
     if ranks.size > 1 and config.off_policy:
         raise UserError(f"--algo {config.algo} learns in one process: leave out torchrun, or take a2c or ppo")
-    device = resolve_device(own_device(config.dev))
+    device = resolve_device(config.dev)
     keep_freed_memory()
     threads = own_threads(config.threads)
     if threads:
@@ -310,13 +309,7 @@ def _run_dir(config: TrainConfig, stage: str, ranks: Alone, stack: contextlib.Ex
             stack.enter_context(locked(run_dir))
         resumed = config.resume is not None
         write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=resumed)
-    return Path(ranks.tell(str(run_dir)))
-
-
-def _progress(stack: contextlib.ExitStack, first: bool) -> Progress:
-    """Where the first process prints; the others print nothing."""
-    nowhere = None if first else stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 (the stack closes it)
-    return stack.enter_context(Progress(nowhere))
+    return Path(ranks.gather(str(run_dir))[0])
 
 
 def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.agent.actor_critic import ActorCritic, _minibatches
 from lib.agent.config import TrainConfig
@@ -23,11 +24,15 @@ from lib.envs.make import make_world
 from lib.learner import ALONE, Alone
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import save_reward_model
+from lib.reward.config import FitConfig
+from lib.reward.fit import check_alone, fit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.training.ranks import joined
 from lib.training.train import train
+from tests.reward.clips import grey_db
 from tests.scripts import warm
+from tests.training.test_resume import differences
 
 CPU = torch.device("cpu")
 STEPS, ENVS = 6, 5
@@ -72,14 +77,14 @@ def says() -> tuple[Any, ...]:
         rank = ranks.rank
         mixed = [torch.tensor(rank + 1), torch.full((2, 2), rank + 0.5, dtype=torch.float64), torch.ones(())]
         decisions = [ranks.together(decision) for decision in (rank == 1, False, True)]
-        texts = ranks.tell(f"of {rank}")
+        texts = ranks.gather([f"of {rank}"])
         return ranks.everyone(10 * rank), decisions, ranks.total(mixed), list(ranks.share(5)), texts
 
 
 def test_sums_and_decisions_are_of_all(tmp_path: Path) -> None:
     for rank, (numbers, decisions, sums, share, told) in enumerate(in_ranks(tmp_path, says)):
         assert numbers == [0, 10]
-        assert told == "of 0"
+        assert told == [["of 0"], ["of 1"]]
         assert decisions == [True, False, True]
         expected = [torch.tensor(3), torch.full((2, 2), 2.0, dtype=torch.float64), torch.tensor(2.0)]
         for found, right in zip(sums, expected, strict=True):
@@ -390,3 +395,47 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
         db.load(name)
     in_ranks(tmp_path / "last", trains, Accident, settings | {"resume": runs[0], "steps": steps + 60})
     assert state_of(tmp_path)["steps"] == steps + 60
+
+
+# --- fits ------------------------------------------------------------------------------------------------------
+
+
+def fits(db: Path, root: Path, **flags: Any) -> str:
+    """The checkpoint of a fit of three members; or what was said to an error."""
+    torch.set_num_threads(1)
+    few: dict[str, Any] = {"ensemble": 3, "epochs": 2, "frame_stride": 10, "bf16": False}
+    config = FitConfig(dbs=[db], name="x", out=root / "out", runs=root / "runs", **(few | flags))
+    try:
+        with joined("cpu") as ranks:
+            check_alone(config, ranks)
+            return str(fit(config, ranks).path)
+    except UserError as error:
+        return str(error)
+
+
+def fits_one(db: Path, root: Path) -> str:
+    return fits(db, root, ensemble=1)
+
+
+def test_members_fitted_side_by_side_are_those_fitted_in_turn(tmp_path: Path) -> None:
+    """Bit for bit, with their statistics, their disagreement and all held-out figures."""
+    db = grey_db(tmp_path / "db", segments=12, labels=24)
+    one = fits(db, tmp_path / "alone")
+    paths = in_ranks(tmp_path / "two", fits, db, tmp_path / "together")
+    assert len(set(paths)) == 1
+    expected, found = (torch.load(path, weights_only=True) for path in (one, paths[0]))
+    assert len(found["members"]) == 3
+    for payload in (expected, found):
+        for name in ("created", "config", "command"):
+            payload.pop(name, None)
+    assert differences(found, expected) == []
+    runs = list((tmp_path / "together" / "runs").iterdir())
+    assert len(runs) == 1
+    events = EventAccumulator(str(runs[0])).Reload()
+    assert {f"loss/held_out_{member}" for member in (1, 2, 3)} <= set(events.Tags()["scalars"])
+
+
+def test_what_several_processes_cannot_fit(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", segments=12, labels=24)
+    expected = "--ensemble 1: expected one member or more for each of the 2 processes of torchrun"
+    assert in_ranks(tmp_path / "two", fits_one, db, tmp_path) == [expected] * 2
