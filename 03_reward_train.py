@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Stage 3: fit a reward model to the labels of one or more DBs, and report whether it is any good."""
 
+import os
 from collections.abc import Sequence
 
 from lib import cli
@@ -16,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lib.text.fit import fit_text
         from lib.text.report import write_text_report
 
+        if "WORLD_SIZE" in os.environ:
+            raise cli.UserError("answers are fitted in one process: leave out torchrun")
         print(write_text_report(fit_text(config)))
         return
     from lib.reporting import Charts
