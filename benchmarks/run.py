@@ -27,6 +27,8 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "train-original": ("benchmarks.training", "against_original"),
     "train-emulator": ("benchmarks.emulator", "against_emulator"),
     "finetune": ("benchmarks.training", "finetuning"),
+    "updates": ("benchmarks.replay", "updates_against_sb3"),
+    "relabel": ("benchmarks.replay", "relabelling"),
     "recording": ("benchmarks.training", "recording_cost"),
     "segments": ("benchmarks.segments", "size_and_loading"),
     "fit": ("benchmarks.reward_fit", "against_original"),

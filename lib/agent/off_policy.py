@@ -115,7 +115,7 @@ class OffPolicy:
         enough = min(self._config.learning_starts, self.replay.capacity - self._envs)
         if self.replay.steps >= enough:
             self._due += self._config.replay_ratio * self._envs
-        made = [self._update() for _ in range(int(self._due))]
+        made = [self.update() for _ in range(int(self._due))]
         self._due %= 1
         return made
 
@@ -149,7 +149,7 @@ class OffPolicy:
             return torch.empty(self._envs, count, device=self._device).uniform_(-1, 1, generator=generator)
         return torch.randint(count, (self._envs,), generator=generator, device=self._device)
 
-    def _update(self) -> dict[str, torch.Tensor]:
+    def update(self) -> dict[str, torch.Tensor]:
         """One batch, and a move of the target network where one is due."""
         beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
         batch = self.replay.sample(self._config.batch_size, self.player.generator, beta)

@@ -96,9 +96,12 @@ class Replay:
         self.capacity = self._rows * num_envs
         self.megabytes = self.capacity * step_bytes / 1e6
         self._kept = {
-            name: torch.empty(self._rows, num_envs, *shape, dtype=dtype, device=device)
+            name: torch.empty(
+                self._rows + (name == "observations"), num_envs, *shape, dtype=dtype, device=device
+            )
             for name, (shape, dtype) in columns.items()
         }
+        self._kept["observations"][-1] = 0  # the row more stands for frames before a game, which are black
         for name in ("age", "learned", "score", "terminal", "truncated", "valid"):
             self._kept[name].zero_()
         self._open = 0  # the row whose observation is known and whose action is not
@@ -232,7 +235,7 @@ class Replay:
 
     def state(self) -> dict[str, Any]:
         """All that `load_state` needs: copies of the steps kept."""
-        used = slice(None) if self._filled == self._rows - 1 else slice(self._open + 1)
+        used = slice(self._rows if self._filled == self._rows - 1 else self._open + 1)
         state = {name: column[used].clone() for name, column in self._kept.items()}
         tree = None if self._tree is None else self._tree.weights.clone()
         return state | {"open": self._open, "filled": self._filled, "tree": tree, "highest": self._highest}
@@ -269,9 +272,10 @@ class Replay:
         if not self._pictures:
             return observations[row, env]
         back = torch.arange(PICTURE_SHAPE[0] - 1, -1, -1, device=self._device)
-        frames = observations[(row[..., None] - back) % self._rows, env[..., None]]
-        before_the_game = back > self._kept["age"][row, env][..., None]
-        return frames.masked_fill_(before_the_game[..., None, None], 0)
+        at = (row[..., None] - back) % self._rows * self._envs + env[..., None]
+        at = torch.where(back > self._kept["age"][row, env][..., None], self.capacity, at)
+        # Whole frames are copied many times as fast as by indexing.
+        return observations.flatten(0, 1).index_select(0, at.flatten()).view(*at.shape, *PICTURE_SHAPE[1:])
 
     def _moved(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)

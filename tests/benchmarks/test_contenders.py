@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import emulator, original, ours, reward_fit, segments, startup
+from benchmarks import emulator, original, ours, replay, reward_fit, segments, startup
 from benchmarks.report import Row
 from benchmarks.run import BENCHMARKS, BenchConfig, main, measure
 from benchmarks.setup import Setup
@@ -33,6 +33,17 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     db = tmp_path_factory.mktemp("clips") / "db"
     ours.record_segments(db, 4, games=4, record_prob=1.0)
     return db
+
+
+@pytest.mark.slow
+def test_relabelling_and_updates_are_measured(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_RELABELLED", 1000)
+    monkeypatch.setattr(replay, "_FILLED", 40)
+    monkeypatch.setattr(replay, "_PIECE", 1)
+    (row,) = replay.relabelling(setup)
+    assert "1,000 steps" in row.title
+    assert row.ours is not None
+    assert [row.name for row in replay.updates_against_sb3(setup)] == ["updates-sac", "updates-dqn"]
 
 
 def test_every_benchmark_is_there() -> None:
