@@ -85,7 +85,7 @@ def installed_elsewhere(folder: Path) -> Path:
 def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs/wrapper.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     sizes = "LABELS, STEPS = 200, 20_000"
     assert sizes in blocks[0]
     # Fewer labels and steps, and no wait for the threads of other processes.

@@ -1,0 +1,99 @@
+"""Replay buffers for Stable-Baselines3's SAC, TD3 and DQN, whose rewards are always those of the newest reward model.
+
+Only who uses this module needs Stable-Baselines3.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+
+from lib.cli import UserError
+from lib.reward.live import LiveReward
+
+if TYPE_CHECKING:
+    from lib.reward.model import RewardModel
+
+_AT_ONCE = 4096  # rows
+
+
+class RelabelledReplayBuffer(ReplayBuffer):
+    """Pays the newest reward model's reward for every step in it, and 0 before there is a model.
+
+    Pass it as `replay_buffer_class`, and a `RelabelWithNewest` to `learn`. For `n_steps` above 1 pass
+    `RelabelledNStepReplayBuffer`.
+    """
+
+    reward_model: "RewardModel | None" = None
+
+    def add(
+        self,
+        obs: np.ndarray,
+        next_obs: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Keeps a step of every environment, whose own reward is not looked at."""
+        super().add(obs, next_obs, action, self._paid(obs, action), done, infos)
+
+    def relabel(self, model: "RewardModel") -> None:
+        """Has a reward model pay for all that is in the buffer, and for what comes.
+
+        Raises:
+          UserError: it does not look at the observations that are kept here.
+        """
+        if model.spec.observation_shape != self.obs_shape:
+            raise UserError(
+                f"expected a reward model of observations of the shape {self.obs_shape}, which is all that a replay "
+                f"buffer keeps, got one of {model.input}s of {model.spec.observation_shape or model.spec.frame_shape}: "
+                "fit one with --input observation"
+            )
+        self.reward_model = model
+        for first in range(0, self.size(), _AT_ONCE):
+            rows = slice(first, min(first + _AT_ONCE, self.size()))
+            self.rewards[rows] = self._paid(self.observations[rows], self.actions[rows])
+
+    def _paid(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The rewards of steps, `[..., E]` of `[..., E, *shape]` and `[..., E, A]`; Box actions lie within −1 … 1 here."""
+        lead = observations.shape[: observations.ndim - len(self.obs_shape)]
+        if self.reward_model is None:
+            return np.zeros(lead, np.float32)
+        seen = observations.reshape(-1, *self.obs_shape)
+        done = actions.reshape(len(seen), -1)
+        done = done.astype(np.float32) if self.reward_model.spec.continuous else done[:, 0]
+        if seen.dtype != np.uint8:
+            seen = seen.astype(np.float32)
+        return self.reward_model.rewards(None, done, seen).reshape(lead)
+
+
+class RelabelledNStepReplayBuffer(RelabelledReplayBuffer, NStepReplayBuffer):
+    """The same for n-step returns: pass `replay_buffer_kwargs={"n_steps": n, "gamma": γ}`."""
+
+
+class RelabelWithNewest(BaseCallback):
+    """Looks for a newer reward model as the algorithm learns, and relabels its replay buffer with it.
+
+    Args:
+      reward: the file that reward models come in.
+    """
+
+    def __init__(self, reward: LiveReward) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def _on_training_start(self) -> None:
+        self.reward.refresh()
+        self._relabel()
+
+    def _on_step(self) -> bool:
+        self.reward.poll()
+        self._relabel()
+        return True
+
+    def _relabel(self) -> None:
+        buffer: RelabelledReplayBuffer = self.model.replay_buffer  # type: ignore[attr-defined]
+        if self.reward.model is not None and self.reward.model is not buffer.reward_model:
+            buffer.relabel(self.reward.model)
