@@ -120,3 +120,33 @@ def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter
     tab.ready()
     assert "left better" in tab.page.inner_text("[data-answer='1']").lower()
     assert tab.page.is_visible("#opened")
+
+
+def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    db = tmp_path / "texts"
+    db.mkdir()
+    pair = ("the <b>quick</b> brown fox  jumps", "the brown dog\njumps high")
+    for prompt, (one, two) in enumerate((pair, ("x " * 32_000, "y " * 32_000))):
+        save_answer(db / f"{prompt:02d}" / "00000000.dat", Answer(f"p{prompt}", one, True))
+        save_answer(db / f"{prompt:02d}" / "00000001.dat", Answer(f"p{prompt}", two, True))
+    tab = enter(serve(db=db)).label()
+    for _ in range(2):
+        texts = [tab.page.text_content(f"#text{side}") for side in (1, 2)]
+        assert tab.page.locator("mark").count() == 0
+        began = time.monotonic()
+        tab.page.keyboard.press("d")
+        marked = [tab.page.locator(f"#text{side} mark").all_text_contents() for side in (1, 2)]
+        assert time.monotonic() - began < 5
+        assert [tab.page.text_content(f"#text{side}") for side in (1, 2)] == texts
+        if tab.page.inner_text("#prompt") == "p0":
+            assert dict(zip(texts, marked, strict=True)) == {
+                pair[0]: ["<b>quick</b>", "fox"],
+                pair[1]: ["dog", "high"],
+            }
+        else:
+            assert sorted(map(len, marked)) == [1, 1]
+        tab.page.keyboard.press("d")
+        assert tab.page.locator("mark").count() == 0
+        assert [tab.page.text_content(f"#text{side}") for side in (1, 2)] == texts
+        tab.page.keyboard.press("d")
+        tab.press("0")  # the next pair begins without marks

@@ -20,11 +20,78 @@ export const TEXTS = {
   close() {},
 };
 
+const MOST = 4e6; // pairs of words that are compared; longer texts are marked from the first difference to the last
+
+// Two texts in runs of words with the white space after them: [run, whether the other text lacks it]. White space does
+// not count.
+export function differences(...texts) {
+  const whole = texts.map((text) => text.match(/\S+\s*|^\s+/g) ?? []);
+  const pieces = whole.map((all) => all.map((piece) => piece.trim()));
+  const least = Math.min(...pieces.map(({ length }) => length));
+  let start = 0;
+  while (start < least && pieces[0][start] === pieces[1][start]) start++;
+  let end = 0;
+  while (end < least - start && pieces[0].at(-1 - end) === pieces[1].at(-1 - end)) end++;
+  const [one, two] = pieces.map((all) => all.slice(start, all.length - end));
+  const common = one.length * two.length <= MOST ? commonPieces(one, two) : [new Set(), new Set()];
+  return whole.map((all, side) => {
+    const runs = [];
+    all.forEach((piece, at) => {
+      const lacking = at >= start && at < all.length - end && !common[side].has(at - start);
+      if (runs.at(-1)?.[1] === lacking) runs.at(-1)[0] += piece;
+      else runs.push([piece, lacking]);
+    });
+    return runs;
+  });
+}
+
+// Places in two lists of their longest common subsequence.
+function commonPieces(one, two) {
+  const width = two.length + 1;
+  const longest = new Uint16Array((one.length + 1) * width); // of what follows each pair of places
+  for (let i = one.length - 1; i >= 0; i--) {
+    for (let j = two.length - 1; j >= 0; j--) {
+      const here = i * width + j;
+      longest[here] = one[i] === two[j] ? longest[here + width + 1] + 1 : Math.max(longest[here + width], longest[here + 1]);
+    }
+  }
+  const found = [new Set(), new Set()];
+  for (let i = 0, j = 0; i < one.length && j < two.length; ) {
+    const here = i * width + j;
+    if (one[i] === two[j]) {
+      found[0].add(i++);
+      found[1].add(j++);
+    } else if (longest[here + width] >= longest[here + 1]) i++;
+    else j++;
+  }
+  return found;
+}
+
 // Stands where the player of clips stands.
 export class TextView {
   playing = false;
+  marking = false; // whether differences are marked; off for each new pair, as marks lead the eye
+  texts = null;
+
+  // Marks the words that only one of the two has, or takes the marks off.
+  mark() {
+    if (!this.texts) return;
+    this.marking = !this.marking;
+    const texts = this.texts.map(({ text }) => text);
+    const runs = this.marking ? differences(...texts) : texts.map((text) => [[text, false]]);
+    runs.forEach((all, at) => {
+      const nodes = all.flatMap(([run, lacking]) => {
+        if (!lacking) return [run];
+        const textContent = run.trimEnd();
+        return [Object.assign(document.createElement("mark"), { textContent }), run.slice(textContent.length)];
+      });
+      $(`text${at + 1}`).replaceChildren(...nodes);
+    });
+  }
 
   show([left, right]) {
+    this.texts = [left, right];
+    this.marking = false;
     $("prompt").textContent = left.prompt;
     for (const [side, { text, finished }] of [[1, left], [2, right]]) {
       $(`text${side}`).textContent = text;
@@ -36,6 +103,7 @@ export class TextView {
   }
 
   clear() {
+    this.texts = null;
     for (const id of ["prompt", "text1", "text2", "end1", "end2"]) $(id).textContent = "";
   }
 
@@ -57,6 +125,7 @@ export class Reading {
     this.keys = {
       " ": () => view.scroll(0.85),
       r: () => view.replay(),
+      d: () => view.mark(),
       ArrowDown: () => view.scroll(0.15),
       ArrowUp: () => view.scroll(-0.15),
       PageDown: () => view.scroll(0.85),
