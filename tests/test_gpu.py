@@ -132,3 +132,14 @@ def test_the_four_stages(tmp_path: Path) -> None:
     call(
         tmp_path, "04_play.py -m v1/latest.dat -e MovingDot-v0 -n 1 -r videos --reward reward-r.dat --dev cpu"
     )
+
+
+@pytest.mark.parametrize(
+    "flags", ["--algo sac -e Pendulum-v1", "--algo dqn -e MovingDot-v0 --priority 0.5 --quantiles 4"]
+)
+def test_a_replay_on_the_gpu_is_filled_learned_from_and_resumed(flags: str, tmp_path: Path) -> None:
+    small = "--num-envs 4 --learning-starts 40 --eval-games 2 --dev cuda --replay-steps 1000"
+    call(tmp_path, f"01_a2c.py -n g {flags} {small} --steps 400 --save g")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "resuming after 400 steps" in call(tmp_path, f"01_a2c.py --resume {run} --steps 800")
+    assert "score" in call(tmp_path, "04_play.py -m g/latest.dat -n 1 --dev cuda")
