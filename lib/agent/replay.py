@@ -102,7 +102,7 @@ class Replay:
             for name, (shape, dtype) in columns.items()
         }
         self._kept["observations"][-1] = 0  # the row more stands for frames before a game, which are black
-        for name in ("age", "learned", "score", "terminal", "truncated", "valid"):
+        for name in self._kept.keys() - {"observations"}:  # whose memory is taken as it fills
             self._kept[name].zero_()
         self._open = 0  # the row whose observation is known and whose action is not
         self._filled = 0  # rows before that one
