@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "recording": ("benchmarks.training", "recording_cost"),
     "segments": ("benchmarks.segments", "size_and_loading"),
     "fit": ("benchmarks.reward_fit", "against_original"),
+    "at-once": ("benchmarks.side_by_side", "at_once"),
     "help": ("benchmarks.startup", "help_of_scripts"),
     "startup-page": ("benchmarks.startup", "first_page"),
     "label-page": ("benchmarks.label_page", "key_presses"),
