@@ -26,7 +26,10 @@ LEAST_FREE = 2.0
 PORT = 8080
 """Of the labelling page, by default."""
 
-_EXTRA = "requirements-mujoco.txt"
+_EXTRAS = {
+    "requirements-mujoco.txt": "for MuJoCo's environments: pip install -r requirements-mujoco.txt",
+    "requirements-text.txt": "for answers of language models: make install-text",
+}
 _INSTALL = "run make install, and start things with .venv/bin/python"
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s#;]+)")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -75,9 +78,10 @@ def packages(root: Path = ROOT) -> Iterator[Finding]:
             if found.partition("+")[0] != wanted.partition("+")[0]:
                 wrong.append(f"{name} is {found}, not {wanted}")
         said = ", ".join(wrong) or f"all {len(pins)} as pinned"
-        extra = path.name == _EXTRA
-        mend = f"for MuJoCo's environments: pip install -r {_EXTRA}" if extra else _INSTALL
-        yield Finding("packages", f"{path.name}: {said}", mend if wrong else "", needed=not extra)
+        mend = _EXTRAS.get(path.name, _INSTALL)
+        yield Finding(
+            "packages", f"{path.name}: {said}", mend if wrong else "", needed=path.name not in _EXTRAS
+        )
 
 
 def game() -> Iterator[Finding]:

@@ -62,7 +62,7 @@ def test_versions_are_held_against_the_pins(tmp_path: Path, monkeypatch: pytest.
 
 def test_every_pin_of_this_checkout_is_looked_at() -> None:
     found = [finding.found for finding in doctor.packages() if finding.needed]
-    paths = set(ROOT.glob("requirements*.txt")) - {ROOT / "requirements-mujoco.txt"}
+    paths = set(ROOT.glob("requirements*.txt")) - {ROOT / f"requirements-{x}.txt" for x in ("mujoco", "text")}
     pins = sum("==" in line for path in paths for line in path.read_text().splitlines())
     assert sum(int(text.split("all ")[1].split()[0]) for text in found) == pins
 
@@ -74,6 +74,13 @@ def test_what_is_an_extra_need_not_be_there(tmp_path: Path) -> None:
         "note  packages     requirements-mujoco.txt: no-such-package is missing; "
         "for MuJoCo's environments: pip install -r requirements-mujoco.txt"
     )
+
+
+def test_text_is_an_extra_too(tmp_path: Path) -> None:
+    (tmp_path / "requirements-text.txt").write_text("no-such-package==1.0\n")
+    (finding,) = doctor.packages(tmp_path)
+    assert not finding.needed
+    assert str(finding).endswith("for answers of language models: make install-text")
 
 
 def test_an_old_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
