@@ -232,11 +232,11 @@ def test_an_answer_that_cannot_be_saved_can_be_taken_back(serve: Serve, enter: E
     tab.page.keyboard.press("Enter")
     tab.page.keyboard.press("1")
     tab.wait_status("Not saved")
-    assert tab.page.locator(".chosen").count() == 1
+    assert tab.page.locator(".clip.chosen").count() == 1
     tab.page.keyboard.press("u")
     tab.wait_status("2 answers are kept")
     assert tab.shown() == pair
-    assert tab.page.locator(".chosen").count() == 0
+    assert tab.page.locator(".clip.chosen").count() == 0
     assert tab.page.locator("#flag").get_attribute("aria-pressed") == "true"
     site.db.chmod(0o755)
     tab.wait_labels(2)
