@@ -19,14 +19,13 @@ import zstandard
 from lib.cli import UserError
 from lib.preferences.closed_pickle import Refused, printable
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import SegmentError, read_regular, write_new
+from lib.preferences.segments import MAX_ORIGIN, SegmentError, is_origin, read_regular, write_new
 
 MAX_TEXT = 65_536  # bytes of a prompt or an answer in UTF-8
 MAX_TOKENS = 8192
 _MAX_TOKEN = 2**31 - 1
 _MAX_FILE = 2**20  # bytes
 _MAX_PLAIN = 2**22  # bytes of JSON; 8,192 tokens and log-probabilities take some 250 KB
-_MAX_ORIGIN = 20
 _MAGIC = b"answer 1\n"
 _CLIPS = (b"\x28\xb5\x2f\xfd", b"\x80", b"(")  # zstandard's magic, and how pickles of the original begin
 
@@ -138,12 +137,8 @@ def _from_plain(plain: object) -> Answer:
     finished, origin = plain.get("finished"), plain.get("origin")
     if type(finished) is not bool:
         raise Refused("finished must be true or false")
-    if (
-        type(origin) is not dict
-        or len(origin) > _MAX_ORIGIN
-        or any(type(text) is not str or len(text) > 1000 for part in origin.items() for text in part)
-    ):
-        raise Refused(f"origin must be at most {_MAX_ORIGIN} short texts by name")
+    if not isinstance(origin, dict) or not is_origin(origin):
+        raise Refused(f"origin must be at most {MAX_ORIGIN} short texts by name")
     tokens = _tokens(plain, "tokens")
     return Answer(
         prompt=_text(plain, "prompt"),
@@ -197,7 +192,8 @@ def holds_answers(db: SegmentDB) -> bool:
     """
     found: dict[bool, str] = {}
     for name in db.names:
-        with contextlib.suppress(OSError, SegmentError), open(db.path(name), "rb") as file:
+        # Names of a listing lead nowhere else, and a large DB has many: `db.path` would take five times as long.
+        with contextlib.suppress(OSError), open(f"{db.root}/{name}", "rb") as file:
             head = file.read(len(_MAGIC))
             if head == _MAGIC or head.startswith(_CLIPS):
                 found.setdefault(head == _MAGIC, name)

@@ -39,7 +39,7 @@ _VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD = 4096  # bytes; the shape is among the first hundred
 _MAX_COLUMNS = 2**20  # bytes of a segment's pickle beside its arrays: 250 KB at most, and a few texts
-_MAX_ORIGIN = 20  # texts
+MAX_ORIGIN = 20  # texts
 _MAX_ROW = 4 * (MAX_ACTIONS + MAX_OBSERVATION)  # bytes of a step's action and observation
 
 
@@ -396,8 +396,8 @@ def _check(segment: Segment) -> None:
             raise Refused("env_id and policy must be str")
         if type(sidecar.step) is not int or sidecar.step < 0:
             raise Refused("step must be an int of at least 0")
-        if not _is_origin(sidecar.origin):
-            raise Refused(f"origin must be at most {_MAX_ORIGIN} short texts by name")
+        if not is_origin(sidecar.origin):
+            raise Refused(f"origin must be at most {MAX_ORIGIN} short texts by name")
         if not _are_names(sidecar.action_names, sidecar.num_actions):
             raise Refused(f"action_names must be {sidecar.num_actions} short texts, or none")
         if type(sidecar.reason) is not str or len(sidecar.reason) > MAX_REASON:
@@ -413,10 +413,11 @@ def _check(segment: Segment) -> None:
         )
 
 
-def _is_origin(origin: object) -> bool:
+def is_origin(origin: object) -> bool:
+    """Whether this may be the `origin` of a clip or an answer: a few short texts by name."""
     return (
         type(origin) is dict
-        and len(origin) <= _MAX_ORIGIN
+        and len(origin) <= MAX_ORIGIN
         and all(type(text) is str and len(text) <= 1000 for part in origin.items() for text in part)
     )
 

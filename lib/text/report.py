@@ -7,22 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.preferences.labels import LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
-from lib.reward.data import labeller_of
-from lib.reward.report import report_path
+from lib.reward.report import (
+    agreement_in,
+    by_member,
+    kept,
+    lowest_train_loss,
+    report_path,
+    still_falling,
+)
 from lib.reward.report.figures import (
     Ceiling,
     Share,
-    agreement,
     calibration,
-    known_accuracy,
     preference_probabilities,
     teacher_ceiling,
 )
 from lib.reward.report.page import signed, write_page
-from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, Verdict, judge_fit
+from lib.reward.report.verdict import Evidence, Verdict, judge_fit
 from lib.text.fit import TextFit, length_correlation
 
 _SHOWN = 4  # answers of either end
@@ -62,7 +65,7 @@ class TextFigures:
 
 
 def text_figures(fit: TextFit) -> TextFigures:
-    """Computes a report. Reads the label logs again, because replaced answers count for agreement."""
+    """Computes a report."""
     pairs, config, words, prompts = fit.data.pairs, fit.config, fit.store.words(), fit.store.prompts()
     paid, error_rate = fit.model.paid(fit.each, words), fit.config.error_rate
     decided = fit.test[pairs.preference1[fit.test] != 0.5]
@@ -74,34 +77,24 @@ def text_figures(fit: TextFit) -> TextFigures:
         fit.model.unstandardised(fit.each), pairs.first, pairs.second, error_rate
     )
     _, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
-    labellers = {labeller_of(label) for label in fit.data.labels}
-    logs = [LabelLog(path / "labels.json").read() for path in config.dbs]
-    agreed = agreement(
-        [
-            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
-            for log in logs
-        ]
-    )
+    agreed = agreement_in(config.dbs, fit.data.labels)
     ceiling = teacher_ceiling(agreed, error_rate, fit.data.labels)
     length = Length(
         _longer(pairs.preference1, words[pairs.first] - words[pairs.second]),
         length_correlation(fit.each.mean(0), words, prompts),
         length_correlation(paid, words, prompts),
     )
-    members = [[e for e in fit.history if e.member == number] for number in range(len(fit.model.members))]
     verdict = judge_fit(
         Evidence(
             held_out=held_out,
             decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
             ceiling=ceiling,
             repeats=agreed.same_labeller,
-            train_loss=float(np.mean([min(e.train_loss for e in epochs) for epochs in members])),
+            train_loss=lowest_train_loss(fit.history),
             held_out_loss=fit.best.loss,
             finite=bool(np.isfinite(paid).all()),
             spread=float(np.std(paid)),
-            still_falling=any(
-                min(epochs, key=lambda e: e.held_out_loss).epoch == config.epochs > 1 for epochs in members
-            ),
+            still_falling=still_falling(fit.history, config.epochs),
         )
     )
     if abs(length.paid) > _LENGTH_ALONE:
@@ -130,7 +123,7 @@ def write_text_report(fit: TextFit) -> str:
 
     figures = text_figures(fit)
     held_out, length = figures.held_out, figures.length
-    members = [[e for e in fit.history if e.member == number] for number in range(len(fit.model.members))]
+    members = by_member(fit.history)
     path = report_path(fit.path)
     write_page(
         "text.html",
@@ -139,7 +132,6 @@ def write_text_report(fit: TextFit) -> str:
         title=fit.path.stem,
         subtitle=f"{fit.model.language.folder} · {', '.join(map(str, fit.config.dbs))} · {now()}",
         figures=figures,
-        tone={READY: "ready", LABEL_MORE: "more", WRONG: "wrong"}[figures.verdict.outcome],
         labels=len(fit.data.pairs),
         answers=len(fit.store.answers),
         fitted=len(fit.train),
@@ -149,9 +141,7 @@ def write_text_report(fit: TextFit) -> str:
         most=[_shown(fit, figures, index) for index in figures.liked()[0]],
         least=[_shown(fit, figures, index) for index in figures.liked()[1]],
         gauge=plots.gauge(f"{held_out.hits} of {held_out.count} held-out pairs", held_out, figures.ceiling),
-        learning=plots.learning_curves(
-            members, [min(epochs, key=lambda e: e.held_out_loss) for epochs in members]
-        ),
+        learning=plots.learning_curves(members, [kept(epochs) for epochs in members]),
         problems=fit.data.problems,
     )
     with Charts(fit.run_dir) as charts:

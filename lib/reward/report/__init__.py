@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.envs.world import STEPS_PER_SECOND
-from lib.preferences.labels import LabelLog
+from lib.preferences.labels import Label, LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.data import labeller_of
@@ -33,7 +33,7 @@ from lib.reward.report.figures import (
 )
 from lib.reward.report.page import interval, signed, write_page
 from lib.reward.report.probes import PaidFor, paid_for, some_segments
-from lib.reward.report.verdict import LABEL_MORE, READY, WRONG, Evidence, Verdict, judge_fit
+from lib.reward.report.verdict import Evidence, Verdict, judge_fit
 from lib.reward.store import SegmentStore
 
 _CLIPS = 4
@@ -85,7 +85,7 @@ def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.n
 
 
 def figures_of(fit: Fit) -> Figures:
-    """Computes a report. Reads the label logs again, because replaced answers count for agreement."""
+    """Computes a report."""
     data, pairs, config = fit.data, fit.data.pairs, fit.config
     each = each_along_segments(fit.model, data.segments)
     returns = np.stack([fit.model.unstandardised(paid).sum(1) for paid in each], 1)
@@ -97,14 +97,7 @@ def figures_of(fit: Fit) -> Figures:
     decided = fit.test[pairs.preference1[fit.test] != 0.5]
     held_out = Share(int(right[decided].sum()), len(decided))
     bins, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
-    labellers = {labeller_of(label) for label in data.labels}
-    logs = [LabelLog(path / "labels.json").read() for path in config.dbs]
-    agreed = agreement(
-        [
-            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
-            for log in logs
-        ]
-    )
+    agreed = agreement_in(config.dbs, data.labels)
     ceiling = teacher_ceiling(agreed, error_rate, data.labels)
 
     sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]
@@ -126,11 +119,11 @@ def figures_of(fit: Fit) -> Figures:
             decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
             ceiling=ceiling,
             repeats=agreed.same_labeller,
-            train_loss=_lowest_train_loss(fit.history),
+            train_loss=lowest_train_loss(fit.history),
             held_out_loss=fit.best.loss,
             finite=finite,
             spread=float(np.std([segment.mean() for segment in each])) if finite else math.nan,
-            still_falling=_still_falling(fit.history, config.epochs),
+            still_falling=still_falling(fit.history, config.epochs),
         )
     )
     return Figures(
@@ -150,23 +143,42 @@ def figures_of(fit: Fit) -> Figures:
     )
 
 
-def _by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
+def agreement_in(dbs: Sequence[Path], labels: Sequence[Label]) -> Agreement:
+    """How answers agree of those who gave the labels, whose own accuracy is not known.
+
+    Reads the label logs of the DBs again, because replaced answers count as well.
+    """
+    labellers = {labeller_of(label) for label in labels}
+    logs = [LabelLog(path / "labels.json").read() for path in dbs]
+    return agreement(
+        [
+            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
+            for log in logs
+        ]
+    )
+
+
+def by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
+    """The epochs of each member whose losses are finite."""
     finite = [e for e in history if math.isfinite(e.train_loss) and math.isfinite(e.held_out_loss)]
     members = sorted({epoch.member for epoch in finite})
     return [[epoch for epoch in finite if epoch.member == member] for member in members]
 
 
-def _kept(epochs: Sequence[Epoch]) -> Epoch:
+def kept(epochs: Sequence[Epoch]) -> Epoch:
+    """The epoch whose weights a member keeps."""
     return min(epochs, key=lambda epoch: epoch.held_out_loss)
 
 
-def _lowest_train_loss(history: Sequence[Epoch]) -> float:
-    lowest = [min(epoch.train_loss for epoch in epochs) for epochs in _by_member(history)]
+def lowest_train_loss(history: Sequence[Epoch]) -> float:
+    """Of any epoch, averaged over the members."""
+    lowest = [min(epoch.train_loss for epoch in epochs) for epochs in by_member(history)]
     return float(np.mean(lowest)) if lowest else math.nan
 
 
-def _still_falling(history: Sequence[Epoch], most: int) -> bool:
-    return any(_kept(epochs).epoch == most > 1 for epochs in _by_member(history))
+def still_falling(history: Sequence[Epoch], most: int) -> bool:
+    """Whether a member's held-out loss was lowest in the last epoch there may be."""
+    return any(kept(epochs).epoch == most > 1 for epochs in by_member(history))
 
 
 def report_path(checkpoint: Path) -> Path:
@@ -196,7 +208,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
     from lib.reward.report import plots  # Matplotlib takes a second to import
 
     data, config, held_out = fit.data, fit.config, figures.held_out
-    members = _by_member(fit.history)
+    members = by_member(fit.history)
     ends = figures.liked()
     shown = [figures.each[i] for end in ends for i in end]
     # Two standard deviations are always shown, so that dull clips look dull.
@@ -209,7 +221,6 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "title": fit.path.stem,
         "subtitle": f"{data.segments.env_id or 'an unnamed game'} · {', '.join(map(str, config.dbs))} · {now()}",
         "figures": figures,
-        "tone": {READY: "ready", LABEL_MORE: "more", WRONG: "wrong"}[figures.verdict.outcome],
         "labels": len(data.pairs),
         "segments": len(data.segments),
         "fitted": len(fit.train),
@@ -220,7 +231,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "least": [_clip(fit, figures, i, scale) for i in ends[1]],
         "charts": {
             "gauge": plots.gauge(gauge_title, held_out, figures.ceiling),
-            "learning": plots.learning_curves(members, [_kept(epochs) for epochs in members]),
+            "learning": plots.learning_curves(members, [kept(epochs) for epochs in members]),
             "paid_for": figures.paid_for and plots.paid_for(figures.paid_for),
             "calibration": plots.calibration(figures.bins),
             "returns": plots.returns(

@@ -56,6 +56,11 @@ class Verdict:
     notes: list[str]
     """Worth knowing whatever the outcome."""
 
+    @property
+    def tone(self) -> str:
+        """The class that pages show it in."""
+        return {READY: "ready", LABEL_MORE: "more", WRONG: "wrong"}[self.outcome]
+
     def __str__(self) -> str:
         return f"{self.outcome}: {'; '.join(self.reasons)}"
 
