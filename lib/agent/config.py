@@ -182,8 +182,9 @@ class TrainConfig:
     event_kinds: str | None = flag(
         default=None,
         metavar="KIND,KIND",
-        help="events of --event-prob: refuel, rescue, pickup (Seaquest), lost-life, large-score, novelty (of vectors) "
-        "(default: all; novelty only where nothing else is known of an environment)",
+        help="events of --event-prob: refuel, rescue, pickup, alarm (Seaquest: low on air with a diver), lost-life, "
+        "large-score, novelty (of vectors) (default: all but alarm, whose clips leave no room for the refuels that "
+        "follow; novelty only where nothing else is known of an environment)",
     )
     event_envs: int = flag(
         default=8, min=1, help="environments that --event-prob looks at; each keeps its last 50 frames"

@@ -112,20 +112,27 @@ def diver_aboard(frames: np.ndarray) -> np.ndarray:
     return np.sign(divers(frames))
 
 
+_COUNTED = ("refuels", "rescues", "pickups", "alarms")
+_ALARM_STEPS = 25
+
+
 class SurfaceCounter:
-    """Counts refuels, rescues and pickups in B games, from their frames alone.
+    """Counts refuels, rescues, pickups and alarms in B games, from their frames alone.
 
     A refuel is a visit to the surface from below on which the oxygen bar rises. Filling up at the start of a life does
     not count, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
-    divers are set ashore one by one; the refuel that follows counts as well. A pickup is one more diver on board.
+    divers are set ashore one by one; the refuel that follows counts as well. A pickup is one more diver on board. An
+    alarm goes off at every 25th step in a row at which the submarine could refuel and should: below the surface with
+    half a tank or less and a diver on board.
 
     Attributes:
-      refuels, rescues, pickups: int64 `[B]`.
+      refuels, rescues, pickups, alarms: int64 `[B]`.
       aboard: divers on board now, float `[B]`: as `divers`, but six divers that blink stay six; NaN at first.
     """
 
     def __init__(self, games: int) -> None:
-        self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
+        self.refuels, self.rescues, self.pickups, self.alarms = (np.zeros(games, np.int64) for _ in range(4))
+        self._low = np.zeros(games, np.int64)  # steps in a row, so far, at which it should refuel
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
         self._oxygen = np.full(games, np.nan)
         self.aboard = np.full(games, np.nan)
@@ -144,8 +151,10 @@ class SurfaceCounter:
         rises = self._from_below & surface & (oxygen_now > self._oxygen)
         self.refuels += rises
         self._from_below &= ~rises
+        self._low = np.where(alive & ~surface & (aboard > 0) & (oxygen_now <= 0.5), self._low + 1, 0)
+        self.alarms += (self._low > 0) & (self._low % _ALARM_STEPS == 0)
         self._oxygen, self.aboard = oxygen_now, aboard
 
     def counts(self) -> dict[str, np.ndarray]:
         """The counts so far by name, float64 `[B]`."""
-        return {name: getattr(self, name).astype(float) for name in ("refuels", "rescues", "pickups")}
+        return {name: getattr(self, name).astype(float) for name in _COUNTED}

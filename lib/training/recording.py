@@ -70,8 +70,9 @@ def _events(config: TrainConfig, world: World, share: range) -> Events | None:
             f"--event-kinds {config.event_kinds}: expected some of {','.join(kinds)} in {config.env}, "
             f"got {unknown[0]!r}"
         )
-    if config.event_kinds is None and probes(config.env):
-        asked = [kind for kind in asked if kind != NOVELTY]
+    if config.event_kinds is None:
+        left_out = ("alarm", NOVELTY) if probes(config.env) else ()
+        asked = [kind for kind in asked if kind not in left_out]
     return Events(asked, num_envs, counts)
 
 

@@ -216,6 +216,27 @@ def test_six_divers_are_a_rescue_and_blinking_is_no_pickup() -> None:
     )  # the sixth; that five came at once was no doing of the game's
 
 
+def test_an_alarm_goes_off_while_a_climb_is_due() -> None:
+    game = begun()
+    game.give(oxygen=33, divers=1)
+    game.play("NOOP", 90)
+    count = SurfaceCounter(1)
+    for memory, frame in zip(game.memory[42:], game.frames[42:], strict=True):
+        before = int(count.alarms[0])
+        count.push(frame[None])
+        if count.alarms[0] > before:
+            assert memory.oxygen <= 31  # half of what the bar shows
+            assert memory.divers >= 1
+    assert count.alarms[0] == 3  # the bar shows a half from the 14th step on
+    without = begun()
+    without.give(oxygen=33)
+    without.play("NOOP", 90)
+    count = SurfaceCounter(1)
+    for frame in without.frames:
+        count.push(frame[None])
+    assert count.alarms[0] == 0
+
+
 def test_divers_are_counted_as_they_come_aboard() -> None:
     game = begun()
     for aboard in (1, 2, 3):
@@ -238,5 +259,6 @@ def test_games_are_counted_apart() -> None:
         "refuels": [1, 0],
         "rescues": [0, 0],
         "pickups": [1, 0],
+        "alarms": [0, 0],
     }
     assert counter("PongNoFrameskip-v4", 2) is None
