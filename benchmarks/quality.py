@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.quiet import fit_quietly
 from lib import cli
@@ -200,7 +199,7 @@ def _fit_and_test(
     fit_config = FitConfig(dbs=[config.db], name=recipe, out=config.out, seed=seed, **changes)
     data = task.data(labels, config.memory_mb, fit_config.input)
     train, test = split(recipe, data.pairs, fit_config)
-    fitted = fit_quietly(fit_config, data, train, test, torch.device("cpu"))
+    fitted = fit_quietly(fit_config, data, train, test)
     return {
         "accuracy": task.accuracy(fitted.model),
         "held_out_accuracy": fitted.best.accuracy,

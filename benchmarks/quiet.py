@@ -5,15 +5,15 @@ import io
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lib.agent.config import TrainConfig
-from lib.devices import has_fast_bf16
 from lib.interrupt import Interrupt, Stopped
 from lib.reporting import Charts, Progress
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData
 from lib.reward.fit import Fitted, fit_model
+from lib.reward.model import RewardModel
 from lib.training.train import train
 
 
@@ -35,8 +35,8 @@ def train_quietly(config: TrainConfig) -> Path:
 
 
 def fit_quietly(
-    config: FitConfig, data: PreferenceData, train: np.ndarray, test: np.ndarray, device: torch.device
-) -> Fitted:
+    config: FitConfig, data: PreferenceData, train: np.ndarray, test: np.ndarray
+) -> Fitted[RewardModel]:
     """`lib.reward.fit.fit_model` without curves, lines or files.
 
     Raises:
@@ -45,12 +45,9 @@ def fit_quietly(
     """
     with Interrupt() as interrupt, contextlib.suppress(Stopped):
         fitted = fit_model(
-            config,
-            data,
+            Clips(config, data=data),
             train,
             test,
-            device,
-            has_fast_bf16(device),
             Charts(None),
             Progress(io.StringIO()),
             should_stop=lambda: interrupt.asked,

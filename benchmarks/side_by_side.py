@@ -83,25 +83,21 @@ def _train(folder: Path) -> Iterator[int]:
 def _fit(folder: Path, db: Path) -> Iterator[int]:
     """Pairs of each batch."""
     import numpy as np
-    import torch
 
-    from lib.devices import resolve_bf16
     from lib.memory import keep_freed_memory
+    from lib.reward.clips import ClipMember, Clips
     from lib.reward.config import FitConfig
-    from lib.reward.data import load_preferences
-    from lib.reward.epoch import train_epoch
-    from lib.reward.member import MemberFit
 
     keep_freed_memory()
     config = FitConfig(dbs=[db], name="fit", out=folder, runs=folder / "runs")
-    data, device = load_preferences(config.dbs, config.memory_mb), torch.device("cpu")
-    member = MemberFit(config, data, np.arange(len(data.pairs)), device, 0)
-    pairs, bf16 = member.pairs, resolve_bf16(None, device)
-    few = pairs.subset(np.arange(min(8, len(pairs))))
+    clips = Clips(config)
+    everything = np.arange(len(clips.data.pairs))
+    member = ClipMember(clips, everything, everything, 0)
+    member.pairs = member.pairs.subset(everything[:8])
 
     while True:
-        train_epoch(member.network, member.optimizer, data.segments, few, config, member.rng, bf16)
-        yield len(few)
+        member.train_epoch()
+        yield len(member.pairs)
 
 
 if __name__ == "__main__":

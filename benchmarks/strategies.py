@@ -27,7 +27,6 @@ import numpy as np
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
-from lib.devices import resolve_device
 from lib.files import write_atomic
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES
 from lib.preferences.segment_db import SegmentDB
@@ -130,6 +129,7 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
     """
     flags = FitConfig(
         dbs=[db],
+        dev=config.dev,
         name="round",
         out=db,
         ensemble=config.ensemble,
@@ -140,7 +140,7 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
     )
     data = load_preferences(flags.dbs, flags.memory_mb, input=flags.input)
     train, test = split_by_segment(data.pairs, flags.held_out, seed, asked_at_random(data.labels))
-    return fit_quietly(flags, data, train, test, resolve_device(config.dev)).model
+    return fit_quietly(flags, data, train, test).model
 
 
 def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder: Path) -> list[float]:

@@ -28,6 +28,7 @@ from lib.preferences.labels import Label, LabelLog
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
+from lib.reward import clips as clips_module
 from lib.reward import fit as fit_module
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
@@ -243,7 +244,7 @@ def test_bad_flags_are_found_before_any_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(GymWorld, "reset", work)  # before any game is played
-    monkeypatch.setattr(fit_module, "train_epoch", work)
+    monkeypatch.setattr(clips_module, "train_epoch", work)
     monkeypatch.chdir(artefacts)
     assert says in refusal(line, monkeypatch, capsys)
     assert not list(artefacts.glob("*.json"))

@@ -267,7 +267,15 @@ def output_statistics(
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             outputs.append(network(inputs, actions))
     rewards = torch.cat(outputs).double()
-    mean, std = float(rewards.mean()), float(rewards.std())
+    return checked_statistics(float(rewards.mean()), float(rewards.std()))
+
+
+def checked_statistics(mean: float, std: float) -> tuple[float, float]:
+    """The statistics of r̂, unless it is the same for everything, and so cannot teach anything.
+
+    Raises:
+      UserError: it is.
+    """
     if not std > 1e-6 * max(1.0, abs(mean)):
         raise UserError(
             "the reward model pays the same for everything; label more pairs, with fewer ties among them"

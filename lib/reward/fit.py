@@ -8,31 +8,23 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, overload
 
 import numpy as np
 import torch
 
 from lib.cli import UserError, as_flag
-from lib.devices import own_threads, random_state, resolve_bf16, resolve_device, set_random_state
+from lib.devices import own_threads, random_state, resolve_device, set_random_state
 from lib.files import remove_stale
 from lib.interrupt import Interrupt, Stopped
 from lib.learner import ALONE, Alone
 from lib.memory import keep_freed_memory
 from lib.reporting import Charts, Progress, format_duration
-from lib.reward.checkpoints import save_reward_model
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
-from lib.reward.data import PreferenceData, check_enough, load_preferences
-from lib.reward.epoch import (
-    HeldOut,
-    evaluate_ensemble,
-    evaluate_pairs,
-    mean_disagreement,
-    output_statistics,
-    pair_loss,
-    train_epoch,
-)
-from lib.reward.member import MemberFit, checked_masks, new_network
+from lib.reward.data import PreferenceData, check_enough
+from lib.reward.epoch import HeldOut
+from lib.reward.member import Data, Kind, Material, MemberFit, Model
 from lib.reward.model import Member, RewardModel
 from lib.reward.split import split_by_segment
 from lib.runs import Timer, check_name, load_state, locked, make_run_dir, save_state, write_config
@@ -55,10 +47,10 @@ class Epoch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class Fitted(Generic[Model]):
     """What `fit_model` returns."""
 
-    model: RewardModel
+    model: Model
     best: HeldOut
     """The model's loss and accuracy on the held-out pairs."""
     each: list[HeldOut]
@@ -71,7 +63,7 @@ class Fitted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class AnyFit(Generic[Model, Data]):
     """A reward model, its data and its curves."""
 
     config: FitConfig
@@ -79,12 +71,12 @@ class Fit:
     """The checkpoint."""
     run_dir: Path
     """Its TensorBoard curves."""
-    model: RewardModel
-    data: PreferenceData
+    model: Model
+    data: Data
     train: np.ndarray
     """int64: positions in `data.pairs` of the training pairs."""
     test: np.ndarray
-    """int64: of the held-out pairs, which share no segment with them."""
+    """int64: of the held-out pairs, which share no clip, or prompt, with them."""
     history: list[Epoch]
     best: HeldOut
     """The model's loss and accuracy on `test`."""
@@ -92,7 +84,15 @@ class Fit:
     """Whether Ctrl-C ended it early; `--resume` continues it."""
 
 
-def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
+Fit = AnyFit[RewardModel, PreferenceData]
+"""Of clips."""
+
+
+@overload
+def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit: ...
+@overload
+def fit(config: FitConfig, ranks: Alone, kind: Kind[Model, Data]) -> AnyFit[Model, Data]: ...
+def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[Any, Any]:
     """Fits a reward model as the configuration says and writes its checkpoint, or resumes a fit.
 
     A resumed fit uses the labels and the split that it began with and continues after the last epoch in its state. On
@@ -104,6 +104,7 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
     Args:
       config: the flags.
       ranks: the processes that fit together.
+      kind: what to fit to.
 
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
@@ -114,7 +115,6 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
     if threads:
         torch.set_num_threads(threads)
     device = resolve_device(config.dev)
-    bf16 = resolve_bf16(config.bf16, device)
     path = config.out / f"reward-{check_name(config.name)}.dat"
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
@@ -127,10 +127,8 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
             state = _load_state(config.resume)
             if state is None:
                 progress.line("the run ended before its first state: the fit begins anew")
-        data = load_preferences(
-            *(config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input),
-            lines=None if state is None else state["lines"],
-        )
+        material = kind(config, None if state is None else state["lines"])
+        data = material.data
         for problem in data.problems:
             progress.line(f"left out: {problem}")
         if state is not None and len(data.pairs) != state["labels"]:
@@ -139,8 +137,9 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
                 "fit began with are gone; begin a new fit"
             )
         check_enough(data.pairs)
-        train, test = split_by_segment(data.pairs, config.held_out, config.seed, data.at_random, data.db_of)
-        checked_masks(config, data.segments)  # before anything is written
+        train, test = split_by_segment(
+            material.units()[0], config.held_out, config.seed, data.at_random, data.db_of
+        )
         kept_config = dataclasses.asdict(config) | {"resume": None}
         run_dir = config.resume
         if first:
@@ -152,19 +151,17 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
         run_dir = Path(ranks.gather(str(run_dir))[0])
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
-            f"{len(data.pairs)} labels on {len(data.segments)} segments of {data.segments.env_id or 'an unnamed game'}: "
-            f"{len(train)} to fit, {len(test)} held out"
+            f"{len(data.pairs)} labels on {material}: {len(train)} to fit, {len(test)} held out"
             + (f", {torn} left aside because they share clips with both" if torn else "")
             + f"; curves in {run_dir}"
         )
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
         charts = stack.enter_context(Charts(run_dir if first else None, None if config.resume is None else 0))
-        parents = {"dbs": data.parents, "labels": len(data.pairs)}
         clock, last = Timer(config.checkpoint_minutes), dict[str, Any]()
 
         def save() -> None:
             began = {"lines": data.lines, "labels": len(data.pairs)}
-            save_state(run_dir, _STAGE, began | last, kept_config, parents)
+            save_state(run_dir, _STAGE, began | last, kept_config, material.parents())
             clock.restart()
 
         def keep(epoch_end: dict[str, Any]) -> None:
@@ -178,7 +175,7 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
                 return interrupt.asked and (bool(last) or state is not None)
 
             fitted = fit_model(
-                *(config, data, train, test, device, bf16, charts, progress),
+                *(material, train, test, charts, progress),
                 should_stop=should_stop,
                 keep=keep,
                 state=state,
@@ -190,12 +187,14 @@ def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit:
             progress.line(f"continue with --resume {run_dir}")
         best = fitted.best
         if first:
-            save_reward_model(path, fitted.model, kept_config, parents, fitted.results())
+            material.save(path, fitted.model, kept_config, material.parents(), fitted.results(), None)
         progress.line(
             f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
             f"loss {best.loss:.3f}; saved {path}"
         )
-    return Fit(config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked)
+    return AnyFit(
+        config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked
+    )
 
 
 def check_alone(config: FitConfig, ranks: Alone) -> None:
@@ -247,37 +246,32 @@ def _load_state(run_dir: Path) -> dict[str, Any] | None:
 
 
 def fit_model(
-    config: FitConfig,
-    data: PreferenceData,
+    material: Material[Model, Data],
     train: np.ndarray,
     test: np.ndarray,
-    device: torch.device,
-    bf16: bool,
     charts: Charts,
     progress: Progress,
     should_stop: Callable[[], bool] = lambda: False,
-    start: Sequence[Member] = (),
+    start: Sequence[dict[str, torch.Tensor]] = (),
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
     state: dict[str, Any] | None = None,
     ranks: Alone = ALONE,
-) -> Fitted:
+) -> Fitted[Model]:
     """Fits the members of a reward model, one after the other, or those of each process beside those of the others.
 
     Each member is fitted until its held-out loss stops falling, and keeps the weights of its best epoch. All members
     are evaluated on the same held-out pairs.
 
     Args:
-      config: how.
-      data: the labels and their segments.
-      train: int64, positions in `data.pairs` of the pairs to fit to.
+      material: what to fit to, and how.
+      train: int64, positions in `material.data.pairs` of the pairs to fit to.
       test: int64, of the held-out pairs.
-      device: of the networks.
-      bf16: whether they compute in bf16.
       charts: gets the curves.
       progress: gets a line each epoch.
       should_stop: asked before every update. Once true, the first member keeps its best epoch so far; any other
         member under way is dropped, as half fitted it would have as large a say as the rest.
-      start: members whose weights the first of this fit begin with; any more begin with their own.
+      start: weights that the first members begin with, if they are of the same form of network; any more begin with
+        their own.
       keep: gets the state after every epoch, to save.
       state: such a state, to continue from.
       ranks: the processes that fit together; there is neither `start` nor `state` where these are several.
@@ -286,13 +280,13 @@ def fit_model(
       Stopped: `should_stop` was true before the first epoch was over.
       UserError: the fit cannot succeed; says why.
     """
-    segments, test_pairs, loss_of = data.segments, data.pairs.subset(test), pair_loss(config)
+    config = material.config
     members: list[Member] = []
     held_out: list[HeldOut] = []
     history: list[Epoch] = []
     if state is not None:
         for kept in state["members"]:
-            members.append(_member(config, data, device, kept["state_dict"], kept["mean"], kept["std"]))
+            members.append(_again(material, kept["state_dict"], kept["mean"], kept["std"]))
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
@@ -300,25 +294,18 @@ def fit_model(
         progress.line(f"resuming after epoch {history[-1].epoch} of member {history[-1].member + 1}")
     numbers = []  # of the members that are fitted here
     for number in range(len(members) + ranks.rank, config.ensemble, ranks.size):
-        member = MemberFit(config, data, train, device, number)
+        member = material.begin(train, test, number)
         if state is not None and number == len(state["members"]):
             member.load_state(state["member"])
         elif number < len(start):
-            member.network.load_state_dict(start[number].network.state_dict())
+            member.begin_from(start[number])
         who = f"member {number + 1} of {config.ensemble}, " if config.ensemble > 1 else ""
         began, first = time.perf_counter(), member.epoch
         while member.epochs_left() and not should_stop():
-            train_loss = train_epoch(
-                *(member.network, member.optimizer, segments, member.pairs, config, member.rng, bf16),
-                should_stop,
-            )
+            train_loss = member.train_epoch(should_stop)
             if train_loss is None:
                 break
-            member.network.eval()
-            # By as many steps as it is fitted on: every step would take longer than the epoch.
-            result = evaluate_pairs(
-                member.network, segments, test_pairs, loss_of, device, bf16, config.frame_stride
-            )
+            result = member.held_out(quick=True)
             broken = _broken(train_loss, result.loss)
             if broken is not None:
                 if member.best is None:
@@ -351,45 +338,30 @@ def fit_model(
             progress.line(f"stopped by request; keeping the best so far, epoch {member.best_epoch}")
         member.network.load_state_dict(member.best_state)
         member.network.eval()
-        best = member.best
-        if config.frame_stride > 1:
-            best = evaluate_pairs(member.network, segments, test_pairs, loss_of, device, bf16)
-        held_out.append(best)
-        statistics = output_statistics(member.network, segments, bf16, config.frame_stride)
-        members.append(Member(member.network, *statistics))
+        held_out.append(member.best if config.frame_stride == 1 else member.held_out())
+        members.append(Member(member.network, *member.statistics()))
         numbers.append(number)
         if should_stop():
             break
     if ranks.size > 1:
-        fitted = [
+        here = [
             (number, member.network.cpu().state_dict(), member.mean, member.std, result)
             for number, member, result in zip(numbers, members, held_out, strict=True)
         ]
-        all_fitted = sorted(itertools.chain(*ranks.gather(fitted)), key=lambda each: each[0])
-        members = [_member(config, data, device, *each[1:4]) for each in all_fitted]
+        all_fitted = sorted(itertools.chain(*ranks.gather(here)), key=lambda each: each[0])
+        members = [_again(material, *each[1:4]) for each in all_fitted]
         held_out = [each[4] for each in all_fitted]
         history = sorted(itertools.chain(*ranks.gather(history)), key=lambda epoch: epoch.member)
         for epoch in history:
             if epoch.member not in numbers:  # the others are charted already
                 _chart(charts, config, epoch)
-    model = RewardModel(members, device, bf16)
-    if len(members) == 1:
-        return Fitted(model, held_out[0], held_out, history)
-    disagreement = mean_disagreement(model, segments, device, config.frame_stride)
-    model = RewardModel(members, device, bf16, disagreement=disagreement)
-    return Fitted(model, evaluate_ensemble(model, segments, test_pairs, loss_of, device), held_out, history)
+    model, best = material.model(members, held_out, test)
+    return Fitted(model, best, held_out, history)
 
 
-def _member(
-    config: FitConfig,
-    data: PreferenceData,
-    device: torch.device,
-    weights: dict[str, torch.Tensor],
-    mean: float,
-    std: float,
-) -> Member:
+def _again(material: Material[Any, Any], weights: dict[str, torch.Tensor], mean: float, std: float) -> Member:
     """A member that was fitted before or elsewhere."""
-    network = new_network(config, data.segments, device)
+    network = material.begin(np.empty(0, int), np.empty(0, int), 0).network
     network.load_state_dict(weights)
     return Member(network.eval(), mean, std)
 

@@ -1,60 +1,142 @@
-"""One member of a reward model while it is fitted."""
+"""Members of a reward model while they are fitted, and what they are fitted to."""
+
+from __future__ import annotations
 
 import copy
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
-from lib.cli import UserError
 from lib.devices import random_state, set_random_state
 from lib.reward.config import FitConfig
-from lib.reward.data import PreferenceData
+from lib.reward.data import Labelled, Pairs
 from lib.reward.epoch import HeldOut
-from lib.reward.masks import Mask, masks_for
-from lib.reward.network import RewardNet
-from lib.reward.store import SegmentStore
+from lib.reward.model import Member
 
 _L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
 
+Model = TypeVar("Model")
+Data = TypeVar("Data", bound=Labelled)
 
-class MemberFit:
+
+class Material(ABC, Generic[Model, Data]):
+    """What a reward model is fitted to: clips, or answers of a language model, and the labels of some DBs.
+
+    Attributes:
+      config: how to fit.
+      data: what was read.
+      device: where networks compute.
+    """
+
+    config: FitConfig
+    data: Data
+    device: torch.device
+    save: Callable[[Path, Model, Any, dict[str, Any], dict[str, Any], dict[str, Any] | None], None]
+    """Writes a checkpoint; arguments as of `lib.reward.checkpoints.save_reward_model`."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What the labels are on, for a line of progress."""
+
+    @abstractmethod
+    def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
+        """What must not be on both sides of a split: clips, or whole prompts.
+
+        Returns:
+          The pairs, with the numbers of units in place of those of clips; the DB and the name of each unit.
+        """
+
+    @abstractmethod
+    def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> MemberFit:
+        """A member with new weights; arguments as of `MemberFit`."""
+
+    @abstractmethod
+    def model(
+        self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
+    ) -> tuple[Model, HeldOut]:
+        """The model of some members, and its loss and accuracy on the held-out pairs.
+
+        Args:
+          members: at least one.
+          held_out: theirs.
+          test: int64, positions in `data.pairs` of the held-out pairs.
+        """
+
+    def parents(self) -> dict[str, Any]:
+        """What the model comes from, as its checkpoint says it."""
+        return {"dbs": self.data.parents, "labels": len(self.data.pairs)}
+
+
+Kind = Callable[[FitConfig, Sequence[int] | None], Material[Model, Data]]
+"""Reads what to fit to. Of each DB it takes so many lines of labels, all for None. Raises UserError."""
+
+
+class MemberFit(ABC):
     """One member under way: its network and all that its next epoch depends on.
 
     Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
     replacement (Christiano et al., section 2.2.3).
 
     Args:
-      config, data, train, device: as for `fit_model`.
+      material: what it is fitted to.
+      train: int64, positions in `material.data.pairs` of the training pairs.
+      test: int64, of the held-out pairs.
       number: of the member, from 0.
     """
 
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    """Its first group of parameters has the ℓ2 regularisation."""
+
     def __init__(
-        self,
-        config: FitConfig,
-        data: PreferenceData,
-        train: np.ndarray,
-        device: torch.device,
-        number: int,
+        self, material: Material[Any, Any], train: np.ndarray, test: np.ndarray, number: int
     ) -> None:
-        self._config, self._device = config, device
+        config = self._config = material.config
+        self._device = material.device
         seed = config.seed + 1000 * number  # fits with seeds 0, 1, 2, … share no member
         torch.manual_seed(seed)
         self.rng = np.random.default_rng(seed)
         if config.ensemble > 1:
             train = self.rng.choice(train, len(train))
-        self.pairs = data.pairs.subset(train)
-        self.network = new_network(config, data.segments, device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
+        self.pairs, self.test = material.data.pairs.subset(train), material.data.pairs.subset(test)
         self.epoch = 0  # how many are over
         self.best: HeldOut | None = None
         self.best_epoch = 0
         self.best_state: dict[str, torch.Tensor] = {}
 
+    @abstractmethod
+    def train_epoch(self, should_stop: Callable[[], bool]) -> float | None:
+        """One pass over the training pairs in random order: the mean loss, or None if it was stopped."""
+
+    @abstractmethod
+    def held_out(self, quick: bool = False) -> HeldOut:
+        """Loss and accuracy on the held-out pairs; `quick` as epochs are compared."""
+
+    @abstractmethod
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation of r̂ over what it is fitted to.
+
+        Raises:
+          UserError: it is the same for everything.
+        """
+
     @property
     def l2(self) -> float:
         """The weight of the ℓ2 regularisation in the next epoch."""
         return float(self.optimizer.param_groups[0]["weight_decay"])
+
+    def begin_from(self, weights: dict[str, torch.Tensor]) -> bool:
+        """Takes over weights, unless they are of another form of network."""
+        own = self.network.state_dict()
+        fit = own.keys() == weights.keys() and all(own[name].shape == weights[name].shape for name in own)
+        if fit:
+            self.network.load_state_dict(weights)
+        return fit
 
     def epochs_left(self) -> int:
         """How many are left at least; 0 when the best one is too long ago."""
@@ -108,40 +190,3 @@ def adapted_l2(l2: float, train_loss: float, held_out_loss: float) -> float:
     if held_out_loss < 1.1 * train_loss:
         return l2 * (1 - _L2_STEP)
     return l2
-
-
-def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
-    """The parts of the frames that are hidden from the network.
-
-    Raises:
-      UserError: a mask does not fit the frames, or the network sees no pixels to hide or to move.
-    """
-    for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
-        if given and segments.spec.observation_size is not None:
-            raise UserError(
-                f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
-                f"add --input frame"
-            )
-    return masks_for(config.mask, segments.frame_shape, segments.env_id)
-
-
-def new_network(config: FitConfig, segments: SegmentStore, device: torch.device) -> RewardNet:
-    """A network with new weights, for what the segments show and take."""
-    spec = segments.spec
-    network = RewardNet(
-        segments.frame_shape,
-        spec.num_actions,
-        config.dropout,
-        checked_masks(config, segments),
-        config.shift,
-        config.noise,
-        segments.input or "frame",
-        spec.continuous,
-        spec.observation_size,
-        config.half_frames,
-    )
-    if spec.observation_size is not None:
-        mean, std = segments.observation_statistics()
-        network.mean.copy_(torch.from_numpy(mean))
-        network.std.copy_(torch.from_numpy(std))
-    return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.cli import UserError
 from lib.envs.observation import Observer, grey_resize_cpu, stacked_clip
@@ -15,12 +16,14 @@ from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segments import Segment
 from lib.reward.network import RewardNet
 
+Net = TypeVar("Net", bound=nn.Module)
+
 
 @dataclass(frozen=True)
-class Member:
-    """One fitted network and the statistics of its output over the segments it was fitted on."""
+class Member(Generic[Net]):
+    """One fitted network and the statistics of its output over what it was fitted on: steps, or answers."""
 
-    network: RewardNet
+    network: Net
     mean: float
     std: float
 
@@ -55,7 +58,7 @@ class RewardModel:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[Member[RewardNet]],
         device: torch.device,
         bf16: bool = False,
         origin: dict[str, Any] | None = None,

@@ -10,22 +10,23 @@ import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from lib.checkpoints import load_checkpoint
+from lib.checkpoints import check_weights, load_checkpoint
 from lib.cli import UserError
-from lib.devices import resolve_bf16, resolve_device
+from lib.devices import resolve_device
 from lib.files import remove_stale
 from lib.interrupt import Interrupt, Stopped
 from lib.preferences.schedule import LEAST_LABELS, LabelCount, ProgressReader, labels_due
 from lib.reporting import Charts, Progress
-from lib.reward.checkpoints import load_reward_model, save_reward_model
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
-from lib.reward.data import PreferenceData, check_enough, load_preferences
+from lib.reward.data import Labelled, Pairs, check_enough
 from lib.reward.fit import check_writable, fit_model
-from lib.reward.model import Member
+from lib.reward.member import Kind
 from lib.reward.split import grown_split, split_by_segment
 from lib.runs import check_name, locked, make_run_dir, write_config
 
@@ -40,9 +41,10 @@ class _Published:
     """0: there is no model yet."""
     labels: int = 0
     """How many there were, whether or not all could be fitted on."""
-    members: Sequence[Member] = ()
+    weights: Sequence[dict[str, torch.Tensor]] = ()
+    """Of its members."""
     trained: frozenset[tuple[str, str]] = frozenset()
-    """DB and name of the segments that any version was fitted to."""
+    """DB and name of the segments, or prompts, that any version was fitted to."""
     held: frozenset[tuple[str, str]] = frozenset()
     """Of those that any version was evaluated on."""
 
@@ -64,7 +66,7 @@ def labels_wanted(version: int, before: int, refit_every: int, opening: int | No
     return max(LEAST_LABELS, refit_every if opening is None else opening)
 
 
-def keep_refitting(config: FitConfig) -> None:
+def keep_refitting(config: FitConfig, kind: Kind[Any, Any] = Clips) -> None:
     """Fits, waits for labels, refits, and so on until interrupted.
 
     DBs and labels may still be missing at the start. A fit that fails (too few labels to hold some out, a full disk) is
@@ -73,7 +75,7 @@ def keep_refitting(config: FitConfig) -> None:
     Raises:
       UserError: something about the flags that the user can mend.
     """
-    device = resolve_device(config.dev)
+    resolve_device(config.dev)  # refused now, rather than at the first fit
     path = config.out / f"reward-{check_name(config.name)}.dat"
     check_writable(path)
     with contextlib.ExitStack() as stack:
@@ -111,7 +113,7 @@ def keep_refitting(config: FitConfig) -> None:
                 time.sleep(_POLL_SECONDS)
                 continue
             try:
-                before, tried = _refit(config, before, labels, device, charts, progress, interrupt), 0
+                before, tried = _refit(config, kind, before, labels, charts, progress, interrupt), 0
             except Stopped:
                 progress.line("dropped the fit under way")
             except (OSError, UserError) as error:
@@ -134,12 +136,14 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
     try:
         content = load_checkpoint(path, "reward")
         refit = content.get("refit")
+        for member in content["members"]:
+            check_weights(member["state_dict"], str(path))
         if type(content.get("version")) is not int or not isinstance(refit, dict):
             raise UserError(f"{path}: a model that --watch did not make")
         return _Published(
             content["version"],
             int(refit.get("labels", content["parents"]["labels"])),
-            load_reward_model(path).members,
+            [member["state_dict"] for member in content["members"]],
             *(frozenset((str(db), str(name)) for db, name in refit[side]) for side in ("trained", "held")),
         )
     except (UserError, KeyError, TypeError, ValueError) as error:
@@ -149,9 +153,9 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
 
 def _refit(
     config: FitConfig,
+    kind: Kind[Any, Any],
     before: _Published,
     labels: int,
-    device: torch.device,
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
@@ -162,90 +166,90 @@ def _refit(
       UserError, OSError: the fit failed.
       Stopped: interrupted.
     """
-    present = [db for db in config.dbs if LabelCount(db).read()]
-    data = load_preferences(
-        present, config.memory_mb, config.num_actions, config.weights(), config.only, config.input
+    version = before.version + 1
+    continues = before.version > 0 and not config.fresh_weights
+    material = kind(
+        dataclasses.replace(
+            config,
+            dbs=[db for db in config.dbs if LabelCount(db).read()],
+            epochs=config.refit_epochs if continues else config.epochs,
+            seed=config.seed + before.version,  # other draws of the labels, another order
+        ),
+        None,
     )
+    data = material.data
     for problem in data.problems:
         progress.line(f"left out: {problem}")
     check_enough(data.pairs)
-    names = [(str(db.root), name) for db, name in map(data.segments.source, range(len(data.segments)))]
-    train, test = _split(config, data, before, names, progress)
-    version = before.version + 1
-    continues = before.version > 0 and not config.fresh_weights
+    pairs, names = material.units()
+    train, test = _split(config, data, pairs, names, before, progress)
     progress.line(
-        f"version {version}: {len(data.pairs)} labels, {len(train)} to fit, {len(test)} held out"
+        f"version {version}: {len(pairs)} labels, {len(train)} to fit, {len(test)} held out"
         + (f", starting from version {before.version}" if continues else "")
     )
-    bf16 = resolve_bf16(config.bf16, device)
-    fitting = dataclasses.replace(
-        config,
-        epochs=config.refit_epochs if continues else config.epochs,
-        seed=config.seed + before.version,  # other draws of the labels, another order
-    )
-    # Members of another game or another --input are no start.
-    usable = [member for member in before.members if member.network.spec == data.segments.spec]
     fitted = fit_model(
-        *(fitting, data, train, test, device, bf16, Charts(None), progress),
+        *(material, train, test, Charts(None), progress),
         should_stop=lambda: interrupt.asked,
-        start=usable if continues else (),
+        start=before.weights if continues else (),
     )
     if interrupt.asked:  # maybe before its last epoch
         raise Stopped
     trained, held_names = (
         before_side | {names[i] for i in np.unique(ends)}
         for before_side, ends in (
-            (before.trained, _ends(data, train)),
-            (before.held, _ends(data, test)),
+            (before.trained, _ends(pairs, train)),
+            (before.held, _ends(pairs, test)),
         )
     )
     refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held_names)}
-    save_reward_model(
+    material.save(
         config.out / f"reward-{config.name}.dat",
         fitted.model,
         dataclasses.asdict(config),
-        {"dbs": data.parents, "labels": len(data.pairs)},
+        material.parents(),
         fitted.results(),
         {"version": version, "refit": refit},
     )
     best = fitted.best
     charts.scalars(
-        {"labels": len(data.pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
+        {"labels": len(pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
     )
     charts.flush()
     progress.line(
         f"version {version}: held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
         f"loss {best.loss:.3f}; saved {config.out / f'reward-{config.name}.dat'}"
     )
-    return _Published(version, labels, fitted.model.members, trained, held_names)
+    weights = [member.network.state_dict() for member in fitted.model.members]
+    return _Published(version, labels, weights, trained, held_names)
 
 
-def _ends(data: PreferenceData, positions: np.ndarray) -> np.ndarray:
-    """int64: the segments that some pairs are of."""
-    return np.concatenate([data.pairs.first[positions], data.pairs.second[positions]])
+def _ends(pairs: Pairs, positions: np.ndarray) -> np.ndarray:
+    """int64: the units that some pairs are of."""
+    return np.concatenate([pairs.first[positions], pairs.second[positions]])
 
 
 def _split(
     config: FitConfig,
-    data: PreferenceData,
-    before: _Published,
+    data: Labelled,
+    pairs: Pairs,
     names: list[tuple[str, str]],
+    before: _Published,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out pairs; no segment ever changes sides."""
+    """Training and held-out pairs; no segment, or prompt, ever changes sides."""
     assert data.at_random is not None
     if not before.version:
         eligible = data.at_random
         if not eligible.any():  # training waits for a model of these few
             progress.line("none of the pairs was drawn at random: judging by some that were chosen")
-            eligible = np.ones(len(data.pairs), bool)
-        return split_by_segment(data.pairs, config.held_out, config.seed, eligible, data.db_of)
+            eligible = np.ones(len(pairs), bool)
+        return split_by_segment(pairs, config.held_out, config.seed, eligible, data.db_of)
     here = _wherever(names)
     sides = (
         np.array([name in side for name in here], bool)
         for side in (set(_wherever(before.trained)), set(_wherever(before.held)))
     )
-    return grown_split(data.pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
+    return grown_split(pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
 
 
 def _wherever(names: Iterable[tuple[str, str]]) -> list[tuple[Path, str]]:

@@ -66,22 +66,28 @@ class TextFigures:
 
 def text_figures(fit: TextFit) -> TextFigures:
     """Computes a report."""
-    pairs, config, words, prompts = fit.data.pairs, fit.config, fit.store.words(), fit.store.prompts()
-    paid, error_rate = fit.model.paid(fit.each, words), fit.config.error_rate
+    pairs, config, words, prompts = (
+        fit.data.pairs,
+        fit.config,
+        fit.data.store.words(),
+        fit.data.store.prompts(),
+    )
+    each = fit.model.each(fit.data.states)
+    paid, error_rate = fit.model.paid(each, words), fit.config.error_rate
     decided = fit.test[pairs.preference1[fit.test] != 0.5]
     held_out = Share(
         int(((paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1))[decided].sum()),
         len(decided),
     )
     probabilities = preference_probabilities(
-        fit.model.unstandardised(fit.each), pairs.first, pairs.second, error_rate
+        fit.model.unstandardised(each), pairs.first, pairs.second, error_rate
     )
     _, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
     agreed = agreement_in(config.dbs, fit.data.labels)
     ceiling = teacher_ceiling(agreed, error_rate, fit.data.labels)
     length = Length(
         _longer(pairs.preference1, words[pairs.first] - words[pairs.second]),
-        length_correlation(fit.each.mean(0), words, prompts),
+        length_correlation(each.mean(0), words, prompts),
         length_correlation(paid, words, prompts),
     )
     verdict = judge_fit(
@@ -110,11 +116,11 @@ def _longer(preference1: np.ndarray, difference: np.ndarray) -> Share:
     return Share(int(((difference > 0) == (preference1 == 1))[told].sum()), int(told.sum()))
 
 
-def write_text_report(fit: TextFit) -> str:
+def write_text_report(fit: TextFit, charts: Charts) -> str:
     """Writes `reward-NAME.report.html` beside the checkpoint, and the same as `report.html`.
 
     Returns:
-      The verdict, the figures of length, and where the page is, in lines.
+      The verdict and the figures of length, in lines.
 
     Raises:
       UserError: the page cannot be written.
@@ -124,16 +130,15 @@ def write_text_report(fit: TextFit) -> str:
     figures = text_figures(fit)
     held_out, length = figures.held_out, figures.length
     members = by_member(fit.history)
-    path = report_path(fit.path)
     write_page(
         "text.html",
-        path,
+        report_path(fit.path),
         fit.path.with_name("report.html"),
         title=fit.path.stem,
         subtitle=f"{fit.model.language.folder} · {', '.join(map(str, fit.config.dbs))} · {now()}",
         figures=figures,
         labels=len(fit.data.pairs),
-        answers=len(fit.store.answers),
+        answers=len(fit.data.store.answers),
         fitted=len(fit.train),
         judged=len(fit.test),
         controlled=fit.config.length_control,
@@ -144,9 +149,8 @@ def write_text_report(fit: TextFit) -> str:
         learning=plots.learning_curves(members, [kept(epochs) for epochs in members]),
         problems=fit.data.problems,
     )
-    with Charts(fit.run_dir) as charts:
-        numbers = {"held_out_accuracy": held_out.value, "correlation_with_length": length.paid}
-        charts.scalars({f"report/{name}": x for name, x in numbers.items() if math.isfinite(x)}, 0)
+    numbers = {"held_out_accuracy": held_out.value, "correlation_with_length": length.paid}
+    charts.scalars({f"report/{name}": x for name, x in numbers.items() if math.isfinite(x)}, 0)
     longer = (
         "no labels between answers of different lengths"
         if not length.longer.count
@@ -156,7 +160,7 @@ def write_text_report(fit: TextFit) -> str:
     notes = "".join(f"\nnote: {note}" for note in figures.verdict.notes)
     return (
         f"{figures.verdict}{notes}\nlength: {longer}; correlation of the learned reward with it "
-        f"{_correlation(length.learned)}{taken_out}\nreport in {path}"
+        f"{_correlation(length.learned)}{taken_out}"
     )
 
 
@@ -165,8 +169,8 @@ def _correlation(value: float) -> str:
 
 
 def _shown(fit: TextFit, figures: TextFigures, index: int) -> dict[str, str]:
-    db, name = fit.store.sources[index]
-    answer = fit.store.answers[index]
+    db, name = fit.data.store.sources[index]
+    answer = fit.data.store.answers[index]
     return {
         "paid": signed(figures.paid[index]),
         "source": f"{db.root.name}/{name}",

@@ -16,6 +16,7 @@ from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError
 from lib.preferences.answers import Answer, word_count
 from lib.provenance import lineage
+from lib.reward.model import Member
 from lib.text.language import LanguageModel, cut, load_language_model, padded
 
 POOLINGS = ("last", "mean")
@@ -83,13 +84,7 @@ class TextRewardNet(nn.Module):
         return out[:, 0].float()
 
 
-@dataclass(frozen=True)
-class TextMember:
-    """One fitted network and the statistics of its output over the answers of the fit."""
-
-    network: TextRewardNet
-    mean: float
-    std: float
+TextMember = Member[TextRewardNet]
 
 
 class TextRewardModel:
@@ -189,7 +184,12 @@ def _tokens(language: LanguageModel, answer: Answer) -> tuple[list[int], list[in
 
 
 def save_text_reward(
-    path: Path, model: TextRewardModel, config: Any, parents: dict[str, Any], results: dict[str, Any]
+    path: Path,
+    model: TextRewardModel,
+    config: Any,
+    parents: dict[str, Any],
+    results: dict[str, Any],
+    refit: dict[str, Any] | None = None,
 ) -> None:
     """Writes a reward checkpoint. It holds the fitted layers; the frozen ones stay in the language model's folder."""
     payload = {
@@ -207,6 +207,7 @@ def save_text_reward(
             for member in model.members
         ],
         "results": results,
+        **(refit or {}),
     }
     save_checkpoint(path, "reward", payload, config, parents)
 

@@ -12,7 +12,7 @@ import torch
 
 from lib.cli import UserError, parse
 from lib.preferences.segments import Segment
-from lib.reward import fit as fit_module
+from lib.reward import clips as clips_module
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, load_preferences
@@ -340,8 +340,8 @@ def test_l2_is_adapted_between_epochs(db: Path, tmp_path: Path, monkeypatch: pyt
     def judge_spy(*_: Any) -> HeldOut:
         return HeldOut(losses[len(used) - 1][1], 3, 4)
 
-    monkeypatch.setattr(fit_module, "train_epoch", train_spy)
-    monkeypatch.setattr(fit_module, "evaluate_pairs", judge_spy)
+    monkeypatch.setattr(clips_module, "train_epoch", train_spy)
+    monkeypatch.setattr(clips_module, "evaluate_pairs", judge_spy)
     fit_path(config(db, tmp_path, epochs=4, l2=0.01))
     assert used == pytest.approx([0.01, 0.015, 0.015, 0.0075])
 
@@ -402,7 +402,7 @@ def test_an_interrupt_keeps_the_best_so_far(
             signal.raise_signal(signal.SIGINT)
         return HeldOut(float(len(judged)), 3, 4)
 
-    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
+    monkeypatch.setattr(clips_module, "evaluate_pairs", spy)
     path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
     assert len(judged) == 3  # each epoch, and at the end what is kept, by every step
     kept = weights(path)
@@ -451,7 +451,7 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
         seen.append(rest[2])
         return trained(network, *rest)
 
-    monkeypatch.setattr(fit_module, "train_epoch", spy)
+    monkeypatch.setattr(clips_module, "train_epoch", spy)
     path = fit_path(config(db, tmp_path, ensemble=3, epochs=1, frame_stride=5))
 
     data = load_preferences([db], 100)
@@ -509,7 +509,7 @@ def test_an_interrupt_drops_the_member_half_fitted_unless_it_is_the_first(
             signal.raise_signal(signal.SIGINT)
         return _shake(network)
 
-    monkeypatch.setattr(fit_module, "train_epoch", interrupted)
+    monkeypatch.setattr(clips_module, "train_epoch", interrupted)
     path = fit_path(config(db, tmp_path, ensemble=4, epochs=2))
     assert epochs == at
     assert len(torch.load(path, weights_only=True)["members"]) == kept
@@ -526,8 +526,8 @@ def test_stops_after_epochs_without_improvement(
         seen.append([value.clone() for value in network.state_dict().values()])
         return HeldOut(losses[len(seen) - 1], 3, 4)
 
-    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
-    monkeypatch.setattr(fit_module, "train_epoch", _shake)
+    monkeypatch.setattr(clips_module, "evaluate_pairs", spy)
+    monkeypatch.setattr(clips_module, "train_epoch", _shake)
     path = fit_path(config(db, tmp_path, epochs=50, patience=3))
     assert len(seen) == 7  # three after the fourth
     assert all(torch.equal(a, b) for a, b in zip(weights(path), seen[3], strict=True))
@@ -621,7 +621,7 @@ def test_epochs_are_judged_by_the_steps_that_are_fitted_and_the_result_by_all(
         strides.append(arguments[6] if len(arguments) > 6 else 1)
         return judge_by(*arguments)
 
-    monkeypatch.setattr(fit_module, "evaluate_pairs", spy)
+    monkeypatch.setattr(clips_module, "evaluate_pairs", spy)
     fit(config(db, tmp_path / "some", epochs=2, frame_stride=5))
     assert strides == [5, 5, 1]
     strides.clear()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lib.preferences.segments import Segment
-from lib.reward import fit as fit_module
+from lib.reward import clips as clips_module
 from lib.reward import member as member_module
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut, output_statistics, segment_returns
@@ -249,8 +249,8 @@ def test_a_fit_under_l2_takes_the_steps_of_imitation(tmp_path: Path, monkeypatch
     def judge(*_: Any, **__: Any) -> HeldOut:
         return HeldOut(stored["losses"][len(used) - 1][1], 3, 4)
 
-    monkeypatch.setattr(fit_module, "train_epoch", train_epoch)
-    monkeypatch.setattr(fit_module, "evaluate_pairs", judge)
+    monkeypatch.setattr(clips_module, "train_epoch", train_epoch)
+    monkeypatch.setattr(clips_module, "evaluate_pairs", judge)
     fit(
         FitConfig(
             dbs=[grey_db(tmp_path / "db", segments=30, labels=40)],

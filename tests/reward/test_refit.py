@@ -199,9 +199,9 @@ def test_a_refit_may_begin_with_new_weights(
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
     started: list[tuple[int, int]] = []
 
-    def fit_model(config: FitConfig, *args: Any, **options: Any) -> Any:
-        started.append((config.epochs, len(options["start"])))
-        return fit.fit_model(config, *args, **options)
+    def fit_model(material: Any, *args: Any, **options: Any) -> Any:
+        started.append((material.config.epochs, len(options["start"])))
+        return fit.fit_model(material, *args, **options)
 
     monkeypatch.setattr(refit, "fit_model", fit_model)
     drive(monkeypatch, more(db, grey, 30), more(db, grey, 10))

@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
+from lib.reward import clips as clips_module
 from lib.reward import epoch as epoch_module
-from lib.reward import fit as fit_module
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut, pair_loss, train_epoch
 from lib.reward.fit import Fit, fit
@@ -62,7 +62,7 @@ def at_call(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], None]
 
         return loss
 
-    for module in (epoch_module, fit_module):
+    for module in (epoch_module, clips_module):
         monkeypatch.setattr(module, "pair_loss", spied)
 
 
@@ -219,7 +219,7 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
                 next(network.parameters()).fill_(float("nan"))
         return loss
 
-    monkeypatch.setattr(fit_module, "train_epoch", broken)
+    monkeypatch.setattr(clips_module, "train_epoch", broken)
     out = tmp_path / "broken"
     fit(config(db, out, ensemble=1, epochs=5, dropout=0.0))
     said = capsys.readouterr().out
@@ -231,6 +231,6 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
 def test_a_fit_that_breaks_at_once_names_what_broke(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_module, "evaluate_pairs", lambda *_: HeldOut(float("inf"), 0, 1))
+    monkeypatch.setattr(clips_module, "evaluate_pairs", lambda *_: HeldOut(float("inf"), 0, 1))
     with pytest.raises(UserError, match="the fit broke: the held-out loss is no finite number; try a"):
         fit(config(db, tmp_path / "broken"))

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,28 @@ import pytest
 import torch
 
 from lib.cli import UserError
+from lib.learner import ALONE
 from lib.preferences.answers import Answer
 from lib.preferences.teachers import label_with_teacher
+from lib.reporting import Charts
+from lib.reward import refit
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs
-from lib.text.fit import fit_text, length_correlation, length_slope, split_by_prompt
+from lib.reward.fit import fit as fit_to
+from lib.reward.split import split_by_segment
+from lib.text.fit import AnswerMember, Answers, TextFit, by_prompt, length_correlation, length_slope
 from lib.text.language import cut
 from lib.text.report import text_figures, write_text_report
-from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, frozen_states, load_text_reward
+from lib.text.reward import (
+    Shape,
+    TextMember,
+    TextRewardModel,
+    TextRewardNet,
+    frozen_states,
+    load_text_reward,
+    save_text_reward,
+)
 from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import FAMILIES, save_tiny, tiny
 
@@ -86,7 +101,7 @@ def test_whole_prompts_are_held_out() -> None:
     first = rng.integers(0, 160, 120)
     second = 4 * (first // 4) + (first + rng.integers(1, 4, 120)) % 4
     pairs = Pairs(first, second, np.ones(120, np.float32), np.ones(120, np.float32))
-    train, test = split_by_prompt(pairs, prompts, 0.25, 0)
+    train, test = split_by_segment(by_prompt(pairs, prompts), 0.25, 0)
     assert len(train) + len(test) == 120
     assert 25 <= len(test) <= 40
     assert not set(prompts[pairs.first[train]]) & set(prompts[pairs.first[test]])
@@ -122,6 +137,10 @@ def _config(tmp_path: Path, **options: Any) -> FitConfig:
     return FitConfig(**settings | options)
 
 
+def fit_text(config: FitConfig) -> TextFit:
+    return fit_to(config, ALONE, Answers)
+
+
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     db = answer_db(tmp_path / "db", random_texts(80, 3))
@@ -133,15 +152,15 @@ def labelled(tmp_path: Path) -> Path:
 def test_it_learns_a_taste_from_labels_and_comes_back_from_its_file(labelled: Path) -> None:
     fit = fit_text(_config(labelled, seed=1))
     assert fit.best.accuracy > 0.8
-    held_out = {fit.store.answers[i].prompt for i in fit.data.pairs.first[fit.test]}
-    assert not held_out & {fit.store.answers[i].prompt for i in fit.data.pairs.first[fit.train]}
-    again = load_text_reward(fit.path, CPU)
+    held_out = {fit.data.store.answers[i].prompt for i in fit.data.pairs.first[fit.test]}
+    assert not held_out & {fit.data.store.answers[i].prompt for i in fit.data.pairs.first[fit.train]}
+    again, each = load_text_reward(fit.path, CPU), fit.model.each(fit.data.states)
     np.testing.assert_allclose(
-        again.rate(fit.store.answers), fit.model.paid(fit.each, fit.store.words()), atol=1e-5
+        again.rate(fit.data.store.answers), fit.model.paid(each, fit.data.store.words()), atol=1e-5
     )
-    np.testing.assert_allclose(fit.each.mean(1), 0, atol=1e-5)
-    np.testing.assert_allclose(fit.each.std(1), 1, atol=1e-5)
-    said = write_text_report(fit)
+    np.testing.assert_allclose(each.mean(1), 0, atol=1e-5)
+    np.testing.assert_allclose(each.std(1), 1, atol=1e-5)
+    said = write_text_report(fit, Charts(None))
     assert "labels prefer the longer answer" in said
     page = fit.path.with_suffix(".report.html").read_text()
     assert f"{fit.best.correct} of {fit.best.decided}" in page
@@ -157,6 +176,59 @@ def test_the_same_seed_fits_the_same_model(labelled: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_fit_that_was_stopped_resumes_as_if_it_had_not_been(labelled: Path, monkeypatch: Any) -> None:
+    config = _config(labelled, ensemble=2, epochs=2, checkpoint_minutes=0.0)
+    whole = fit_text(config)
+    train_epoch, left = AnswerMember.train_epoch, [True] * 3
+
+    def killed(self: AnswerMember, should_stop: Any) -> float | None:
+        left.pop()  # an IndexError stands for SIGKILL
+        return train_epoch(self, should_stop)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AnswerMember, "train_epoch", killed)
+        with pytest.raises(IndexError):
+            fit_text(dataclasses.replace(config, runs=labelled / "stopped"))
+    (run,) = (labelled / "stopped").iterdir()
+    again = fit_text(dataclasses.replace(config, resume=run, runs=labelled / "stopped"))
+    assert [(epoch.member, epoch.epoch) for epoch in again.history] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    for one, two in zip(whole.model.members, again.model.members, strict=True):
+        states = one.network.state_dict(), two.network.state_dict()
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+        assert (one.mean, one.std) == (two.mean, two.std)
+
+
+@pytest.mark.slow
+def test_a_watch_refits_as_labels_come_and_no_prompt_changes_sides(labelled: Path, monkeypatch: Any) -> None:
+    log = labelled / "db" / "labels.json"
+    lines = log.read_text().splitlines(keepends=True)
+    happens = [60, 150, 150, None]
+
+    def next_one(seconds: float) -> None:
+        count = happens.pop(0)
+        if count is None:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            log.write_text("".join(lines[:count]))
+
+    log.write_text("")
+    monkeypatch.setattr(refit, "time", SimpleNamespace(sleep=next_one))
+    published: list[dict[str, Any]] = []
+
+    def save(path: Path, *rest: Any) -> None:
+        save_text_reward(path, *rest)
+        published.append(torch.load(path))
+
+    monkeypatch.setattr(Answers, "save", staticmethod(save))
+    refit.keep_refitting(_config(labelled, watch=True, epochs=1, refit_epochs=1, refit_every=30), Answers)
+    one, two = (content["refit"] for content in published)
+    assert [content["version"] for content in published] == [1, 2]
+    assert set(map(tuple, one["trained"])) < set(map(tuple, two["trained"]))
+    assert not set(map(tuple, two["trained"])) & set(map(tuple, two["held"]))
+    assert {prompt for _, prompt in two["held"]} <= {f"prompt {number}" for number in range(80)}
+
+
+@pytest.mark.slow
 def test_length_is_measured_and_taken_out_on_demand(tmp_path: Path) -> None:
     db = answer_db(tmp_path / "db", random_texts(80, 3))
     label_with_teacher(db, "shorter", 150)
@@ -168,8 +240,10 @@ def test_length_is_measured_and_taken_out_on_demand(tmp_path: Path) -> None:
     figures = text_figures(controlled)
     assert abs(figures.length.paid) < 1e-9
     assert figures.length.learned < -0.5
-    again = load_text_reward(controlled.path, CPU).rate(controlled.store.answers)
-    assert abs(length_correlation(again, controlled.store.words(), controlled.store.prompts())) < 1e-4
+    again = load_text_reward(controlled.path, CPU).rate(controlled.data.store.answers)
+    assert (
+        abs(length_correlation(again, controlled.data.store.words(), controlled.data.store.prompts())) < 1e-4
+    )
 
 
 @pytest.mark.slow
@@ -179,8 +253,9 @@ def test_an_ensemble_has_members_of_its_own_and_labels_across_prompts_are_left_o
             json.dumps({"sample1": "00/00000000.dat", "sample2": "01/00000000.dat", "label": 1}) + "\n"
         )
     fit = fit_text(_config(labelled, ensemble=2, epochs=2))
-    assert fit.each.shape == (2, len(fit.store.answers))
-    assert not np.allclose(fit.each[0], fit.each[1])
+    each = fit.model.each(fit.data.states)
+    assert each.shape == (2, len(fit.data.store.answers))
+    assert not np.allclose(each[0], each[1])
     assert len(fit.data.pairs) == 150
     assert any("answer different prompts" in problem for problem in fit.data.problems)
 
@@ -189,7 +264,7 @@ def test_an_ensemble_has_members_of_its_own_and_labels_across_prompts_are_left_o
 def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
     config = _config(labelled, epochs=1)
     for options, match in (
-        ({"watch": True}, "--watch is about clips"),
+        ({"snippets": True}, "--snippets is about clips"),
         ({"mask": ["0,0,1,1"]}, "--mask is about clips"),
         ({"model": None}, "expected a language model|expected the folder of a language model"),
         ({"cut": 5}, "--cut 5: .* has 4 layers"),

@@ -1,0 +1,133 @@
+"""Fitting to clips: a member's passes over them, and the model that comes of it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from lib.cli import UserError
+from lib.devices import resolve_bf16, resolve_device
+from lib.reward.checkpoints import save_reward_model
+from lib.reward.config import FitConfig
+from lib.reward.data import Pairs, PreferenceData, load_preferences
+from lib.reward.epoch import (
+    HeldOut,
+    evaluate_ensemble,
+    evaluate_pairs,
+    mean_disagreement,
+    output_statistics,
+    pair_loss,
+    train_epoch,
+)
+from lib.reward.masks import Mask, masks_for
+from lib.reward.member import Material, MemberFit
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
+from lib.reward.store import SegmentStore
+
+
+class Clips(Material[RewardModel, PreferenceData]):
+    """The clips of a fit, read as `lib.reward.member.Kind` says, or from `data` that was read before."""
+
+    save = staticmethod(save_reward_model)
+
+    def __init__(
+        self, config: FitConfig, lines: Sequence[int] | None = None, data: PreferenceData | None = None
+    ) -> None:
+        self.config, self.device = config, resolve_device(config.dev)
+        self.bf16 = resolve_bf16(config.bf16, self.device)
+        self.data = data or load_preferences(
+            *(config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input),
+            lines=lines,
+        )
+        if len(self.data.segments):
+            checked_masks(config, self.data.segments)  # before anything is written
+
+    def __str__(self) -> str:
+        segments = self.data.segments
+        return f"{len(segments)} segments of {segments.env_id or 'an unnamed game'}"
+
+    def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
+        sources = map(self.data.segments.source, range(len(self.data.segments)))
+        return self.data.pairs, [(str(db.root), name) for db, name in sources]
+
+    def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> "ClipMember":
+        return ClipMember(self, train, test, number)
+
+    def model(
+        self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
+    ) -> tuple[RewardModel, HeldOut]:
+        model = RewardModel(members, self.device, self.bf16)
+        if len(members) == 1:
+            return model, held_out[0]
+        segments, config = self.data.segments, self.config
+        disagreement = mean_disagreement(model, segments, self.device, config.frame_stride)
+        model = RewardModel(members, self.device, self.bf16, disagreement=disagreement)
+        pairs = self.data.pairs.subset(test)
+        return model, evaluate_ensemble(model, segments, pairs, pair_loss(config), self.device)
+
+
+class ClipMember(MemberFit):
+    """A member that is fitted to clips."""
+
+    network: RewardNet
+
+    def __init__(self, clips: Clips, train: np.ndarray, test: np.ndarray, number: int) -> None:
+        super().__init__(clips, train, test, number)
+        config, self._segments, self._bf16 = clips.config, clips.data.segments, clips.bf16
+        self.network = new_network(config, self._segments, self._device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
+
+    def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:
+        return train_epoch(
+            *(self.network, self.optimizer, self._segments, self.pairs, self._config, self.rng, self._bf16),
+            should_stop,
+        )
+
+    def held_out(self, quick: bool = False) -> HeldOut:
+        self.network.eval()
+        # Epochs by as many steps as are fitted to: every step would take longer than the epoch.
+        return evaluate_pairs(
+            *(self.network, self._segments, self.test, pair_loss(self._config), self._device, self._bf16),
+            self._config.frame_stride if quick else 1,
+        )
+
+    def statistics(self) -> tuple[float, float]:
+        return output_statistics(self.network, self._segments, self._bf16, self._config.frame_stride)
+
+
+def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]:
+    """The parts of the frames that are hidden from the network.
+
+    Raises:
+      UserError: a mask does not fit the frames, or the network sees no pixels to hide or to move.
+    """
+    for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
+        if given and segments.spec.observation_size is not None:
+            raise UserError(
+                f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
+                f"add --input frame"
+            )
+    return masks_for(config.mask, segments.frame_shape, segments.env_id)
+
+
+def new_network(config: FitConfig, segments: SegmentStore, device: torch.device) -> RewardNet:
+    """A network with new weights, for what the segments show and take."""
+    spec = segments.spec
+    network = RewardNet(
+        segments.frame_shape,
+        spec.num_actions,
+        config.dropout,
+        checked_masks(config, segments),
+        config.shift,
+        config.noise,
+        segments.input or "frame",
+        spec.continuous,
+        spec.observation_size,
+        config.half_frames,
+    )
+    if spec.observation_size is not None:
+        mean, std = segments.observation_statistics()
+        network.mean.copy_(torch.from_numpy(mean))
+        network.std.copy_(torch.from_numpy(std))
+    return network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
