@@ -34,7 +34,7 @@ TEACHERS: dict[str, dict[str, Any]] = {
     "backflip": {"tie": 0.01},
 }
 """The simulated teachers by name, as flags take and labels carry it, with their parameters (`lib.preferences.teachers`)."""
-TEXT_TEACHERS = ("shorter", "keyword", "no-questions")
+TEXT_TEACHERS = ("shorter", "keyword", "no-questions", "positive")
 """The simulated teachers of answers (`lib.preferences.text_teachers`)."""
 
 

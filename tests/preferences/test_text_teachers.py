@@ -1,11 +1,13 @@
 """Teachers of answers, and that only answers to one prompt are compared."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.cli import UserError
+from lib.preferences import text_teachers
 from lib.preferences.answers import Answer, load_answer, prompt_of
 from lib.preferences.labels import LabelLog, current
 from lib.preferences.queries import RandomPairs
@@ -13,6 +15,7 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.preferences.strategies import make_strategy
 from lib.preferences.teachers import SimulatedLabeller, label_with_teacher, make_text_teacher
+from lib.preferences.text_teachers import JUDGES, log_odds, positivity, value_of
 from tests.label_ui.dbs import segment
 from tests.text.dbs import answer_db, random_texts
 
@@ -26,6 +29,31 @@ def test_what_each_teacher_values() -> None:
     assert value("keyword", "Sea, sea! Seal, the sea.", "sea") == 3
     assert value("keyword", "C++ is not c", "c++") == 1
     assert value("no-questions", "Why? لماذا؟ 为什么？ Because.") == -3
+
+
+def test_log_odds_of_words_and_what_they_make_of_a_text() -> None:
+    words = log_odds(["Good film.", "good, good!", "a film"], ["bad film", "bad"], least=2)
+    # Of the good texts 2 of 3 have "good", 2 "film", none "bad"; of the bad ones none, 1 and 2 of 2.
+    expected = {"good": (3 / 5) / (1 / 4), "film": (3 / 5) / (2 / 4), "bad": (1 / 5) / (3 / 4)}
+    assert words == {word: pytest.approx(np.log(ratio), abs=5e-4) for word, ratio in expected.items()}
+    assert positivity("GOOD good", words) == pytest.approx(2 * words["good"] / 12)
+    assert positivity("good, it's", words) == pytest.approx(words["good"] / 12)
+    assert positivity("", words) == 0
+
+
+def test_positive_and_the_judges_know_praise_from_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vaderSentiment", reason="requirements-text.txt")
+    monkeypatch.setattr(text_teachers, "WORDS", tmp_path / "words.json")
+    with pytest.raises(UserError, match=r"words.json, which make model makes"):
+        value_of("critics")
+    words = {"positive": {"moving": 1.0, "mess": -1.0}, "critics": {"dull": -1.0}}
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    praise, blame = (Answer("p", text, True) for text in ("A wonderful, moving film!", "A dull, awful mess."))
+    for name in ("positive", *JUDGES):
+        assert value_of(name)(praise) > value_of(name)(blame)
+    assert value_of("positive")(praise) == 1 / 14
 
 
 @pytest.mark.parametrize(
