@@ -1,20 +1,32 @@
 #!/usr/bin/env python3
-"""Stage 1 for language models: sample answers to prompts, to be compared in stage 2.
+"""Stage 1 for language models: sample answers to prompts, to be compared in stage 2; with --algo, finetune the model on
+the reward model of stage 3.
 
-Started again, the same command continues where it stopped.
+Sampling, started again, continues where it stopped; a finetune continues with --resume RUN.
 """
 
 from collections.abc import Sequence
 
 from lib import cli
-from lib.text.config import SampleConfig
+from lib.runs import parse_resumable
+from lib.text.config import MAY_DIFFER, TextConfig
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    config = cli.parse(SampleConfig, argv, description=__doc__)
-    from lib.text.record import record  # after the flags: --help need not wait for PyTorch
+    config = parse_resumable(TextConfig, MAY_DIFFER, argv, description=__doc__)
+    # After the flags: --help need not wait for PyTorch.
+    if config.merge is not None:
+        from lib.text.language import merge
 
-    record(config)
+        merge(config.model, config.merge)
+    elif config.algo is not None:
+        from lib.text.train import finetune
+
+        finetune(config)
+    else:
+        from lib.text.record import record
+
+        record(config)
 
 
 if __name__ == "__main__":

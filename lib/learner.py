@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from lib.envs.play import Policy
-from lib.reward.model import RewardModel
 
 
 class Game(NamedTuple):
@@ -60,17 +59,17 @@ class Learner(Protocol):
         """Acts without learning, which fills the DB before there is a reward model."""
         ...
 
-    def use_reward(self, model: RewardModel, another: bool = True) -> None:
+    def use_reward(self, model: Any, another: bool = True) -> None:
         """Lets a reward model pay from now on.
 
         Args:
-          model: on the learner's device.
+          model: a `RewardModel`, or a `TextRewardModel`, on the learner's device.
           another: whether it is not the one that paid before.
         """
         ...
 
-    def policy(self) -> LearnedPolicy:
-        """Its policy, for evaluations and checkpoints."""
+    def policy(self) -> Any:
+        """Its policy, for evaluations and checkpoints: a `LearnedPolicy`, or a `LanguageModel`."""
         ...
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:

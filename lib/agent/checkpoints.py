@@ -16,7 +16,6 @@ from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError, one_line
 from lib.envs.world import World
 from lib.files import remove_stale
-from lib.learner import LearnedPolicy
 
 PolicyNetwork = PolicyNet | SACNet | QNet
 """What a policy checkpoint may hold the weights of."""
@@ -96,7 +95,11 @@ class CheckpointFolder:
     The symbolic links are for scripts and for the next stage: `best.dat` by mean score and `latest.dat`, and in a
     finetune `best-learned.dat` by learned return and `best-teacher.dat` by the teacher's preference for it over the
     policy that it started from, where these are measured.
+
+    Another kind of checkpoint is a subclass with a suffix of its own, `_write`, `_read` and `_drop`.
     """
+
+    suffix = ".dat"
 
     def __init__(self, root: Path) -> None:
         try:
@@ -111,7 +114,7 @@ class CheckpointFolder:
 
     def save(
         self,
-        policy: LearnedPolicy,
+        policy: Any,
         steps: int,
         games: Evaluation,
         config: dict[str, Any],
@@ -121,7 +124,7 @@ class CheckpointFolder:
         """Writes a checkpoint as the latest, and as the best by each criterion where it is the highest so far.
 
         Args:
-          policy: what to save.
+          policy: what to save, a `LearnedPolicy`.
           steps: how long it was trained.
           games: what its file name tells.
           config: the configuration of the run.
@@ -131,28 +134,15 @@ class CheckpointFolder:
         Raises:
           UserError: the folder cannot be written to.
         """
-        score = float(games.scores.mean())
-        name = f"model_{steps:06d}-rw={score:.0f}-steps={games.steps.mean():.0f}.dat"
+        name = self._name(steps, games)
+        evaluation = {
+            "scores": games.scores.tolist(),
+            "steps": games.steps.tolist(),
+            **{measure: values.tolist() for measure, values in games.measures.items()},
+            **games.overall,
+        }
         try:
-            save_checkpoint(
-                self._root / name,
-                "policy",
-                {
-                    "state_dict": {key: value.cpu() for key, value in policy.network.state_dict().items()},
-                    "steps": steps,
-                    "num_actions": policy.spec.num_actions,
-                    "evaluation": {
-                        "scores": games.scores.tolist(),
-                        "steps": games.steps.tolist(),
-                        **{measure: values.tolist() for measure, values in games.measures.items()},
-                        **games.overall,
-                    }
-                    if evaluated
-                    else {},
-                },
-                config,
-                parents,
-            )
+            self._write(self._root / name, policy, steps, evaluation if evaluated else {}, config, parents)
             self._written.add(name)
             for link, value in _criteria(games).items() if evaluated else ():
                 if value > self._best.get(link, -float("inf")):
@@ -163,6 +153,36 @@ class CheckpointFolder:
         except OSError as error:
             raise UserError(f"--save {self._root}: could not write {name}: {error.strerror}") from error
         return self._root / name
+
+    def _name(self, steps: int, games: Evaluation) -> str:
+        return f"model_{steps:06d}-rw={float(games.scores.mean()):.0f}-steps={games.steps.mean():.0f}{self.suffix}"
+
+    def _write(
+        self,
+        path: Path,
+        policy: Any,
+        steps: int,
+        evaluation: dict[str, Any],
+        config: dict[str, Any],
+        parents: dict[str, Any],
+    ) -> None:
+        payload = {
+            "state_dict": {key: value.cpu() for key, value in policy.network.state_dict().items()},
+            "steps": steps,
+            "num_actions": policy.spec.num_actions,
+            "evaluation": evaluation,
+        }
+        save_checkpoint(path, "policy", payload, config, parents)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """What a checkpoint says of itself. Raises UserError."""
+        return load_policy(path)[1]
+
+    def _drop(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def _at(self, link: str) -> Path:
+        return self._root / (link.removesuffix(".dat") + self.suffix)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the folder, for `restore`."""
@@ -180,13 +200,13 @@ class CheckpointFolder:
         self._written, self._kept = set(state["written"]), set(state["kept"])
         for link in LINKS:
             try:
-                _, content = load_policy(self._root / link)
+                content = self._read(self._at(link))
             except UserError:  # not there
                 continue
             config = content.get("config")
             ours = isinstance(config, dict) and config.get("name") == name
             if ours and content.get("steps", 0) > steps:
-                self._written.add((self._root / link).resolve().name)
+                self._written.add(self._at(link).resolve().name)
                 if link in (found := _criteria_of(content["evaluation"])):
                     self._best[link] = found[link]
 
@@ -196,7 +216,7 @@ class CheckpointFolder:
         Returns:
           The file.
         """
-        path = self._root / (self._root / "best.dat").readlink()
+        path = self._root / self._at("best.dat").readlink()
         self._kept.add(path.name)
         return path
 
@@ -213,16 +233,16 @@ class CheckpointFolder:
         fresh = self._root / f".{link}.new"
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(name)
-        fresh.replace(self._root / link)
+        fresh.replace(self._at(link))
 
     def _prune(self) -> None:
         """Drops the checkpoints that no link wants any more.
 
         What an earlier run left in the folder is not dropped: it may be hours of work.
         """
-        wanted = {(self._root / link).resolve().name for link in LINKS} | self._kept
+        wanted = {self._at(link).resolve().name for link in LINKS} | self._kept
         for name in self._written - wanted:
-            (self._root / name).unlink(missing_ok=True)
+            self._drop(self._root / name)
         self._written &= wanted
 
 

@@ -6,7 +6,16 @@ estimators of `lib.agent.returns` give what DeepSpeed-Chat and OpenRLHF publish;
 
 import torch
 
-from lib.agent.returns import lambda_advantages
+from lib.agent.returns import (
+    discounted_returns,
+    group_normalised,
+    lambda_advantages,
+    leave_one_out,
+    normalised,
+)
+
+ESTIMATORS = ("ppo", "reinforce", "rloo", "grpo")
+"""What `answer_advantages` can do."""
 
 
 def last_tokens(mask: torch.Tensor) -> torch.Tensor:
@@ -23,7 +32,11 @@ def last_tokens(mask: torch.Tensor) -> torch.Tensor:
 
 
 def token_rewards(
-    scores: torch.Tensor, kl: torch.Tensor, mask: torch.Tensor, kl_coef: float, score_clip: float
+    scores: torch.Tensor,
+    kl: torch.Tensor,
+    mask: torch.Tensor,
+    kl_coef: float | torch.Tensor,
+    score_clip: float,
 ) -> torch.Tensor:
     """−β klₜ at every real token, and the clipped score on top of that at the last.
 
@@ -64,3 +77,48 @@ def token_advantages(
     after = torch.cat([values, torch.zeros_like(values[:1])])
     advantages = lambda_advantages(rewards, after, last_tokens(mask), torch.zeros_like(mask), gamma, lambda_)
     return advantages, advantages + values
+
+
+def answer_advantages(
+    estimator: str,
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    answers: int = 1,
+    gamma: float = 1.0,
+    lambda_: float = 0.95,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each token was worth, by one of `ESTIMATORS`.
+
+    =========  ====================================================================================
+    ppo        generalised advantages over the critic's values, normalised over the batch's tokens
+    reinforce  discounted rewards from the token on, normalised over the batch's tokens
+    rloo       the answer's whole reward less the mean of the other answers to its prompt
+    grpo       the same less the mean of all of them, in their standard deviations
+    =========  ====================================================================================
+
+    In rloo and grpo the price of straying is part of an answer's reward before the baseline is taken, as in Ahmadian et
+    al. 2024 (arXiv 2402.14740, eq. 1 and 6), so both aim for the policy π ∝ π_ref exp(r/β). Shao et al. 2024 (arXiv
+    2402.03300) put it into the loss instead.
+
+    Args:
+      estimator: of `ESTIMATORS`.
+      rewards: float `[T, B]`, of `token_rewards`.
+      values: float `[T, B]`, as in `token_advantages`; only ppo looks at them.
+      mask: bool `[T, B]`, False on padding.
+      answers: to each prompt, side by side among the B.
+      gamma: discount γ of ppo and reinforce.
+      lambda_: mixing parameter λ of ppo.
+
+    Returns:
+      Advantages and the returns that values are fitted to, float `[T, B]` each; 0 on padding.
+    """
+    if estimator == "ppo":
+        advantages, returns = token_advantages(rewards, values, mask, gamma, lambda_)
+        return normalised(advantages, mask), returns
+    returns = discounted_returns(rewards, last_tokens(mask), gamma) * mask
+    if estimator == "reinforce":
+        return normalised(returns, mask), returns
+    whole = rewards.sum(0).view(-1, answers)
+    baselined = leave_one_out(whole) if estimator == "rloo" else group_normalised(whole)
+    return baselined.flatten() * mask, returns

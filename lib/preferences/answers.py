@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,12 @@ _WORD = re.compile(r"\S+")
 def word_count(text: str) -> int:
     """Words of a text: runs of anything but white space."""
     return len(_WORD.findall(text))
+
+
+def distinct_2(texts: Iterable[str]) -> float:
+    """Distinct pairs of neighbouring words among all such pairs of some texts, 0 … 1; 1 where there are none.
+
+    Source: Li et al. 2016, arXiv 1510.03055. It falls with the number of texts: compare as many of either model.
+    """
+    pairs = [pair for text in texts for pair in pairwise(_WORD.findall(text))]
+    return len(set(pairs)) / len(pairs) if pairs else 1.0

@@ -3,20 +3,37 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cli import flag
+from lib.cli import UserError, as_flag, flag
+
+ALGORITHMS = ("ppo", "reinforce", "rloo", "grpo")
+"""Of --algo."""
+
+MAY_DIFFER = ("updates", "checkpoint_minutes", "dev")
+"""Flags that may be given beside --resume."""
+
+_GROUPS = {"ppo": 1, "reinforce": 1, "rloo": 4, "grpo": 4}
+"""--answers of each algorithm, where nothing else is said."""
 
 
 @dataclass(frozen=True)
-class SampleConfig:
-    """Answers of a language model to prompts, into a DB."""
+class TextConfig:
+    """Answers of a language model to prompts: into a DB or, with --algo, to finetune it on a learned reward."""
 
     model: Path = flag(
-        "-m", group="most used", metavar="FOLDER", help="language model, such as models/smollm2 of make model"
+        "-m",
+        group="most used",
+        metavar="FOLDER",
+        help="language model, such as models/smollm2 of make model, or a checkpoint of --save",
     )
     prompts: Path = flag(metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line')
-    db_path: Path = flag(metavar="DB", help="folder for the answers; made when missing")
+    db_path: Path | None = flag(
+        default=None, metavar="DB", help="folder for the answers; made when missing (without --algo)"
+    )
     answers: int = flag(
-        default=2, min=1, help="answers to each prompt; those that the DB has of this model and seed count"
+        default=None,
+        min=1,
+        help="answers to each prompt; those that the DB has of this model and seed count "
+        "(default: 2; with --algo rloo and grpo 4, ppo and reinforce 1)",
     )
     tokens: int = flag(default=64, min=1, max=8192, help="longest answer, in tokens")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the model: cpu, cuda, cuda:1")
@@ -30,3 +47,145 @@ class SampleConfig:
     batch_size: int = flag(default=32, min=1, help="answers sampled at once")
     seed: int = flag(default=0, min=0, help="seed of the answers; another one samples others")
     bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+
+    algo: str | None = flag(
+        group="finetuning",
+        default=None,
+        choices=ALGORITHMS,
+        help="finetune the model by this algorithm rather than fill a DB; needs -n and -r",
+    )
+    name: str | None = flag(
+        "-n", default=None, metavar="NAME", help="name of the run, in its folder under --runs"
+    )
+    reward: Path | None = flag(
+        "-r", default=None, metavar="FILE", help="reward model that pays, of 03_reward_train.py"
+    )
+    save: Path | None = flag(
+        default=None, metavar="DIR", help="write checkpoints here, small folders: the best and the latest"
+    )
+    updates: int = flag(default=50, min=1, help="updates to train for")
+    rollout: int = flag(default=64, min=1, help="answers of an update")
+    unfrozen: str = flag(
+        default="4",
+        metavar="N",
+        help='upper layers to train, with the last norm; "all" for all of them; embedding and head stay',
+    )
+    lr: float = flag(default=1e-4, min=0, help="learning rate; it falls linearly to 0 over --updates")
+    epochs: int = flag(default=2, min=1, help="passes over the answers of an update")
+    minibatches: int = flag(default=2, min=1, help="minibatches per pass")
+    micro_batch: int = flag(
+        default=16, min=1, help="answers learned from at once; fewer need less memory and change nothing else"
+    )
+    clip_range: float = flag(default=0.2, min=0, max=1, help="PPO's ε for the ratio; 0: off")
+    value_clip_range: float = flag(default=0.2, min=0, help="for values; 0: off")
+    value_coef: float = flag(default=0.5, min=0, help="weight of the value loss")
+    grad_clip: float = flag(default=1.0, min=0, help="largest norm of the gradient")
+    gae_lambda: float = flag(default=0.95, min=0, max=1, help="λ of GAE, for ppo")
+    kl: float = flag(
+        default=0.05,
+        min=0,
+        metavar="B",
+        help="KL penalty β: subtract β (log π − log π_ref) from the reward of each token; π_ref is the model of -m",
+    )
+    kl_estimator: str = flag(
+        default="k1", choices=("k1", "k2", "k3"), help="of the KL at each token; k1 alone is unbiased here"
+    )
+    kl_target: float = flag(
+        default=0.0, min=0, help="adapt --kl to hold the KL of an answer near this many nats; 0: leave it"
+    )
+    kl_horizon: int = flag(
+        default=1000, min=1, help="answers in which --kl-target changes --kl by at most a fifth"
+    )
+    score_clip: float = flag(
+        default=5.0, min=0, help="learned rewards count up to ± this; one is a standard deviation"
+    )
+    unfinished_score: float | None = flag(
+        default=None,
+        help="fixed reward of answers that --tokens cuts off (default: as the reward model says)",
+    )
+    critic_warmup: int = flag(default=0, min=0, help="updates of the critic alone at the start, for ppo")
+
+    eval_prompts: Path | None = flag(
+        group="evaluation",
+        default=None,
+        metavar="FILE",
+        help="held-out prompts to evaluate on (default: the last tenth of --prompts, which then is not trained on)",
+    )
+    eval_updates: int = flag(
+        default=10, min=1, help="updates between evaluations; one comes before the first"
+    )
+    eval_answers: int = flag(default=1, min=1, help="answers to each held-out prompt")
+    judge: list[str] = flag(
+        default=[],
+        metavar="NAME",
+        help="value the answers of evaluations apart from the reward model: teachers and judges of docs/text.md, or "
+        "module:function of an answer; the first one says which checkpoint is best",
+    )
+    drift_patience: int = flag(
+        default=3, min=1, help="warn after N evaluations with more learned reward and a worse --judge"
+    )
+    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience runs out")
+
+    resume: Path | None = flag(
+        group="machine",
+        default=None,
+        metavar="RUN",
+        help=f"continue the run of this folder; only {', '.join(map(as_flag, MAY_DIFFER))} may change",
+    )
+    checkpoint_minutes: float = flag(
+        default=5.0, min=0, help="minutes between the states that --resume needs"
+    )
+    runs: Path = flag(
+        default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
+    )
+    merge: Path | None = flag(
+        default=None,
+        metavar="FOLDER",
+        help="write the model of -m, a checkpoint of --save, as a whole model, and end",
+    )
+
+    def __post_init__(self) -> None:
+        if getattr(self, "answers", None) is None:
+            object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
+        if self.merge is not None:
+            return
+        if self.algo is None:
+            if self.db_path is None:
+                raise UserError(
+                    "expected --db-path DB, which did not come, or --algo to finetune; see --help"
+                )
+            return
+        for name in ("name", "reward"):
+            if getattr(self, name) is None:
+                raise UserError(f"--algo {self.algo} expects {as_flag(name)}, which did not come; see --help")
+        if self.unfrozen != "all" and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0):
+            raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
+        if self.algo in ("rloo", "grpo") and self.answers < 2:
+            raise UserError(
+                f"--algo {self.algo} compares answers to one prompt: expected --answers 2 or more"
+            )
+        if self.rollout % self.answers:
+            raise UserError(f"--rollout {self.rollout}: expected a multiple of --answers, {self.answers}")
+        if self.minibatches > self.rollout:
+            raise UserError(f"--minibatches {self.minibatches}: expected at most --rollout, {self.rollout}")
+        if self.kl_target and not self.kl:
+            raise UserError("--kl-target expects a price to adapt: add --kl 0.05, say")
+        if self.kl_target and self.kl_horizon < self.rollout:
+            raise UserError(f"--kl-horizon {self.kl_horizon}: expected at least --rollout, {self.rollout}")
+
+    # --- What the hooks of a run ask for (`lib.training`); a step is an answer -------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Answers to train for."""
+        return self.updates * self.rollout
+
+    @property
+    def finetunes(self) -> bool:
+        """As every run of --algo does."""
+        return True
+
+    @property
+    def eval_every(self) -> int:
+        """Answers between evaluations."""
+        return self.eval_updates * self.rollout

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,29 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from lib.checkpoints import check_weights
 from lib.cli import UserError, one_line
+from lib.files import sync_folder, write_atomic
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 """Those whose lower and upper layers compute apart what they compute together (tests/text/test_language.py)."""
+
+
+POLICY = "policy.json"
+"""The file that makes a folder a finetuned model: upper layers over the model of another folder."""
+_MAX_POLICY = 1 << 21  # bytes
+
+
+@dataclass(frozen=True)
+class Root:
+    """The whole model that a finetuned one differs from in its upper layers."""
+
+    folder: Path
+    weights: str
+    at: int
+    """How many of its layers the finetuned model has too."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,7 @@ class LanguageModel:
       vocabulary: fingerprint of its tokenizer, 16 hexadecimal digits.
       ends: tokens that end an answer.
       chat: whether prompts go into the chat template.
+      root: of a finetuned model, the one whose lower layers it has.
     """
 
     folder: Path
@@ -45,6 +66,7 @@ class LanguageModel:
     vocabulary: str
     ends: frozenset[int]
     chat: bool
+    root: Root | None = None
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +111,7 @@ def load_language_model(
     """Reads a language model.
 
     Args:
-      folder: a local Hugging Face folder: config.json, *.safetensors, a tokenizer.
+      folder: a local Hugging Face folder: config.json, *.safetensors, a tokenizer; or one of `save_policy`.
       device: where it will compute.
       bf16: whether in bf16, else in float32.
       chat: whether prompts go into the chat template; None: where there is one.
@@ -97,6 +119,8 @@ def load_language_model(
     Raises:
       UserError: the extra is not installed, or the folder is no such model.
     """
+    if (folder / POLICY).is_file():
+        return _load_policy(folder, device, bf16, chat)
     _check(folder)
     with _offline():
         try:
@@ -139,6 +163,112 @@ def load_language_model(
         ends,
         has_template if chat is None else chat,
     )
+
+
+def save_policy(folder: Path, model: LanguageModel, root: Root, about: Mapping[str, Any]) -> None:
+    """Writes a finetuned model as a small folder: the upper layers, and what they belong to. It appears when whole.
+
+    Args:
+      folder: where to; an earlier one of that name is replaced.
+      model: the finetuned model.
+      root: the model that it shares lower layers, embedding and head with.
+      about: what else is known, such as `config`, `parents` and `steps`.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    from safetensors.torch import save
+
+    kept = {
+        name: value.detach().cpu().contiguous()
+        for name, value in above(model.network.model, root.at).state_dict().items()
+    }
+    described = {**about, "folder": str(root.folder), "weights": root.weights, "at": root.at}
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    write_atomic(part / "top.safetensors", save(kept))
+    write_atomic(part / POLICY, (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode())
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+    sync_folder(folder.parent)
+
+
+def read_policy(folder: Path) -> dict[str, Any]:
+    """What `save_policy` wrote beside the weights.
+
+    Raises:
+      UserError: it cannot be read, or says nothing of the model that it belongs to.
+    """
+    try:
+        with open(folder / POLICY, "rb") as file:
+            found = json.loads(file.read(_MAX_POLICY))
+        right = (
+            type(found["folder"]) is str
+            and type(found["weights"]) is str
+            and type(found["at"]) is int
+            and found["at"] >= 0
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        right = False
+    if not right:
+        raise UserError(f"{folder}: expected a finetuned model, whose {POLICY} cannot be read")
+    return dict(found)
+
+
+def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | None) -> LanguageModel:
+    """Reads a folder of `save_policy`."""
+    from safetensors.torch import load_file
+
+    about = read_policy(folder)
+    root = Root(Path(about["folder"]), about["weights"], about["at"])
+    if (root.folder / POLICY).is_file():
+        raise UserError(
+            f"{folder}: expected upper layers of a whole model, but {root.folder} is a finetuned one"
+        )
+    model = load_language_model(root.folder, device, bf16, chat)
+    if model.weights != root.weights:
+        raise UserError(
+            f"{folder}: was finetuned from a model of weights {root.weights[:16]}, {root.folder} has {model.weights}"
+        )
+    path = folder / "top.safetensors"
+    try:
+        state = load_file(path)
+        network = branch(model.network, root.at)
+        above(network.model, root.at).load_state_dict(check_weights(state, str(path)))
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file fails in any way
+        raise UserError(
+            f"{path}: expected layers {root.at + 1} and up of {root.folder}: {one_line(str(error))[:200]}"
+        ) from None
+    digest = hashlib.sha256(f"{root.weights} {_fingerprint([path])}".encode()).hexdigest()[:16]
+    return dataclasses.replace(model, folder=folder, network=network, weights=digest, root=root)
+
+
+def merge(folder: Path, target: Path) -> None:
+    """Writes a finetuned model as a whole Hugging Face folder, in the arithmetic of its root, which other programs read.
+
+    Raises:
+      UserError: the model cannot be read, or the target not be written or is there already.
+    """
+    model = load_language_model(folder, torch.device("cpu"))
+    if model.root is None:
+        raise UserError(
+            f"--merge: expected a checkpoint of --save as -m, and {folder} is a whole model already"
+        )
+    if target.exists():
+        raise UserError(f"--merge {target}: is there already; name a new folder")
+    part = target.with_name(f".{target.name}.part")
+    stored = json.loads((model.root.folder / "config.json").read_text())
+    dtype = getattr(torch, str(stored.get("dtype", stored.get("torch_dtype"))), torch.float32)
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        model.network.to(dtype).save_pretrained(part)
+        model.tokenizer.save_pretrained(part)
+        part.rename(target)
+    except OSError as error:
+        raise UserError(f"--merge {target}: could not be written: {error.strerror}") from None
 
 
 def _check(folder: Path) -> None:
@@ -242,6 +372,37 @@ def token_log_probs(
     return log_probs.gather(1, whole[0, len(prompt) :, None])[:, 0]
 
 
+_AT_ONCE = 512  # tokens whose logits are in memory together: 100 MB for each 50,000 words of a vocabulary
+
+
+def log_softmax_of(head: Any, states: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of the whole vocabulary, float32 `[N, V]`, of states `[N, D]` after the last norm."""
+    logits: torch.Tensor = head(states.to(head.weight.dtype))
+    return F.log_softmax(logits.float() / temperature, -1)
+
+
+def log_probs_of(
+    head: Any, states: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """Log-probabilities of tokens, by chunks: logits of all tokens are never in memory, in the backward pass neither.
+
+    Args:
+      head: makes logits of states.
+      states: float `[N, D]`, after the last norm, at the places before the tokens.
+      tokens: int64 `[N]`.
+      temperature: divides the logits.
+
+    Returns:
+      float32 `[N]`.
+    """
+
+    def chunk(states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return log_softmax_of(head, states, temperature).gather(1, tokens[:, None])[:, 0]
+
+    parts = zip(states.split(_AT_ONCE), tokens.split(_AT_ONCE), strict=True)
+    return torch.cat([checkpoint(chunk, *part, use_reentrant=False) for part in parts])
+
+
 # --- The lower and the upper layers -----------------------------------------------------------------------------
 
 
@@ -267,6 +428,35 @@ def cut(base: Any, at: int, upper: int | None = None) -> tuple[Any, Any]:
     above = _part(base, layers, at, stop, copy.deepcopy(base.norm))
     del above._modules["embed_tokens"]
     return lower, above
+
+
+def branch(network: Any, at: int) -> Any:
+    """A causal language model whose layers from `at` on, and last norm, are copies; all else it shares with the other.
+
+    It samples with a cache as any whole model does. `cut(branched.model, at)` shares nothing with it; `above` does.
+    """
+    fresh = copy.copy(network)
+    fresh._modules = dict(network._modules)
+    base = network.model
+    layers = [*base.layers[:at], *copy.deepcopy(base.layers[at:])]
+    fresh.model = _part(base, layers, 0, len(layers), copy.deepcopy(base.norm))
+    return fresh
+
+
+def between(base: Any, start: int, stop: int) -> Any:
+    """Some layers of a model, shared with it, without a norm. They take `inputs_embeds`, and no cache."""
+    return _between(base, start, stop, nn.Identity())
+
+
+def above(base: Any, at: int) -> Any:
+    """The layers from `at` on and the last norm, shared with the model. They take `inputs_embeds`, and no cache."""
+    return _between(base, at, len(base.layers), base.norm)
+
+
+def _between(base: Any, start: int, stop: int, norm: nn.Module) -> Any:
+    part = _part(base, base.layers[start:stop], start, stop, norm)
+    del part._modules["embed_tokens"]
+    return part
 
 
 def _part(base: Any, layers: Any, start: int, stop: int, norm: nn.Module) -> Any:

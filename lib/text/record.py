@@ -18,7 +18,7 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.provenance import git_commit
 from lib.reporting import Progress, format_count, format_duration
-from lib.text.config import SampleConfig
+from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
 from lib.text.sampling import sample
 
@@ -130,7 +130,7 @@ class Draw:
     number: int
 
 
-def record(config: SampleConfig) -> int:
+def record(config: TextConfig) -> int:
     """Samples what the DB lacks of `--answers` to each prompt. Answers come one prompt after the other.
 
     Returns:
@@ -139,6 +139,7 @@ def record(config: SampleConfig) -> int:
     Raises:
       UserError: something about the flags, the model or the DB that the user can mend.
     """
+    assert config.db_path is not None
     device = resolve_device(config.dev)
     prompts = read_prompts(config.prompts)
     db = open_answers(config.db_path)
@@ -186,7 +187,7 @@ def record(config: SampleConfig) -> int:
 
 
 def _sampled(
-    model: LanguageModel, batch: list[Draw], config: SampleConfig, should_stop: Callable[[], bool]
+    model: LanguageModel, batch: list[Draw], config: TextConfig, should_stop: Callable[[], bool]
 ) -> Iterator[Answer]:
     """Answers to a batch of prompts; none if stopped."""
     chances = np.stack([_chances(draw, config) for draw in batch])
@@ -212,7 +213,7 @@ def _sampled(
         )
 
 
-def _chances(draw: Draw, config: SampleConfig) -> np.ndarray:
+def _chances(draw: Draw, config: TextConfig) -> np.ndarray:
     """The random numbers of one answer, float64 `[N]`, the same whatever else is sampled."""
     seed = [config.seed, draw.number, *draw.prompt.encode()]
     return np.random.default_rng(seed).random(config.tokens)

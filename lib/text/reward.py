@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from lib.cli import UserError
 from lib.preferences.answers import Answer, word_count
 from lib.provenance import lineage
 from lib.reward.model import Member
-from lib.text.language import LanguageModel, cut, load_language_model, padded
+from lib.text.language import LanguageModel, between, cut, load_language_model, padded
 
 POOLINGS = ("last", "mean")
 """What the head sees: the state at an answer's last token, or the mean over the answer's tokens."""
-_AT_ONCE = 16  # answers that go through the frozen layers together
+_AT_ONCE = 16  # answers that are rated together
+_TOKENS = 2048  # that go through the frozen layers together
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,27 @@ class States:
     """Of the answer's first token."""
 
 
+def above_states(layers: Any, batch: Sequence[States], any_layers: bool = True) -> torch.Tensor:
+    """What upper layers and their norm make of the states of B answers: `[B, T, D]`, padded behind each.
+
+    Args:
+      layers: upper part of `lib.text.language.cut`.
+      batch: the answers.
+      any_layers: False where the part is but a norm.
+    """
+    states = nn.utils.rnn.pad_sequence([one.states for one in batch], batch_first=True).to(layers.norm.weight)
+    if not any_layers:
+        return torch.as_tensor(layers.norm(states))
+    return torch.as_tensor(layers(inputs_embeds=states, use_cache=False).last_hidden_state)
+
+
+def before_tokens(states: torch.Tensor, batch: Sequence[States]) -> torch.Tensor:
+    """Of states `[B, T, D]` those before each token of the answers, one answer after the other: `[N, D]`."""
+    return torch.cat(
+        [row[one.start - 1 : len(one.states) - 1] for row, one in zip(states, batch, strict=True)]
+    )
+
+
 class TextRewardNet(nn.Module):
     """r̂ of answers: layers of a language model on states of the frozen ones below, its last norm, and a linear head.
 
@@ -68,11 +91,7 @@ class TextRewardNet(nn.Module):
         """r̂, float32 `[B]`, before standardisation; differences are log-odds."""
         device = self.head.weight.device
         lengths = torch.tensor([len(one.states) for one in batch], device=device)
-        states = nn.utils.rnn.pad_sequence([one.states for one in batch], batch_first=True).to(device)
-        if self.shape.upper:
-            states = self.layers(inputs_embeds=states.float(), use_cache=False).last_hidden_state
-        else:
-            states = self.layers.norm(states.float())
+        states = self._above(batch)
         places = torch.arange(states.shape[1], device=device)
         if self.shape.pooling == "mean":
             starts = torch.tensor([one.start for one in batch], device=device)
@@ -82,6 +101,15 @@ class TextRewardNet(nn.Module):
             seen = states[torch.arange(len(batch), device=device), lengths - 1]
         out: torch.Tensor = self.head(seen.float())
         return out[:, 0].float()
+
+    def before_tokens(self, batch: Sequence[States]) -> torch.Tensor:
+        """The head at the state before each token of the answers, one answer after the other: float32 `[N]`."""
+        out: torch.Tensor = self.head(before_tokens(self._above(batch), batch))
+        return out[:, 0].float()
+
+    def _above(self, batch: Sequence[States]) -> torch.Tensor:
+        """float32 `[B, T, D]`, what the layers make of the states; anything behind an answer's last."""
+        return above_states(self.layers, batch, bool(self.shape.upper))
 
 
 TextMember = Member[TextRewardNet]
@@ -136,13 +164,15 @@ class TextRewardModel:
         """What is paid, float64 `[N]`, for members' rewards float64 `[M, N]` of answers of so many words, `[N]`."""
         return np.asarray(each.mean(0) - self.slope * (words - self.words))
 
+    def pay(self, answers: Sequence[Answer], states: Sequence[States]) -> np.ndarray:
+        """What is paid for answers, float64 `[N]`, of which the frozen layers made these states."""
+        return self.paid(self.each(states), np.array([word_count(answer.text) for answer in answers]))
+
     def rate(self, answers: Sequence[Answer]) -> np.ndarray:
         """What is paid for answers, float64 `[N]`."""
-        each = self.each(frozen_states(self.language, self.shape, answers))
-        return self.paid(each, np.array([word_count(answer.text) for answer in answers]))
+        return self.pay(answers, frozen_states(self.language, self.shape, answers))
 
 
-@torch.no_grad()
 def frozen_states(language: LanguageModel, shape: Shape, answers: Sequence[Answer]) -> list[States]:
     """What the frozen layers make of answers, in the model's arithmetic, on the CPU.
 
@@ -151,17 +181,40 @@ def frozen_states(language: LanguageModel, shape: Shape, answers: Sequence[Answe
     Raises:
       UserError: a token is not of the model's vocabulary.
     """
-    lower, _ = cut(language.network.model, shape.at, 0)
     tokens = [_tokens(language, answer) for answer in answers]
-    order = sorted(range(len(answers)), key=lambda index: sum(map(len, tokens[index])))
-    found: dict[int, States] = {}
-    for at in range(0, len(order), _AT_ONCE):
-        batch = order[at : at + _AT_ONCE]
-        rows = [[*tokens[index][0], *tokens[index][1]] for index in batch]
-        states = lower(input_ids=padded(rows, language.device), use_cache=False).last_hidden_state.cpu()
-        for index, row, state in zip(batch, rows, states, strict=True):
-            found[index] = States(state[: len(row)].clone(), len(tokens[index][0]))
-    return [found[index] for index in range(len(answers))]
+    return trunk_states(language.network.model, [shape.at], tokens)[shape.at]
+
+
+@torch.no_grad()
+def trunk_states(
+    base: Any, cuts: Iterable[int], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> dict[int, list[States]]:
+    """What lower layers make of answers, in the model's arithmetic, on the CPU. Every layer runs once.
+
+    Args:
+      base: the network of a `LanguageModel`'s `model` attribute.
+      cuts: how many layers are below each cut.
+      answers: tokens of prompt and answer, one of each at least.
+
+    Returns:
+      By cut, the states of each answer.
+    """
+    stops = sorted(set(cuts))
+    parts = [between(base, start, stop) for start, stop in pairwise([0, *stops])]
+    order = sorted(range(len(answers)), key=lambda index: sum(map(len, answers[index])))
+    found: dict[int, dict[int, States]] = {stop: {} for stop in stops}
+    longest = sum(map(len, answers[order[-1]])) if order else 1
+    at_once = max(1, _TOKENS // longest)
+    for at in range(0, len(order), at_once):
+        batch = order[at : at + at_once]
+        rows = [[*answers[index][0], *answers[index][1]] for index in batch]
+        states = base.embed_tokens(padded(rows, base.embed_tokens.weight.device))
+        for stop, part in zip(stops, parts, strict=True):
+            states = part(inputs_embeds=states, use_cache=False).last_hidden_state
+            kept = states.cpu()
+            for index, row, state in zip(batch, rows, kept, strict=True):
+                found[stop][index] = States(state[: len(row)].clone(), len(answers[index][0]))
+    return {stop: [found[stop][index] for index in range(len(answers))] for stop in stops}
 
 
 def _tokens(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int]]:
@@ -213,7 +266,11 @@ def save_text_reward(
 
 
 def load_text_reward(
-    path: Path, device: torch.device, bf16: bool = False, folder: Path | None = None
+    path: Path,
+    device: torch.device,
+    bf16: bool = False,
+    folder: Path | None = None,
+    loaded: LanguageModel | None = None,
 ) -> TextRewardModel:
     """Reads a reward checkpoint of text.
 
@@ -222,6 +279,7 @@ def load_text_reward(
       device: where it computes.
       bf16: whether the frozen layers compute in bf16.
       folder: of the language model that it was fitted on; None: where that was then.
+      loaded: a language model in memory, which is used where it is the one that it was fitted on.
 
     Raises:
       UserError: the file is no such model, or the language model is another one.
@@ -251,7 +309,10 @@ def load_text_reward(
     for member in members:
         check_weights(member.get("state_dict"), str(path))
     folder = folder or Path(str(base["folder"]))
-    language = load_language_model(folder, device, bf16, chat)
+    if loaded is not None and loaded.weights == wanted:
+        language = loaded
+    else:
+        language = load_language_model(folder, device, bf16, chat)
     if language.weights != wanted:
         raise UserError(
             f"{path}: was fitted on a language model of weights {wanted[:16]}, {folder} has {language.weights}; "

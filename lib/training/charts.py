@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.cli import UserError
 from lib.learner import Advance, Game, Learner
 from lib.reporting import Charts, Progress, format_count, format_duration
-from lib.training.loop import Hook
+from lib.training.loop import Hook, RunConfig
 
 LOG_SECONDS = 2.0
 _RECENT_GAMES = 100
@@ -31,25 +30,28 @@ class ChartsHook(Hook):
       charts: for TensorBoard.
       progress: on the terminal.
       seconds: of learning between two points.
+      unit: what a step is.
       clock: seconds from any origin.
 
     Attributes:
       others: hooks that have something to add.
       last_good: the newest checkpoint, named where learning breaks.
+      unit: see above.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: RunConfig,
         charts: Charts,
         progress: Progress,
         seconds: float = LOG_SECONDS,
+        unit: str = "steps",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.others: Sequence[Hook] = ()
         self.last_good: Path | None = None
         self._config, self._charts, self._progress = config, charts, progress
-        self._seconds, self._clock = seconds, clock
+        self._seconds, self.unit, self._clock = seconds, unit, clock
         self._recent: deque[Game] = deque(maxlen=_RECENT_GAMES)
         self._games = 0
         self._usual: deque[float] = deque(maxlen=1000)  # total losses
@@ -150,7 +152,8 @@ class ChartsHook(Hook):
             self._usual.append(abs(scalars["loss_total"]))
         speed = self._steps / self._elapsed if self._elapsed else 0.0
         scalars["speed"] = speed
-        line = f"{format_count(steps)}/{format_count(self._config.steps)} steps  {speed:.0f} steps/s"
+        unit = self.unit
+        line = f"{format_count(steps)}/{format_count(self._config.steps)} {unit}  {speed:.{0 if speed >= 10 else 1}f} {unit}/s"
         if speed:
             line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
         if self._recent:
@@ -161,7 +164,7 @@ class ChartsHook(Hook):
             if self._config.reward is not None:
                 scalars |= {"real_reward_sum": last.score, "learned_return_100": learned}
                 line += f"  learned {learned:.1f}"
-        line += f"  {self._games} games"
+            line += f"  {self._games} games"
         for hook in self.others:
             scalars |= hook.scalars(steps)
             line += hook.words()

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from lib.agent.checkpoints import CheckpointFolder
-from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.cli import UserError
 from lib.devices import random_state
@@ -16,10 +15,8 @@ from lib.learner import Advance, Learner
 from lib.reward.model import RewardModel
 from lib.runs import STATE, Timer, save_state
 from lib.training.charts import ChartsHook
-from lib.training.loop import Hook
+from lib.training.loop import Hook, RunConfig
 from lib.training.recording import Recording
-
-STAGE = "01_a2c.py"
 
 
 class Checkpoints(Hook):
@@ -33,6 +30,7 @@ class Checkpoints(Hook):
       device: of the networks.
       monitor: checks the learner before anything is saved.
       recording: of clips; where it failed, the state may fail to be written on the same disk.
+      stage: the script of the run.
 
     Attributes:
       folder: see above.
@@ -42,18 +40,19 @@ class Checkpoints(Hook):
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: RunConfig,
         run_dir: Path,
         folder: CheckpointFolder | None,
         parents: dict[str, Any],
         device: torch.device,
         monitor: ChartsHook,
         recording: Recording,
+        stage: str,
     ) -> None:
         self.folder, self.saved = folder, None
         self.hooks: list[Hook] = []
         self._config, self._run_dir, self._parents = config, run_dir, parents
-        self._device, self._monitor, self._recording = device, monitor, recording
+        self._device, self._monitor, self._recording, self._stage = device, monitor, recording, stage
         self._kept_config = dataclasses.asdict(config) | {"resume": None}
         self._saved_at = 0  # steps
         self._state_due = False
@@ -113,7 +112,7 @@ class Checkpoints(Hook):
         state = {**learner.state(), "random": random_state(self._device)}
         for hook in self.hooks:
             state |= hook.state()
-        save_state(self._run_dir, STAGE, state, self._kept_config, self._parents)
+        save_state(self._run_dir, self._stage, state, self._kept_config, self._parents)
         saved_now = self.saved is not None and self._saved_at == learner.steps
         self._monitor.last_good = self.saved if saved_now else self._run_dir / STATE
         self._state_due = False
@@ -127,4 +126,4 @@ class Checkpoints(Hook):
         self._saved_at = state["saved_at"]
         self._monitor.last_good = self._run_dir / STATE
         if self.folder is not None:
-            self.folder.restore(state["folder"], state["steps"], self._config.name)
+            self.folder.restore(state["folder"], state["steps"], str(self._config.name))

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from lib.agent.config import TrainConfig
 from lib.agent.finetune_metrics import Reading
 from lib.learner import Advance, Learner
 from lib.reporting import Progress, format_count
 from lib.training.checkpoints import Checkpoints
 from lib.training.evaluation import EvaluationHook
-from lib.training.loop import Hook, Stop
+from lib.training.loop import Hook, RunConfig, Stop
 
 DRIFTED = "--stop-on-drift"
 
@@ -80,7 +79,7 @@ class Drift(Hook):
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: RunConfig,
         evaluation: EvaluationHook,
         checkpoints: Checkpoints,
         progress: Progress,
@@ -119,6 +118,6 @@ class Drift(Hook):
             self._stop.reason = DRIFTED
 
 
-def start_of(config: TrainConfig) -> str:
+def start_of(config: RunConfig) -> str:
     """The policy that a finetune started from, in words."""
     return "the policy it started from" + ("" if config.model is None else f", {config.model}")

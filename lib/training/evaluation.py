@@ -1,7 +1,7 @@
 """Evaluations of the policy while it learns."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from lib.reporting import Charts, Progress, format_count, mean_interval
 from lib.reward.model import RewardModel
 from lib.training.charts import ChartsHook
 from lib.training.checkpoints import Checkpoints
-from lib.training.loop import Hook
+from lib.training.loop import Hook, RunConfig
 
 _SEED = 10_000  # evaluations play other games than training does
 
@@ -26,8 +26,30 @@ Evaluate = Callable[..., Evaluation]
 """`lib.agent.evaluate.evaluate`, or what takes its arguments."""
 
 
-class EvaluationHook(Hook):
-    """Evaluates the policy every so many steps and at the end; a finetune also at its start, to compare with.
+class Measure(Protocol):
+    """Plays and measures, for `EvaluationHook`."""
+
+    reward: Any
+    """The reward model that measures, if any does."""
+
+    def __call__(self, policy: Any, baseline: list[float] | None) -> tuple[Evaluation, list[float] | None]:
+        """Measures a policy.
+
+        Args:
+          policy: of a learner.
+          baseline: what the first call returned; None in that call.
+
+        Returns:
+          What was found, and what later evaluations compare with.
+
+        Raises:
+          Stopped: the end was asked for meanwhile.
+        """
+        ...
+
+
+class GamesMeasure:
+    """Evaluates by full games.
 
     Args:
       config: of the run.
@@ -36,15 +58,8 @@ class EvaluationHook(Hook):
       reference: the policy that a finetune is compared with.
       reward: what pays, where it is known from the start.
       teacher: compares fresh clips.
-      charts, progress: what is found goes there.
-      monitor: checks the learner before it is evaluated.
-      checkpoints: saves the policy that was evaluated.
       stop: whether to give up.
       evaluate: plays the games.
-
-    Attributes:
-      readings: of every evaluation so far.
-      comparable: those since the reward model was last replaced; learned returns of two models have no common unit.
     """
 
     def __init__(
@@ -55,18 +70,56 @@ class EvaluationHook(Hook):
         reference: ActorPolicy | None,
         reward: RewardModel | None,
         teacher: Teacher | None,
+        stop: Callable[[], bool],
+        evaluate: Evaluate = evaluate,
+    ) -> None:
+        self.reward = reward
+        self._config, self._arena, self._device, self._reference = config, arena, device, reference
+        self._teacher, self._stop, self._evaluate = teacher, stop, evaluate
+
+    def __call__(self, policy: Any, baseline: list[float] | None) -> tuple[Evaluation, list[float] | None]:
+        config, seed = self._config, _SEED + self._config.seed
+        observers: list[Observer] = [ProbeMeans.of(config.env, config.eval_games)]
+        metrics = None
+        if config.finetunes:
+            metrics = FinetuneMetrics(
+                *(self._arena, self._device, seed, self.reward, self._reference),
+                *(self._teacher, baseline),
+            )
+            observers.append(metrics)
+        result = self._evaluate(policy, self._arena, seed, self._device, observers, self._stop)
+        return result, None if metrics is None else metrics.clip_values()
+
+
+class EvaluationHook(Hook):
+    """Evaluates the policy every so many steps and at the end; a finetune also at its start, to compare with.
+
+    Args:
+      config: of the run.
+      measure: evaluates a policy.
+      charts, progress: what is found goes there.
+      monitor: checks the learner before it is evaluated.
+      checkpoints: saves the policy that was evaluated.
+      stop: whether to give up.
+
+    Attributes:
+      readings: of every evaluation so far.
+      comparable: those since the reward model was last replaced; learned returns of two models have no common unit.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        measure: Measure,
         charts: Charts,
         progress: Progress,
         monitor: ChartsHook,
         checkpoints: Checkpoints,
         stop: Callable[[], bool],
-        evaluate: Evaluate = evaluate,
     ) -> None:
         self.readings: list[Reading] = []
-        self._config, self._arena, self._device = config, arena, device
-        self._reference, self._reward, self._teacher = reference, reward, teacher
-        self._charts, self._progress, self._monitor = charts, progress, monitor
-        self._checkpoints, self._stop, self._evaluate = checkpoints, stop, evaluate
+        self._config, self._measure, self._charts, self._progress = config, measure, charts, progress
+        self._monitor, self._checkpoints, self._stop = monitor, checkpoints, stop
         self._first: dict[str, np.ndarray] | None = None
         self._baseline: list[float] | None = None
         self._since = 0
@@ -87,7 +140,7 @@ class EvaluationHook(Hook):
 
     def use_reward(self, model: RewardModel, another: bool) -> None:
         """Has a reward model measure from now on. What another one measures is compared with its own first evaluation."""
-        self._reward = model
+        self._measure.reward = model
         if not another:
             return
         self._since = len(self.readings)
@@ -127,30 +180,21 @@ class EvaluationHook(Hook):
 
     def _try(self, learner: Learner) -> Evaluation | None:
         """Evaluates the policy; None where the end was asked for meanwhile."""
-        config, seed = self._config, _SEED + self._config.seed
-        observers: list[Observer] = [ProbeMeans.of(config.env, config.eval_games)]
-        metrics = None
-        if config.finetunes:
-            metrics = FinetuneMetrics(
-                *(self._arena, self._device, seed, self._reward, self._reference),
-                *(self._teacher, self._baseline),
-            )
-            observers.append(metrics)
         try:
-            result = self._evaluate(learner.policy(), self._arena, seed, self._device, observers, self._stop)
+            result, baseline = self._measure(learner.policy(), self._baseline)
         except Stopped:
             return None
         self.readings.append(_reading(result, learner.steps))
         self._charts.scalars(_scalars(result), learner.steps)
-        if metrics is not None:
-            self._chart_changes(result, metrics, learner.steps)
-        self._progress.line(f"{format_count(learner.steps)} steps: {result}")
+        if self._config.finetunes:
+            self._chart_changes(result, baseline, learner.steps)
+        self._progress.line(f"{format_count(learner.steps)} {self._monitor.unit}: {result}")
         return result
 
-    def _chart_changes(self, result: Evaluation, metrics: FinetuneMetrics, steps: int) -> None:
+    def _chart_changes(self, result: Evaluation, baseline: list[float] | None, steps: int) -> None:
         """Charts what became of the policy since the finetune began."""
         if self._first is None:
-            self._first, self._baseline = {}, metrics.clip_values()
+            self._first, self._baseline = {}, baseline
             self._charts.layout(
                 {
                     "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],

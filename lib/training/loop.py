@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from lib.interrupt import Interrupt
 from lib.learner import ALONE, Advance, Learner
+
+
+class RunConfig(Protocol):
+    """What hooks ask of a run's flags, whatever learns in it; a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def model(self) -> Path | None: ...
+    @property
+    def reward(self) -> Path | None: ...
+    @property
+    def finetunes(self) -> bool: ...
+    @property
+    def eval_every(self) -> int: ...
+    @property
+    def drift_patience(self) -> int: ...
+    @property
+    def stop_on_drift(self) -> bool: ...
+    @property
+    def checkpoint_minutes(self) -> float: ...
 
 
 class Hook:

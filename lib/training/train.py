@@ -36,9 +36,9 @@ from lib.reward.model import RewardModel
 from lib.runs import load_state, locked, make_run_dir, write_config
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
-from lib.training.checkpoints import STAGE, Checkpoints
+from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift, start_of
-from lib.training.evaluation import Evaluate, EvaluationHook
+from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.ranks import joined
@@ -46,6 +46,9 @@ from lib.training.recording import Recording, Tap, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
 """Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
+
+
+STAGE = "01_a2c.py"
 
 
 class Trained(NamedTuple):
@@ -203,20 +206,24 @@ def build(
         arena = make_world(config.env, config.eval_games, own_threads(config.env_threads))
         stack.callback(arena.close)
     monitor = ChartsHook(config, charts, progress, seconds)
-    checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording)
+    checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording, STAGE)
     evaluation = EvaluationHook(
         config,
-        arena,
-        device,
-        reference=None if penalty is None else ActorPolicy(penalty.reference, bf16),
-        reward=reward,
-        teacher=teacher,
+        GamesMeasure(
+            config,
+            arena,
+            device,
+            reference=None if penalty is None else ActorPolicy(penalty.reference, bf16),
+            reward=reward,
+            teacher=teacher,
+            stop=stop,
+            evaluate=evaluate,
+        ),
         charts=charts,
         progress=progress,
         monitor=monitor,
         checkpoints=checkpoints,
         stop=stop,
-        evaluate=evaluate,
     )
     drift = Drift(config, evaluation, checkpoints, progress, stop)
     hooks: list[Hook] = [checkpoints, drift, evaluation, recording, monitor] if first else [recording]

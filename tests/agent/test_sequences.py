@@ -11,8 +11,8 @@ import torch
 
 from lib.agent.kl import k1, k2, k3
 from lib.agent.losses import surrogate_loss, value_error
-from lib.agent.returns import discounted_returns, group_normalised, leave_one_out, normalised
-from lib.agent.sequences import last_tokens, token_advantages, token_rewards
+from lib.agent.returns import discounted_returns, group_normalised, leave_one_out
+from lib.agent.sequences import answer_advantages, last_tokens, token_advantages, token_rewards
 
 Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -156,7 +156,8 @@ def test_openrlhf_ppo(name: str, estimator: Estimator) -> None:
         assert rewards[:, b].tolist() == pytest.approx(paid[b] + [0.0] * (6 - length))
         assert advantages[:length, b].tolist() == pytest.approx(expected_advantages[b])
         assert returns[:length, b].tolist() == pytest.approx(expected_returns[b])
-    check_losses(normalised(advantages, MASK), returns, whitened(expected_advantages), expected_returns, 0.2)
+    advantages, returns = answer_advantages("ppo", rewards, VALUES, MASK, gamma=0.99, lambda_=0.9)
+    check_losses(advantages, returns, whitened(expected_advantages), expected_returns, 0.2)
 
 
 @pytest.mark.parametrize("kind", ["reinforce", "rloo", "group_norm"])
@@ -170,9 +171,10 @@ def test_openrlhf_without_a_critic(kind: str) -> None:
         kind
     ]
     rewards = token_rewards(scores.flatten(), k1(LOG_PROBS, REFERENCE).clamp(-10, 10), MASK, 0.05, 10)
-    advantages = discounted_returns(rewards, last_tokens(MASK), 1.0)
     if kind == "reinforce":
-        advantages = normalised(advantages, MASK)
+        advantages, _ = answer_advantages(kind, rewards, VALUES, MASK)
+    else:
+        advantages = discounted_returns(rewards, last_tokens(MASK), 1.0)
 
     baselined = []
     for mine, other in ((3.0, -40.0), (-40.0, 3.0), (12.0, -4.0), (-4.0, 12.0)):
@@ -186,4 +188,27 @@ def test_openrlhf_without_a_critic(kind: str) -> None:
         expected = whitened(expected)
     for b, length in enumerate(LENGTHS):
         assert advantages[:length, b].tolist() == pytest.approx(expected[b])
+        assert not advantages[length:, b].any()
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "grpo"])
+def test_answers_to_one_prompt_are_compared_with_the_price_of_straying_in_their_reward(
+    estimator: str,
+) -> None:
+    """Ahmadian et al. 2024, eq. 1 and 6: R = clip(r) − β (log π − log π_ref) of the whole answer, less the others' mean.
+
+    GRPO's advantage is the same R in standard deviations of the group.
+    """
+    rewards = token_rewards(SCORES, k1(LOG_PROBS, REFERENCE), MASK, 0.05, 10)
+    advantages, _ = answer_advantages(estimator, rewards, VALUES, MASK, 2)
+    whole = [
+        clamped(SCORES[b].item(), 10)
+        - 0.05 * sum((LOG_PROBS[t, b] - REFERENCE[t, b]).item() for t in range(length))
+        for b, length in enumerate(LENGTHS)
+    ]
+    for b, length in enumerate(LENGTHS):
+        mine, other = whole[b], whole[b ^ 1]
+        mean, deviation = mean_and_deviation([mine, other], 1)
+        expected = mine - other if estimator == "rloo" else (mine - mean) / (deviation + 1e-9)
+        assert advantages[:length, b].tolist() == pytest.approx([expected] * length)
         assert not advantages[length:, b].any()

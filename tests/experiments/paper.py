@@ -13,10 +13,10 @@ from lib.agent.play_config import PlayConfig
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import Label, LabelLog
 from lib.reward.config import FitConfig
-from lib.text.config import SampleConfig
+from lib.text.config import TextConfig
 
 CONFIGS: dict[str, Any] = {
-    "01_text.py": SampleConfig,
+    "01_text.py": TextConfig,
     "01_a2c.py": TrainConfig,
     "02_label_ui.py": LabelConfig,
     "03_reward_train.py": FitConfig,

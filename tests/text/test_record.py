@@ -12,7 +12,7 @@ from lib.interrupt import Interrupt
 from lib.preferences.answers import holds_answers, load_answer
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
-from lib.text.config import SampleConfig
+from lib.text.config import TextConfig
 from lib.text.language import token_log_probs
 from lib.text.record import read_prompts, record
 from lib.training.recording import make_recorder
@@ -22,9 +22,9 @@ from tests.text.tiny import save_tiny, tiny
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> SampleConfig:
+def config(tmp_path: Path) -> TextConfig:
     (tmp_path / "prompts.txt").write_text("w1 w2 w3\n\nw4\nw5 w6\nw4\n")
-    return SampleConfig(
+    return TextConfig(
         model=save_tiny(tmp_path / "model"),
         prompts=tmp_path / "prompts.txt",
         db_path=tmp_path / "db",
@@ -44,8 +44,9 @@ def _texts(db_path: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config: SampleConfig) -> None:
+def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config: TextConfig) -> None:
     assert record(config) == 9
+    assert config.db_path is not None
     db = SegmentDB(config.db_path)
     assert holds_answers(db)
     assert db.names == [f"{prompt:02d}/{number:08d}.dat" for prompt in range(3) for number in range(3)]
@@ -62,11 +63,13 @@ def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config:
 
 
 def test_the_same_command_continues_and_comes_to_the_same_answers(
-    config: SampleConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: TextConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(config)
+    assert config.db_path is not None
     whole = _texts(config.db_path)
-    stopped = SampleConfig(**{**vars(config), "db_path": tmp_path / "stopped"})
+    stopped = TextConfig(**{**vars(config), "db_path": tmp_path / "stopped"})
+    assert stopped.db_path is not None
     asked = iter([False] * 20 + [True] * 100)
     with monkeypatch.context() as patched:
         patched.setattr(Interrupt, "asked", property(lambda _: next(asked), lambda *_: None), raising=False)
@@ -76,8 +79,8 @@ def test_the_same_command_continues_and_comes_to_the_same_answers(
         prompt: sorted(texts) for prompt, texts in whole.items()
     }
     assert record(stopped) == 0
-    assert record(SampleConfig(**{**vars(stopped), "answers": 4})) == 3
-    assert record(SampleConfig(**{**vars(stopped), "seed": 1})) == 9
+    assert record(TextConfig(**{**vars(stopped), "answers": 4})) == 3
+    assert record(TextConfig(**{**vars(stopped), "seed": 1})) == 9
 
 
 def test_prompts_of_a_file(tmp_path: Path) -> None:
@@ -89,7 +92,8 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
             read_prompts(tmp_path / name)
 
 
-def test_answers_do_not_go_among_clips(config: SampleConfig) -> None:
+def test_answers_do_not_go_among_clips(config: TextConfig) -> None:
+    assert config.db_path is not None
     config.db_path.mkdir()
     save_segment(config.db_path / "00" / "00000000.dat", segment(0))
     with pytest.raises(UserError, match="holds clips"):

@@ -1,0 +1,402 @@
+"""01_text.py --algo: puts the finetune of a language model together, and runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.agent.checkpoints import CheckpointFolder
+from lib.agent.evaluate import Evaluation
+from lib.checkpoints import storable
+from lib.cli import UserError, one_line
+from lib.devices import resolve_bf16, resolve_device, set_random_state
+from lib.interrupt import Interrupt, Stopped
+from lib.learner import Advance, Learner
+from lib.memory import keep_freed_memory
+from lib.preferences.answers import Answer, distinct_2
+from lib.preferences.labels import TEXT_TEACHERS
+from lib.preferences.teachers import own_teacher
+from lib.preferences.text_teachers import JUDGES, value_of
+from lib.provenance import made_by, now
+from lib.reporting import Charts, Progress, format_count, format_mean
+from lib.reward.report.page import signed, write_page
+from lib.runs import load_state, locked, make_run_dir, write_config
+from lib.text.config import TextConfig
+from lib.text.language import LanguageModel, Root, above, load_language_model, read_policy, save_policy
+from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.record import read_prompts
+from lib.text.reward import TextRewardModel, above_states, load_text_reward, trunk_states
+from lib.training import loop
+from lib.training.charts import LOG_SECONDS, ChartsHook
+from lib.training.checkpoints import Checkpoints
+from lib.training.drift import DRIFTED, Drift
+from lib.training.evaluation import EvaluationHook
+from lib.training.loop import Hook, Stop
+from lib.training.recording import Recording
+
+STAGE = "01_text.py"
+_SEED = 10_000  # evaluations draw other answers than training does
+_SHOWN = 6  # answers before and after on the terminal
+_ON_PAGE = 20
+
+
+class TextFolder(CheckpointFolder):
+    """`model_<answers>` folders of `lib.text.language.save_policy`, and the links best, best-learned and latest.
+
+    Args:
+      root: where to.
+      base: the model that all of them are finetuned from.
+    """
+
+    suffix = ""
+
+    def __init__(self, root: Path, base: Root) -> None:
+        super().__init__(root)
+        self._base = base
+
+    def _name(self, steps: int, games: Evaluation) -> str:
+        return f"model_{steps:06d}"
+
+    def _write(
+        self,
+        path: Path,
+        policy: Any,
+        steps: int,
+        evaluation: dict[str, Any],
+        config: dict[str, Any],
+        parents: dict[str, Any],
+    ) -> None:
+        about = {"config": config, "parents": parents, "steps": steps, "evaluation": evaluation}
+        save_policy(path, policy, self._base, storable({**about, **made_by()}, ""))
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        return read_policy(path)
+
+    def _drop(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class AnswersEvaluation(Evaluation):
+    """N answers in the places of games: `scores` are the judge's values, or learned rewards, and `steps` tokens."""
+
+    def __str__(self) -> str:
+        parts = [f"{name} {format_mean(values, 2)}" for name, values in self.measures.items()]
+        parts += [f"{name} {value:.2f}" for name, value in self.overall.items()]
+        return f"{', '.join(parts)}, tokens {self.steps.mean():.0f} (95 %, {len(self.scores)} answers)"
+
+
+class AnswersMeasure:
+    """Evaluates by answers to held-out prompts, the same random numbers every time; see `EvaluationHook`.
+
+    Args:
+      learner: whose answers.
+      prompts: held out.
+      judges: what an answer is worth to each, by name; the first one's values are the scores.
+      answers: to each prompt.
+      seed: of the run.
+    """
+
+    def __init__(
+        self,
+        learner: TextLearner,
+        prompts: Sequence[Prompt],
+        judges: dict[str, Callable[[Answer], float]],
+        answers: int,
+        seed: int,
+    ) -> None:
+        self.reward: Any = None
+        self._learner, self._judges, self._seed = learner, judges, [_SEED, seed]
+        self._prompts = [prompt for prompt in prompts for _ in range(answers)]
+
+    def __call__(self, policy: Any, baseline: list[float] | None) -> tuple[Evaluation, list[float] | None]:
+        answers = self._learner.answer(self._prompts, self._seed)
+        if answers is None:
+            raise Stopped
+        seen = self._learner.experience(answers)
+        learned = seen.scores.double().cpu().numpy()
+        judged = {name: np.array([value(a) for a in answers]) for name, value in self._judges.items()}
+        measures = {
+            **judged,
+            "learned": learned,
+            "kl": seen.exact_kl.sum(0).double().cpu().numpy(),
+            "finished": np.array([float(answer.finished) for answer in answers]),
+        }
+        steps = np.array([len(answer.tokens) for answer in answers])
+        overall = {"distinct_2": distinct_2(answer.text for answer in answers)}
+        return AnswersEvaluation([*judged.values(), learned][0], steps, measures, overall), None
+
+
+class Words(Hook):
+    """What the progress line says of the last update."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, torch.Tensor | float] = {}
+
+    def after(self, learner: Learner, made: Advance) -> None:
+        self._last = made.scalars
+
+    def words(self) -> str:
+        if not self._last:
+            return ""
+        learned, kl, tokens = (float(self._last[name]) for name in ("learned", "kl_ref", "tokens"))
+        return f"  learned {learned:.2f}  KL {kl:.2f}  {tokens:.0f} tokens"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuned:
+    """What became of a finetune."""
+
+    checkpoint: Path | None
+    """Saved last; None without `--save`."""
+    run_dir: Path
+    stopped: bool
+
+
+def finetune(config: TextConfig) -> Finetuned:
+    """Finetunes a language model on a learned reward as the configuration says, or resumes a run.
+
+    A resumed run on a CPU ends with the very weights that it would have had without the interruption.
+
+    Raises:
+      UserError: something about the flags, a file, the memory or the disk that the user can mend.
+    """
+    assert config.name is not None
+    assert config.reward is not None
+    with contextlib.ExitStack() as stack:
+        device = resolve_device(config.dev)
+        keep_freed_memory()
+        torch.manual_seed(config.seed)
+        state = None
+        if config.resume is not None:
+            stack.enter_context(locked(config.resume))
+            state = load_state(config.resume, STAGE)
+            if state is not None and config.steps <= min(state["steps"], state["examined"]):
+                raise UserError(
+                    f"--resume {config.resume}: its {state['updates']} updates are done; expected more: --updates N"
+                )
+        judges = {name.rpartition(":")[2]: _judge(name) for name in config.judge}
+        bf16 = resolve_bf16(config.bf16, device)
+        language = load_language_model(config.model, device, bf16, config.chat)
+        reward = load_text_reward(config.reward, device, bf16, loaded=language)
+        if reward.language.vocabulary != language.vocabulary:
+            raise UserError(
+                f"{config.reward}: expected a reward model on the vocabulary of {config.model}, got one on that of "
+                f"{reward.language.folder}"
+            )
+        parents = {
+            "policy": {"file": str(config.model), "weights": language.weights},
+            "reward": {"file": str(config.reward), **reward.origin},
+        }
+        if state is not None:
+            _check_same(config, parents, state["parents"])
+        prompts, held_out = _prompts(config, language)
+        at, said = _cut(config, language, prompts[0])
+        memory = tell_memory(config, language, reward, at, max(len(p.tokens) for p in (*prompts, *held_out)))
+        stop = Stop(stack.enter_context(Interrupt()))
+        fields = {field.name for field in dataclasses.fields(LearnerSettings)} - {"lr_decay", "gamma"}
+        settings = LearnerSettings(
+            **{name: getattr(config, name) for name in fields}, lr_decay=config.updates
+        )
+        learner = TextLearner(language, at, reward, prompts, settings, bf16, lambda: stop.asked)
+
+        base = language.root or Root(language.folder, language.weights, at)
+        base = dataclasses.replace(base, at=min(base.at, at))
+        folder = None if config.save is None else TextFolder(config.save, base)
+        run_dir = config.resume
+        if run_dir is None:
+            run_dir = make_run_dir(config.runs, config.algo or "", config.name)
+            stack.enter_context(locked(run_dir))
+        write_config(
+            run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=config.resume is not None
+        )
+        steps = 0 if state is None else state["steps"]
+        purge_step = None if config.resume is None else 0 if state is None else steps + 1
+        charts = stack.enter_context(Charts(run_dir, purge_step))
+        progress = stack.enter_context(Progress())
+        progress.line(
+            f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
+            f"curves in {run_dir}"
+        )
+        progress.line(memory)
+        if state is not None:
+            progress.line(f"resuming after {format_count(steps)} answers")
+
+        recording = Recording(None, stop)
+        monitor = ChartsHook(config, charts, progress, LOG_SECONDS, "answers")
+        checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording, STAGE)
+        measure = AnswersMeasure(learner, held_out, judges, config.eval_answers, config.seed)
+        evaluation = EvaluationHook(config, measure, charts, progress, monitor, checkpoints, stop)
+        drift = Drift(config, evaluation, checkpoints, progress, stop)
+        hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor]
+        monitor.others = checkpoints.hooks = hooks
+        if state is not None:
+            learner.load_state(state)
+            for hook in hooks:
+                hook.load_state(state)
+            set_random_state(state["random"], device)
+        loop.run(learner, hooks, config.steps, stop)
+        if not stop.asked:
+            _side_by_side(config, learner, held_out, run_dir, progress)
+        where = f"saved {checkpoints.saved}" if checkpoints.saved else "nothing saved: no --save"
+        if stop.asked:
+            progress.line(f"stopped by request, {where}; resume with --resume {run_dir}")
+        else:
+            progress.line(f"stopped by {DRIFTED}, {where}" if stop.reason else where)
+        return Finetuned(checkpoints.saved, run_dir, stop.asked)
+
+
+def _judge(name: str) -> Callable[[Answer], float]:
+    """What an answer is worth to a judge of `--judge`."""
+    if ":" in name:
+        return own_teacher(name).value
+    known = sorted({*TEXT_TEACHERS, *JUDGES} - {"keyword"})
+    if name not in known:
+        raise UserError(f"--judge {name}: expected {', '.join(known)} or module:function")
+    return value_of(name)
+
+
+def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt], list[Prompt]]:
+    """Those to train on, and those held out."""
+    texts = read_prompts(config.prompts)
+    if config.eval_prompts is not None:
+        held_out = read_prompts(config.eval_prompts)
+        texts = [text for text in texts if text not in set(held_out)]
+    else:
+        kept = len(texts) - max(1, len(texts) // 10)
+        texts, held_out = texts[:kept], texts[kept:]
+    if not texts:
+        raise UserError(
+            f"--prompts {config.prompts}: expected prompts to train on beside those held out, found none"
+        )
+    return tuple(  # type: ignore[return-value]
+        [Prompt(text, tuple(language.encode(text))) for text in column] for column in (texts, held_out)
+    )
+
+
+def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
+    """Refuses other models than the run began with, whatever their names."""
+    for flag, role, key in (("-m", "policy", "weights"), ("-r", "reward", "created")):
+        made = [parents[role].get(key) for parents in (began, now)]
+        if made[0] != made[1]:
+            raise UserError(
+                f"--resume {config.resume}: expected the model of {flag} that the run began with, of {made[0]}, "
+                f"but {now[role]['file']} is of {made[1]}"
+            )
+
+
+@torch.no_grad()
+def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[int, str]:
+    """How many layers stay frozen, and a word about them."""
+    base = language.network.model
+    count = len(base.layers)
+    upper = count if config.unfrozen == "all" else int(config.unfrozen)
+    if upper > count:
+        raise UserError(
+            f'--unfrozen {config.unfrozen}: {config.model} has {count} layers; take fewer, or "all"'
+        )
+    at = count - upper
+    spoken = [(prompt.tokens, prompt.tokens)]
+    tokens = torch.tensor([[*prompt.tokens, *prompt.tokens]], device=language.device)
+    whole = base(input_ids=tokens, use_cache=False).last_hidden_state.float()
+    parts = above_states(above(base, at), trunk_states(base, [at], spoken)[at]).float()
+    if not torch.allclose(parts, whole, atol=1e-3 * float(whole.abs().max())):
+        return 0, f"all {count} layers are trained, as its upper ones cannot be told from those below"
+    return at, f"the upper {upper} of {count} layers are trained"
+
+
+def tell_memory(
+    config: TextConfig, language: LanguageModel, reward: TextRewardModel, at: int, longest: int
+) -> str:
+    """What a finetune needs, in words: an estimate, from shapes alone.
+
+    Args:
+      longest: tokens of the longest prompt.
+
+    Raises:
+      UserError: it is more than there is.
+    """
+    base, shape = language.network.model, language.network.config
+    size = next(base.parameters()).element_size()
+    trained = _count(above(base, at)) + (_count(reward.members[0].network) if config.algo == "ppo" else 0)
+    tokens = longest + config.tokens
+    width, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
+    layers = max(len(base.layers) - at, reward.shape.upper)
+    keys = 2 * width * shape.num_key_value_heads // shape.num_attention_heads
+    # Of a layer, autograd keeps about twelve tensors of its width and four of its inner width for each token.
+    learning = config.micro_batch * tokens * layers * 4 * (12 * width + 4 * inner) + 3 * 4 * 512 * words
+    sampling = config.batch_size * (tokens * len(base.layers) * keys * size + 20 * words)
+    needs = {
+        "training": trained
+        * (16 + (size if size < 4 else 0)),  # weight, gradient and two moments, in float32
+        "activations": max(learning, sampling) + 2 * config.rollout * tokens * width * size,
+    }
+    held = sum(map(_count, (language.network, *(member.network for member in reward.members)))) * size
+    if reward.language is not language:
+        held += _count(reward.language.network) * size
+    free, gb = _free(language.device), 1e9
+    said = (
+        f"memory: {held / gb:.1f} GB of weights, {needs['training'] / gb:.1f} GB for the {format_count(trained)} trained "
+        f"ones (weights, gradients, Adam), about {needs['activations'] / gb:.1f} GB of activations; "
+        f"{free / gb:.1f} GB are free"
+    )
+    if sum(needs.values()) > free:
+        raise UserError(
+            f"{said}, which is too little: fewer layers (--unfrozen), a smaller --micro-batch, --batch-size or "
+            f"--rollout, shorter --tokens, or a smaller model need less"
+        )
+    return said
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def _free(device: torch.device) -> float:
+    """Bytes of memory that are free on a device."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024.0 * int(line.split()[1])
+    return float("inf")
+
+
+def _side_by_side(
+    config: TextConfig, learner: TextLearner, prompts: Sequence[Prompt], run_dir: Path, progress: Progress
+) -> None:
+    """Shows answers of the model before and after, to the same held-out prompts with the same random numbers."""
+    shown, seed = prompts[:_ON_PAGE], [_SEED, config.seed]
+    before, after = (learner.answer(shown, seed, reference=reference) for reference in (True, False))
+    if before is None or after is None:
+        return
+    paid = [learner.experience(answers).scores.tolist() for answers in (before, after)]
+    rows = list(zip(before, after, *paid, strict=True))
+    for one, other, first, second in rows[:_SHOWN]:
+        progress.line(one_line(one.prompt)[:160])
+        progress.line(f"   before {signed(first)}  {one_line(one.text)[:160]}")
+        progress.line(f"   after  {signed(second)}  {one_line(other.text)[:160]}")
+    path = run_dir / "before-after.html"
+    write_page(
+        "best.html",
+        path,
+        title="Before and after",
+        subtitle=f"{config.model} · {config.reward} · {now()}",
+        choices=[
+            {
+                "prompt": one.prompt,
+                "answers": [
+                    {"name": "Before", "paid": signed(first), "text": one.text},
+                    {"name": "After", "paid": signed(second), "text": other.text},
+                ],
+            }
+            for one, other, first, second in rows
+        ],
+    )
+    progress.line(f"answers before and after in {path}")

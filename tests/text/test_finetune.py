@@ -1,0 +1,243 @@
+"""01_text.py --algo: runs, their checkpoints, and how they resume."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lib import cli
+from lib.cli import UserError
+from lib.preferences.segment_db import SegmentDB
+from lib.runs import load_state
+from lib.text import train
+from lib.text.config import TextConfig
+from lib.text.language import load_language_model, merge, read_policy
+from lib.text.record import record
+from lib.text.reward import (
+    Shape,
+    TextMember,
+    TextRewardModel,
+    TextRewardNet,
+    load_text_reward,
+    save_text_reward,
+)
+from lib.text.train import STAGE, finetune
+from tests.text.tiny import save_tiny, tiny
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TextConfig:
+    """A model, a reward model on some of its layers, and 20 prompts, of which two are held out."""
+    language = tiny(tmp_path / "model")
+    torch.manual_seed(1)
+    network = TextRewardNet(language.network.model, Shape(1, 2))
+    torch.nn.init.normal_(network.head.weight)
+    model = TextRewardModel(language, [TextMember(network, 0.0, 3.0)])
+    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
+    (tmp_path / "prompts.txt").write_text("".join(f"w{i} w{i + 1}\n" for i in range(20)))
+    return TextConfig(
+        model=tmp_path / "model",
+        prompts=tmp_path / "prompts.txt",
+        reward=tmp_path / "reward.dat",
+        name="t",
+        algo="ppo",
+        updates=4,
+        rollout=8,
+        tokens=8,
+        unfrozen="2",
+        lr=1e-2,
+        eval_updates=2,
+        judge=["shorter"],
+        save=tmp_path / "saves",
+        runs=tmp_path / "runs",
+        bf16=False,
+    )
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = load_language_model(folder, CPU).network.state_dict()
+    return state
+
+
+@pytest.mark.slow
+def test_a_run_leaves_small_folders_that_are_models(
+    config: TextConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = finetune(config)
+    assert done.checkpoint is not None
+    saved = config.save
+    assert saved is not None
+    assert (saved / "latest").resolve() == done.checkpoint.resolve()
+    about = read_policy(saved / "latest")
+    assert (about["at"], about["steps"], about["config"]["algo"]) == (2, 32, "ppo")
+    assert about["parents"]["policy"]["file"] == str(config.model)
+    assert {"scores", "shorter", "learned", "kl", "finished", "distinct_2"} <= about["evaluation"].keys()
+    assert about["evaluation"]["scores"] == about["evaluation"]["shorter"]
+    before, after = _weights(config.model), _weights(saved / "latest")
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert all("layers.2" in name or "layers.3" in name or "norm" in name for name in moved)
+    said = capsys.readouterr().out
+    assert "the upper 2 of 4 layers are trained, 18 prompts and 2 held out" in said
+    assert "memory: " in said
+    assert "32 answers: shorter " in said
+    assert "before" in said
+    assert "after" in said
+    assert (done.run_dir / "before-after.html").is_file()
+
+    merge(saved / "latest", tmp_path / "whole")
+    assert not (tmp_path / "whole" / "policy.json").exists()
+    merged = _weights(tmp_path / "whole")
+    assert all(torch.equal(merged[name], after[name]) for name in after)
+    with pytest.raises(UserError, match="is there already"):
+        merge(saved / "latest", tmp_path / "whole")
+    with pytest.raises(UserError, match="is a whole model already"):
+        merge(tmp_path / "whole", tmp_path / "another")
+
+    # A second round: its answers join those of the first model, and a finetune of it is one of the same root.
+    db = tmp_path / "db"
+    for model in (config.model, saved / "latest"):
+        record(TextConfig(model=model, prompts=config.prompts, db_path=db, tokens=8, answers=1))
+    assert len(SegmentDB(db).names) == 40
+    assert len({name.rpartition("/")[0] for name in SegmentDB(db).names}) == 20
+    again = finetune(
+        dataclasses.replace(config, model=saved / "latest", unfrozen="1", save=tmp_path / "saves2", updates=1)
+    )
+    assert again.checkpoint is not None
+    about = read_policy(again.checkpoint)
+    assert (about["at"], about["folder"]) == (2, str(config.model))
+    load_language_model(again.checkpoint, CPU)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["reinforce", "rloo", "grpo"])
+def test_every_algorithm_runs(algo: str, config: TextConfig) -> None:
+    answers = 1 if algo == "reinforce" else 4
+    changed = dataclasses.replace(
+        config, algo=algo, answers=answers, updates=1, unfrozen="all", eval_updates=9
+    )
+    done = finetune(changed)
+    assert done.checkpoint is not None
+    assert read_policy(done.checkpoint)["at"] == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_if_it_had_not_been(config: TextConfig, tmp_path: Path) -> None:
+    """By SIGKILL, in the middle of an update, with a state written before each."""
+    whole = finetune(config)
+    assert whole.checkpoint is not None
+    flags = cli.words(
+        dataclasses.replace(config, runs=tmp_path / "killed", save=tmp_path / "k", checkpoint_minutes=0.0)
+    )
+    code = (
+        "import os, signal, sys\n"
+        "from lib import cli\n"
+        "from lib.text.config import TextConfig\n"
+        "from lib.text.learner import TextLearner\n"
+        "from lib.text.train import finetune\n"
+        "step = TextLearner._step\n"
+        "def stepping(self, *args):\n"
+        "    if self.updates == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return step(self, *args)\n"
+        "TextLearner._step = stepping\n"
+        "finetune(cli.parse(TextConfig, sys.argv[1:]))\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, *flags], capture_output=True, cwd=Path(__file__).parents[2]
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    [run_dir] = (tmp_path / "killed").iterdir()
+    state = load_state(run_dir, STAGE)
+    assert state is not None
+    assert state["updates"] == 2
+    resumed = finetune(dataclasses.replace(config, resume=run_dir, save=tmp_path / "k"))
+    assert resumed.checkpoint is not None
+    ends = [load_state(done.run_dir, STAGE) for done in (whole, resumed)]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    for role in ("top", "critic"):
+        assert all(torch.equal(value, ends[1][role][name]) for name, value in ends[0][role].items())
+    assert ends[0]["examiner"]["readings"] == ends[1]["examiner"]["readings"]
+    one, other = _weights(whole.checkpoint), _weights(resumed.checkpoint)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_refused_in_one_line(
+    config: TextConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = finetune(dataclasses.replace(config, updates=1))
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"unfrozen": "9"}, "--unfrozen 9: .* has 4 layers"),
+        ({"judge": ["nobody"]}, "--judge nobody: expected critics, no-questions"),
+        ({"resume": done.run_dir, "updates": 1}, "its 1 updates are done"),
+    )
+    for options, match in wrong:
+        with pytest.raises(UserError, match=match):
+            finetune(dataclasses.replace(config, **options))
+    other = save_tiny(tmp_path / "other", initializer_range=0.3)
+    with pytest.raises(UserError, match="expected the model of -m that the run began with"):
+        finetune(dataclasses.replace(config, resume=done.run_dir, model=other))
+    monkeypatch.setattr(train, "_free", lambda device: 1e5)
+    with pytest.raises(
+        UserError, match=r"memory: 0.0 GB of weights.*too little: fewer layers \(--unfrozen\)"
+    ):
+        finetune(config)
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        ([], "expected --db-path DB"),
+        (["--algo", "ppo"], "--algo ppo expects --name"),
+        (["--algo", "rloo", "-n", "x", "-r", "r", "--answers", "1"], "expected --answers 2 or more"),
+        (["--algo", "grpo", "-n", "x", "-r", "r", "--rollout", "63"], "expected a multiple of --answers, 4"),
+        (
+            ["--algo", "ppo", "-n", "x", "-r", "r", "--unfrozen", "few"],
+            'expected a number of layers, or "all"',
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(
+    flags: list[str], match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(TextConfig, ["-m", "m", "--prompts", "p", *flags])
+    assert match in capsys.readouterr().err
+
+
+def test_hostile_checkpoints_are_refused(config: TextConfig, tmp_path: Path) -> None:
+    done = finetune(dataclasses.replace(config, updates=1))
+    good = done.checkpoint
+    assert good is not None
+    about, top = (good / "policy.json").read_text(), (good / "top.safetensors").read_bytes()
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for changed, weights, match in (
+        ("[]", top, "policy.json cannot be read"),
+        ("[" * 10**5, top, "policy.json cannot be read"),
+        (json.dumps(json.loads(about) | {"at": -1}), top, "policy.json cannot be read"),
+        (json.dumps(json.loads(about) | {"at": 1}), top, "expected layers 2 and up"),
+        (json.dumps(json.loads(about) | {"folder": str(bad)}), top, "expected upper layers of a whole model"),
+        (json.dumps(json.loads(about) | {"weights": "0"}), top, "was finetuned from a model of weights 0"),
+        (about, b"\x80\x04}.", "expected layers 3 and up"),
+        (about, top[:-4], "expected layers 3 and up"),
+    ):
+        (bad / "policy.json").write_text(changed)
+        (bad / "top.safetensors").write_bytes(weights)
+        with pytest.raises(UserError, match=match):
+            load_language_model(bad, CPU)
+
+
+def test_a_reward_model_shares_the_language_model_in_memory(config: TextConfig) -> None:
+    language = load_language_model(config.model, CPU)
+    assert config.reward is not None
+    assert load_text_reward(config.reward, CPU, loaded=language).language is language

@@ -1,0 +1,165 @@
+"""The learner of language models: its roles, its numbers, its state."""
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.preferences.answers import distinct_2
+from lib.text.language import cut, log_probs_of, token_log_probs
+from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
+from tests.text.tiny import FAMILIES, tiny
+
+
+def _learner(folder: Path, family: str = "llama", at: int = 2, **settings: Any) -> TextLearner:
+    """On prompts of different lengths, with the token that ends an answer among theirs."""
+    language = tiny(folder, family)
+    torch.manual_seed(0)
+    network = TextRewardNet(language.network.model, Shape(1, 2))
+    torch.nn.init.normal_(network.head.weight)
+    reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
+    prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
+    usual = {"rollout": 12, "tokens": 24, "lr": 1e-2, "micro_batch": 4}
+    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_reference_stays_bit_equal_and_the_lower_layers_are_its_own(family: str, tmp_path: Path) -> None:
+    learner = _learner(tmp_path, family)
+    before = copy.deepcopy(learner.language.network.state_dict())
+    rated = copy.deepcopy(learner._reward.members[0].network.state_dict())
+    for _ in range(3):
+        learner.advance()
+    for now, then in ((learner.language.network, before), (learner._reward.members[0].network, rated)):
+        assert all(torch.equal(value, then[name]) for name, value in now.state_dict().items())
+    moved = {
+        name for name, value in learner.actor.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert moved == {
+        name
+        for name in before
+        if name == "model.norm.weight" or name.startswith(("model.layers.2", "model.layers.3"))
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Path) -> None:
+    """Log-probabilities of actor and reference, the exact KL and the critic, of each answer alone."""
+    learner = _learner(tmp_path, family, temperature=0.7, lr=1e-3)
+    learner.advance()
+    answers = learner.answer(learner._prompts, [7], each=6)
+    assert answers is not None
+    seen = learner.experience(answers)
+    assert seen.mask.sum(0).tolist() == [len(answer.tokens) for answer in seen.answers]
+    assert len({len(answer.tokens) for answer in seen.answers}) > 1
+    critic = learner._critic
+    assert critic is not None
+    for b, answer in enumerate(seen.answers):
+        prompt, tokens, n = answer.prompt_tokens.tolist(), answer.tokens.tolist(), len(answer.tokens)
+        for network, found in ((learner.actor, seen.log_probs), (learner.language.network, seen.reference)):
+            with torch.no_grad():
+                expected = token_log_probs(network, prompt, tokens, 0.7)
+            torch.testing.assert_close(found[:n, b], expected, atol=2e-5, rtol=1e-4)
+            assert not found[n:, b].any()
+        np.testing.assert_allclose(seen.log_probs[:n, b].numpy(), answer.log_probs, atol=1e-4)
+        whole = torch.tensor([[*prompt, *tokens]])
+        with torch.no_grad():
+            ours, theirs = (
+                F.log_softmax(network(input_ids=whole).logits[0, len(prompt) - 1 : -1] / 0.7, -1)
+                for network in (learner.actor, learner.language.network)
+            )
+            lower, _ = cut(learner.language.network.model, 1, 0)
+            states = critic.layers(inputs_embeds=lower(input_ids=whole).last_hidden_state).last_hidden_state
+            values = (critic.head(states)[0, len(prompt) - 1 : -1, 0] - 0.5) / 2
+        torch.testing.assert_close(
+            seen.exact_kl[:n, b],
+            F.kl_div(theirs, ours, reduction="none", log_target=True).sum(-1),
+            atol=2e-5,
+            rtol=1e-3,
+        )
+        torch.testing.assert_close(seen.values[:n, b], values, atol=2e-5, rtol=1e-4)
+        assert seen.scores[b].item() == pytest.approx(learner._reward.rate([answer])[0], abs=1e-5)
+
+
+def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
+    """Its value before the last token is what the reward model says of the answer without it."""
+    learner = _learner(tmp_path)
+    answers = learner.answer(learner._prompts, [7])
+    assert answers is not None
+    seen = learner.experience(answers)
+    for b, answer in enumerate(seen.answers):
+        n = len(answer.tokens)
+        if n > 1:
+            shorter = dataclasses.replace(answer, tokens=answer.tokens[:-1])
+            assert seen.values[n - 1, b].item() == pytest.approx(learner._reward.rate([shorter])[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "rloo"])
+def test_micro_batches_make_the_steps_of_whole_ones(algo: str, tmp_path: Path) -> None:
+    tops = []
+    for micro in (12, 5):
+        learner = _learner(tmp_path / str(micro), algo=algo, answers=2, micro_batch=micro, lr=1e-3)
+        learner.advance()
+        tops.append(learner.top())
+    for name, value in tops[0].items():
+        torch.testing.assert_close(tops[1][name], value, atol=1e-4, rtol=1e-3)
+
+
+def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
+    whole, first = (_learner(tmp_path / name, kl_target=1.0) for name in "ab")
+    for _ in range(4):
+        whole.advance()
+    for _ in range(2):
+        first.advance()
+    again = _learner(tmp_path / "c", kl_target=1.0)
+    again.load_state(copy.deepcopy(first.state()))
+    for _ in range(2):
+        again.advance()
+    assert (again.steps, again.updates) == (whole.steps, whole.updates) == (48, 4)
+    assert torch.equal(again.kl_coef, whole.kl_coef)
+    assert again.kl_coef != 0.05
+    for (name, one), (_, other) in zip(whole.weights(), again.weights(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_path: Path) -> None:
+    learner = _learner(tmp_path, critic_warmup=1, unfinished_score=-1.0)
+    before = copy.deepcopy(dict(learner.weights()))
+    learner.advance()
+    for name, value in learner.weights():
+        assert torch.equal(value, before[name]) == (not name.startswith("critic")), name
+    learner.advance()
+    assert not any(torch.equal(value, before[name]) for name, value in learner.weights())
+
+
+def test_all_prompts_have_their_turn_before_any_comes_again(tmp_path: Path) -> None:
+    learner = _learner(tmp_path, rollout=4, algo="rloo", answers=2)
+    asked = []
+    for learner.updates in range(6):
+        asked += [prompt.text for prompt in learner._next_prompts()]
+    assert len(asked) == 12
+    for at in range(0, 12, 3):
+        assert sorted(asked[at : at + 3]) == ["p0", "p1", "p2"]
+
+
+def test_log_probs_by_chunks_are_those_of_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    head, states = torch.nn.Linear(8, 50, bias=False), torch.randn(30, 8, requires_grad=True)
+    tokens = torch.randint(50, (30,))
+    expected = F.log_softmax(head(states) / 0.5, -1)[torch.arange(30), tokens]
+    [gradient] = torch.autograd.grad(expected.square().sum(), states)
+    monkeypatch.setattr("lib.text.language._AT_ONCE", 7)
+    found = log_probs_of(head, states, tokens, 0.5)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), states)[0], gradient)
+
+
+def test_distinct_pairs_of_words() -> None:
+    assert distinct_2(["a b a b", "a b"]) == pytest.approx(2 / 4)
+    assert distinct_2(["a", ""]) == 1
