@@ -16,7 +16,7 @@ from lib.reward.report.page import signed, write_page
 from lib.text.language import load_language_model
 from lib.text.record import read_prompts
 from lib.text.reward import load_text_reward
-from lib.text.sampling import sample
+from lib.text.sampling import as_answer, sample
 
 _AT_ONCE = 32  # answers sampled together
 _SHOWN = 160  # characters of an answer on the terminal
@@ -62,17 +62,12 @@ def best_of(config: PlayConfig) -> list[Choice]:
     rng = np.random.default_rng(config.seed)
     choices = []
     for number, prompt in enumerate(prompts, start=1):
-        tokens = np.array(model.encode(prompt), np.int64)
+        tokens = model.encode(prompt)
         answers: list[Answer] = []
         while len(answers) < count:
             size = min(_AT_ONCE, count - len(answers))
-            for drawn in sample(model, [tokens.tolist()] * size, rng.random((size, config.tokens))) or ():
-                text = model.decode(drawn.tokens[:-1] if drawn.finished else drawn.tokens)
-                answers.append(
-                    Answer(
-                        prompt, text, drawn.finished, tokens, drawn.tokens, drawn.log_probs, model.vocabulary
-                    )
-                )
+            drawn = sample(model, [tokens] * size, rng.random((size, config.tokens))) or ()
+            answers += [as_answer(model, prompt, tokens, one) for one in drawn]
         choice = Choice(prompt, answers, reward.rate(answers))
         choices.append(choice)
         print(f"{number}. {one_line(prompt)[:_SHOWN]}")

@@ -27,7 +27,7 @@ from lib.learner import Advance
 from lib.preferences.answers import Answer, distinct_2
 from lib.text.language import LanguageModel, above, branch, log_probs_of, log_softmax_of
 from lib.text.reward import States, TextRewardModel, TextRewardNet, above_states, before_tokens, trunk_states
-from lib.text.sampling import sample
+from lib.text.sampling import as_answer, sample
 
 KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 _POSITIONS = 256  # whose logits, of actor and reference, are in memory together
@@ -238,13 +238,10 @@ class TextLearner:
             drawn = sample(policy, tokens, chances, settings.temperature, self._should_stop)
             if drawn is None:
                 return None
-            for prompt, one in zip(batch, drawn, strict=True):
-                text = policy.decode(one.tokens[:-1] if one.finished else one.tokens)
-                asked_with = np.array(prompt.tokens, np.int64)
-                vocabulary = policy.vocabulary
-                found.append(
-                    Answer(prompt.text, text, one.finished, asked_with, one.tokens, one.log_probs, vocabulary)
-                )
+            found += [
+                as_answer(policy, prompt.text, prompt.tokens, one)
+                for prompt, one in zip(batch, drawn, strict=True)
+            ]
         return found
 
     def experience(self, answers: list[Answer]) -> Experience:

@@ -20,7 +20,7 @@ from lib.provenance import git_commit
 from lib.reporting import Progress, format_count, format_duration
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
-from lib.text.sampling import sample
+from lib.text.sampling import as_answer, sample
 
 
 def read_prompts(path: Path) -> list[str]:
@@ -199,18 +199,8 @@ def _sampled(
         "commit": git_commit(),
     }
     for draw, found in zip(batch, drawn or (), strict=drawn is not None):
-        text = model.decode(found.tokens[:-1] if found.finished else found.tokens)
-        yield Answer(
-            prompt=draw.prompt,
-            text=text,
-            finished=found.finished,
-            prompt_tokens=np.array(draw.tokens, np.int64),
-            tokens=found.tokens,
-            log_probs=found.log_probs,
-            tokenizer=model.vocabulary,
-            policy=str(config.model),
-            origin=origin | {"draw": draw.key},
-        )
+        known = {"policy": str(config.model), "origin": origin | {"draw": draw.key}}
+        yield as_answer(model, draw.prompt, draw.tokens, found, **known)
 
 
 def _chances(draw: Draw, config: TextConfig) -> np.ndarray:

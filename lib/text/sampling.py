@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel, padded
 
 
@@ -21,6 +23,22 @@ class Drawn:
     log_probs: np.ndarray
     """float32 `[N]`, of each, under the distribution that it was drawn from."""
     finished: bool
+
+
+def as_answer(
+    model: LanguageModel, prompt: str, prompt_tokens: Sequence[int], drawn: Drawn, **known: Any
+) -> Answer:
+    """What a model drew, as an answer; `known` are more of its fields."""
+    return Answer(
+        prompt=prompt,
+        text=model.decode(drawn.tokens[:-1] if drawn.finished else drawn.tokens),
+        finished=drawn.finished,
+        prompt_tokens=np.array(prompt_tokens, np.int64),
+        tokens=drawn.tokens,
+        log_probs=drawn.log_probs,
+        tokenizer=model.vocabulary,
+        **known,
+    )
 
 
 @torch.no_grad()

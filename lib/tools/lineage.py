@@ -97,6 +97,12 @@ class _Lineage:
         try:
             if (path / "latest.dat").is_file():  # a folder of checkpoints
                 return self.artefact(path / "latest.dat")
+            if (path / "latest" / "policy.json").is_file():  # of finetuned language models
+                return self.artefact(path / "latest")
+            if (path / "policy.json").is_file():
+                return self._finetuned(path)
+            if (path / "tokenizer.json").is_file():
+                return Node(f"language model {_said(path)}")
             if path.is_dir():
                 return self._run(path) if (path / "config.json").is_file() else self._db(path)
             if not path.is_file():
@@ -166,7 +172,15 @@ class _Lineage:
             return Node(
                 title, [f"{len(whole['state_dict'])} weights alone: it does not say where it came from"]
             )
-        content = _plain(whole)
+        return self._told(title, _plain(whole), path)
+
+    def _finetuned(self, path: Path) -> Node:
+        from lib.text.language import read_policy
+
+        return self._told(f"language model {_said(path)}", plain(read_policy(path)), path)
+
+    def _told(self, title: str, content: Mapping[str, Any], path: Path) -> Node:
+        """What a checkpoint says of itself."""
         config = _mapping(content.get("config"))
         facts = _recorded(content)
         if not self._depth and config:

@@ -1,7 +1,9 @@
 """01_text.py --algo: runs, their checkpoints, and how they resume."""
 
 import dataclasses
+import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import torch
 
 from lib import cli
 from lib.cli import UserError
+from lib.preferences.answers import Answer
 from lib.preferences.segment_db import SegmentDB
 from lib.runs import load_state
 from lib.text import train
@@ -28,6 +31,7 @@ from lib.text.reward import (
     save_text_reward,
 )
 from lib.text.train import STAGE, finetune
+from lib.tools.lineage import lineage_text
 from tests.text.tiny import save_tiny, tiny
 
 CPU = torch.device("cpu")
@@ -102,6 +106,10 @@ def test_a_run_leaves_small_folders_that_are_models(
     with pytest.raises(UserError, match="is a whole model already"):
         merge(tmp_path / "whole", tmp_path / "another")
 
+    told = lineage_text(saved)
+    assert "32" in told
+    assert f"finetuned from: language model {config.model}" in told
+
     # A second round: its answers join those of the first model, and a finetune of it is one of the same root.
     db = tmp_path / "db"
     for model in (config.model, saved / "latest"):
@@ -127,6 +135,28 @@ def test_every_algorithm_runs(algo: str, config: TextConfig) -> None:
     done = finetune(changed)
     assert done.checkpoint is not None
     assert read_policy(done.checkpoint)["at"] == 0
+
+
+_CALLS = itertools.count()
+
+
+def ever_worse(answer: Answer) -> float:
+    """A judge whom every answer displeases more than those before."""
+    return -float(next(_CALLS))
+
+
+@pytest.mark.slow
+def test_a_run_that_a_judge_likes_ever_less_ends_where_asked(
+    config: TextConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = ["tests.text.test_finetune:ever_worse"]
+    changed = {"judge": judge, "drift_patience": 1, "stop_on_drift": True, "eval_updates": 1, "kl": 0.0}
+    done = finetune(dataclasses.replace(config, updates=30, **changed))  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert re.search(r"drift: since \S+ steps the learned return rose .* while the score fell", said)
+    assert "stopped by --stop-on-drift" in said
+    assert done.checkpoint is not None
+    assert read_policy(done.checkpoint)["steps"] < 30 * config.rollout
 
 
 @pytest.mark.slow
