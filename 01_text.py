@@ -19,6 +19,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lib.text.language import merge
 
         merge(config.model, config.merge)
+    elif config.algo == "dpo":
+        from lib.text.dpo import train_dpo
+
+        train_dpo(config)
     elif config.algo is not None:
         from lib.text.train import finetune
 

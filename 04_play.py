@@ -28,6 +28,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(import_preferences(*config.import_jsonl))
         return
+    if config.export_reward:
+        from lib.text.export import export_reward
+
+        print(export_reward(*config.export_reward))
+        return
     if config.prompts is not None:
         from lib.text.best import best_of
 

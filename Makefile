@@ -7,7 +7,7 @@ TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist workste
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-text model doctor lint check test demo online rounds bench bench-quick docs label label-db clean
+.PHONY: help install install-text model doctor lint check test demo demo-text online rounds bench bench-quick docs label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ test: lint ## format, lint, types and all tests
 
 demo: install ## the whole pipeline once on real Seaquest, on the CPU
 	$(PY) demo.py
+
+demo-text: model ## the same on text: answers, comparisons, reward model, PPO and a table, on SmolLM2 and a CPU
+	$(PY) -m experiments.demo_text
 
 online: install ## labels while it trains: all at once on the moving dot, within 3 minutes (ONLINE="--people" and other flags)
 	$(PY) online.py $(ONLINE)

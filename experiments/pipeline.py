@@ -145,13 +145,21 @@ class Pipeline:
         path = config.out / f"reward-{config.name}.dat"
 
         def work(resume: Path | None) -> bool:
+            from lib.learner import ALONE
+            from lib.preferences.answers import hold_answers
             from lib.reporting import Charts
+            from lib.reward.clips import Clips
             from lib.reward.fit import fit
             from lib.reward.report import report_path, write_report
 
-            fitted = fit(dataclasses.replace(config, resume=resume))
+            kind: Any = Clips
+            write: Any = write_report
+            if hold_answers(config.dbs):
+                from lib.text.fit import Answers as kind
+                from lib.text.report import write_text_report as write
+            fitted = fit(dataclasses.replace(config, resume=resume), ALONE, kind)
             with Charts(fitted.run_dir) as charts:
-                print(write_report(fitted, charts))
+                print(write(fitted, charts))
             print(f"report in {report_path(fitted.path)}")
             return fitted.stopped
 

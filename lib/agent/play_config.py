@@ -42,6 +42,12 @@ class PlayConfig:
         metavar="DB FILE",
         help="play nothing; write a DB's labels on answers as prompt, chosen, rejected",
     )
+    export_reward: list[Path] = flag(
+        default=[],
+        nargs=2,
+        metavar="REWARD FOLDER",
+        help="play nothing; write a reward model of text as a Hugging Face folder for sequence classification",
+    )
     import_jsonl: list[Path] = flag(
         default=[],
         nargs=2,
@@ -56,7 +62,9 @@ class PlayConfig:
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
 
     def __post_init__(self) -> None:
-        alone = [name for name in ("info", "export_jsonl", "import_jsonl") if getattr(self, name)]
+        alone = [
+            name for name in ("info", "export_jsonl", "export_reward", "import_jsonl") if getattr(self, name)
+        ]
         if not alone and self.model is None:
             raise UserError("expected -m/--model, which did not come; see --help")
         if alone and self.model is not None:

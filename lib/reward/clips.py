@@ -27,7 +27,7 @@ from lib.reward.store import SegmentStore
 
 
 class Clips(Material[RewardModel, PreferenceData]):
-    """The clips of a fit, read as `lib.reward.member.Kind` says, or from `data` that was read before."""
+    """The clips of a fit, read as `Material` says, or from `data` that was read before."""
 
     save = staticmethod(save_reward_model)
 

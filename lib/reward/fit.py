@@ -24,7 +24,7 @@ from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
 from lib.reward.data import PreferenceData, check_enough
 from lib.reward.epoch import HeldOut
-from lib.reward.member import Data, Kind, Material, MemberFit, Model
+from lib.reward.member import Data, Material, MemberFit, Model
 from lib.reward.model import Member, RewardModel
 from lib.reward.split import split_by_segment
 from lib.runs import Timer, check_name, load_state, locked, make_run_dir, save_state, write_config
@@ -91,7 +91,7 @@ Fit = AnyFit[RewardModel, PreferenceData]
 @overload
 def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit: ...
 @overload
-def fit(config: FitConfig, ranks: Alone, kind: Kind[Model, Data]) -> AnyFit[Model, Data]: ...
+def fit(config: FitConfig, ranks: Alone, kind: type[Material[Model, Data]]) -> AnyFit[Model, Data]: ...
 def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[Any, Any]:
     """Fits a reward model as the configuration says and writes its checkpoint, or resumes a fit.
 
@@ -115,7 +115,7 @@ def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[An
     if threads:
         torch.set_num_threads(threads)
     device = resolve_device(config.dev)
-    path = config.out / f"reward-{check_name(config.name)}.dat"
+    path = config.out / kind.file.format(check_name(config.name))
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
         # The caller's own random draws are not disturbed.

@@ -33,11 +33,15 @@ class Material(ABC, Generic[Model, Data]):
       device: where networks compute.
     """
 
+    file = "reward-{}.dat"
+    """Where the model of a name goes, in `--out`."""
     config: FitConfig
     data: Data
     device: torch.device
-    save: Callable[[Path, Model, Any, dict[str, Any], dict[str, Any], dict[str, Any] | None], None]
-    """Writes a checkpoint; arguments as of `lib.reward.checkpoints.save_reward_model`."""
+
+    @abstractmethod
+    def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
+        """Reads what to fit to: of each DB so many lines of labels, all for None. Raises UserError."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -67,13 +71,21 @@ class Material(ABC, Generic[Model, Data]):
           test: int64, positions in `data.pairs` of the held-out pairs.
         """
 
+    @abstractmethod
+    def save(
+        self,
+        path: Path,
+        model: Model,
+        config: Any,
+        parents: dict[str, Any],
+        results: dict[str, Any],
+        refit: dict[str, Any] | None,
+    ) -> None:
+        """Writes a checkpoint; arguments as of `lib.reward.checkpoints.save_reward_model`."""
+
     def parents(self) -> dict[str, Any]:
         """What the model comes from, as its checkpoint says it."""
         return {"dbs": self.data.parents, "labels": len(self.data.pairs)}
-
-
-Kind = Callable[[FitConfig, Sequence[int] | None], Material[Model, Data]]
-"""Reads what to fit to. Of each DB it takes so many lines of labels, all for None. Raises UserError."""
 
 
 class MemberFit(ABC):

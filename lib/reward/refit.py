@@ -26,7 +26,7 @@ from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs, check_enough
 from lib.reward.fit import check_writable, fit_model
-from lib.reward.member import Kind
+from lib.reward.member import Material
 from lib.reward.split import grown_split, split_by_segment
 from lib.runs import check_name, locked, make_run_dir, write_config
 
@@ -66,7 +66,7 @@ def labels_wanted(version: int, before: int, refit_every: int, opening: int | No
     return max(LEAST_LABELS, refit_every if opening is None else opening)
 
 
-def keep_refitting(config: FitConfig, kind: Kind[Any, Any] = Clips) -> None:
+def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) -> None:
     """Fits, waits for labels, refits, and so on until interrupted.
 
     DBs and labels may still be missing at the start. A fit that fails (too few labels to hold some out, a full disk) is
@@ -153,7 +153,7 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
 
 def _refit(
     config: FitConfig,
-    kind: Kind[Any, Any],
+    kind: type[Material[Any, Any]],
     before: _Published,
     labels: int,
     charts: Charts,
@@ -174,8 +174,7 @@ def _refit(
             dbs=[db for db in config.dbs if LabelCount(db).read()],
             epochs=config.refit_epochs if continues else config.epochs,
             seed=config.seed + before.version,  # other draws of the labels, another order
-        ),
-        None,
+        )
     )
     data = material.data
     for problem in data.problems:

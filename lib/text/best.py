@@ -53,7 +53,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
     bf16, count = resolve_bf16(None, device), config.best_of
     prompts = read_prompts(config.prompts)
     model = load_language_model(config.model, device, bf16)
-    reward = load_text_reward(config.reward, device, bf16, loaded=model)
+    reward = load_text_reward(config.reward, device, bf16)
     if config.record is not None:
         try:
             config.record.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.cli import UserError, as_flag, flag
 
-ALGORITHMS = ("ppo", "reinforce", "rloo", "grpo")
+ALGORITHMS = ("ppo", "reinforce", "rloo", "grpo", "dpo")
 """Of --algo."""
 
 MAY_DIFFER = ("updates", "checkpoint_minutes", "dev")
@@ -25,7 +25,9 @@ class TextConfig:
         metavar="FOLDER",
         help="language model, such as models/smollm2 of make model, or a checkpoint of --save",
     )
-    prompts: Path = flag(metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line')
+    prompts: Path = flag(
+        default=None, metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line'
+    )
     db_path: Path | None = flag(
         default=None, metavar="DB", help="folder for the answers; made when missing (without --algo)"
     )
@@ -52,7 +54,8 @@ class TextConfig:
         group="finetuning",
         default=None,
         choices=ALGORITHMS,
-        help="finetune the model by this algorithm rather than fill a DB; needs -n and -r",
+        help="finetune the model by this algorithm rather than fill a DB: needs -n and -r; dpo, which learns from the "
+        "labels of --db-path: -n and --save",
     )
     name: str | None = flag(
         "-n", default=None, metavar="NAME", help="name of the run, in its folder under --runs"
@@ -149,15 +152,21 @@ class TextConfig:
             object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
         if self.merge is not None:
             return
-        if self.algo is None:
-            if self.db_path is None:
+        needed = {
+            None: {"prompts": "FILE", "db_path": "DB"},
+            "dpo": {"name": "NAME", "db_path": "DB", "save": "DIR"},
+        }
+        for name, value in needed.get(
+            self.algo, {"name": "NAME", "reward": "FILE", "prompts": "FILE"}
+        ).items():
+            if getattr(self, name, None) is None:
                 raise UserError(
-                    "expected --db-path DB, which did not come, or --algo to finetune; see --help"
+                    f"expected {as_flag(name)} {value}, which did not come, or --algo to finetune; see --help"
+                    if self.algo is None
+                    else f"--algo {self.algo} expects {as_flag(name)}, which did not come; see --help"
                 )
+        if self.algo is None:
             return
-        for name in ("name", "reward"):
-            if getattr(self, name) is None:
-                raise UserError(f"--algo {self.algo} expects {as_flag(name)}, which did not come; see --help")
         if self.unfrozen != "all" and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0):
             raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
         if self.algo in ("rloo", "grpo") and self.answers < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
@@ -21,7 +23,7 @@ from lib.reward.data import Labelled, Pairs, read_labels
 from lib.reward.epoch import HeldOut, checked_statistics, pair_loss
 from lib.reward.fit import AnyFit
 from lib.reward.loss import preference_accuracy
-from lib.reward.member import Material, MemberFit
+from lib.reward.member import Material, MemberFit, Model
 from lib.reward.model import Member
 from lib.text.language import LanguageModel, load_language_model
 from lib.text.reward import (
@@ -125,10 +127,8 @@ def _within(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
     return np.asarray(values - means[prompts])
 
 
-class Answers(Material[TextRewardModel, TextData]):
-    """The answers of a fit; arguments and errors as of `lib.reward.member.Kind`."""
-
-    save = staticmethod(save_text_reward)
+class OnAnswers(Material[Model, TextData]):
+    """The answers of a fit, whatever network is fitted to them; arguments and errors as of `Material`."""
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
         _check_flags(config)
@@ -138,6 +138,15 @@ class Answers(Material[TextRewardModel, TextData]):
         found = read_labels(config.dbs, store, config.weights(), config.only, lines, prompt_of)
         language = load_language_model(_folder(config, store), self.device, self.bf16)
         self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
+
+    @property
+    def states(self) -> Sequence[States]:
+        """What the network sees of each answer."""
+        return self.data.states
+
+    @abstractmethod
+    def make(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """A new network, which takes states to r̂, float32 `[B]`, and its optimiser."""
 
     def __str__(self) -> str:
         store, shape = self.data.store, self.data.shape
@@ -156,6 +165,22 @@ class Answers(Material[TextRewardModel, TextData]):
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> AnswerMember:
         return AnswerMember(self, train, test, number)
 
+    def parents(self) -> dict[str, Any]:
+        return {**super().parents(), "language": str(self.data.language.folder)}
+
+
+class Answers(OnAnswers[TextRewardModel]):
+    """For a reward model."""
+
+    save = staticmethod(save_text_reward)
+
+    def make(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        data, lr = self.data, self.config.lr
+        network = TextRewardNet(data.language.network.model, data.shape).to(self.device)
+        head = {"params": network.head.parameters(), "weight_decay": self.config.l2}
+        layers = {"params": network.layers.parameters(), "lr": _LAYERS_LR * lr}
+        return network, torch.optim.Adam([head, layers], lr=lr)
+
     def model(
         self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
     ) -> tuple[TextRewardModel, HeldOut]:
@@ -169,27 +194,14 @@ class Answers(Material[TextRewardModel, TextData]):
                 model = TextRewardModel(data.language, members, slope, float(words.mean()))
         return model, best
 
-    def parents(self) -> dict[str, Any]:
-        return {**super().parents(), "language": str(self.data.language.folder)}
-
 
 class AnswerMember(MemberFit):
     """A member that is fitted to answers."""
 
-    network: TextRewardNet
-
-    def __init__(self, answers: Answers, train: np.ndarray, test: np.ndarray, number: int) -> None:
+    def __init__(self, answers: OnAnswers[Any], train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(answers, train, test, number)
-        config, data = answers.config, answers.data
-        self._states, self._bf16 = data.states, answers.bf16
-        self.network = TextRewardNet(data.language.network.model, data.shape).to(self._device)
-        self.optimizer = torch.optim.Adam(
-            [
-                {"params": self.network.head.parameters(), "weight_decay": config.l2},
-                {"params": self.network.layers.parameters(), "lr": _LAYERS_LR * config.lr},
-            ],
-            lr=config.lr,
-        )
+        self._states, self._bf16 = answers.states, answers.bf16
+        self.network, self.optimizer = answers.make()
 
     def train_epoch(self, should_stop: Callable[[], bool]) -> float | None:
         config, pairs, network = self._config, self.pairs, self.network
@@ -259,6 +271,7 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
 def _shape(config: FitConfig, language: LanguageModel) -> Shape:
     count = len(language.network.model.layers)
     at = round(count * 2 / 3) if config.cut is None else config.cut
+    at = max(0, count + at) if at < 0 else at  # from the end
     upper = min(config.upper, count - at)
     if at > count:
         raise UserError(f"--cut {at}: {language.folder} has {count} layers")

@@ -181,7 +181,7 @@ def frozen_states(language: LanguageModel, shape: Shape, answers: Sequence[Answe
     Raises:
       UserError: a token is not of the model's vocabulary.
     """
-    tokens = [_tokens(language, answer) for answer in answers]
+    tokens = [spoken(language, answer) for answer in answers]
     return trunk_states(language.network.model, [shape.at], tokens)[shape.at]
 
 
@@ -217,7 +217,7 @@ def trunk_states(
     return {stop: [found[stop][index] for index in range(len(answers))] for stop in stops}
 
 
-def _tokens(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int]]:
+def spoken(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int]]:
     """Of the prompt and of the answer, one of each at least."""
     if answer.tokenizer == language.vocabulary and len(answer.tokens) and len(answer.prompt_tokens):
         prompt, tokens = answer.prompt_tokens.tolist(), answer.tokens.tolist()

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
-from lib.preferences.answers import load_answer
+from lib.preferences.answers import Answer, load_answer
 from lib.preferences.labels import LabelLog, current
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.text.best import best_of
+from lib.text.export import export_reward
 from lib.text.jsonl import export_preferences, import_preferences
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
 from tests.text.dbs import answer_db, random_texts
@@ -48,6 +50,33 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
     assert choices[0].answers[choices[0].best].text in (tmp_path / "pages" / "best-of-5.html").read_text()
     with pytest.raises(UserError, match="--prompts expects --reward"):
         PlayConfig(model=tmp_path / "model", prompts=tmp_path / "prompts.txt")
+
+
+def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "model")
+    network = TextRewardNet(language.network.model, Shape(2, 1))
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    member = TextMember(network, 0.5, 2.0)
+    path = tmp_path / "reward.dat"
+    save_text_reward(path, TextRewardModel(language, [member]), {}, {}, {})
+    export_reward(path, tmp_path / "out")
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    answers = [Answer("w1 w2", "w3", True), Answer("w4", "w5 w6 w7 w8", True), Answer("w9", "w1", False)]
+    texts = [f"{a.prompt} {a.text}" + " <end>" * a.finished for a in answers]
+    with torch.no_grad():
+        scores = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits[:, 0].numpy()
+    rated = TextRewardModel(language, [member]).rate(answers)
+    np.testing.assert_allclose(scores - scores[0], rated - rated[0], atol=1e-5)
+    assert np.ptp(rated) > 0.01
+    with pytest.raises(UserError, match="is there already"):
+        export_reward(path, tmp_path / "out")
+    save_text_reward(path, TextRewardModel(language, [member] * 2), {}, {}, {})
+    with pytest.raises(UserError, match="expected one member"):
+        export_reward(path, tmp_path / "another")
 
 
 def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:

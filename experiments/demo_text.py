@@ -1,0 +1,280 @@
+"""The stages on text once, on a CPU: answers, comparisons, reward model, best of n, finetune, and a table of all.
+
+A language model answers prompts about films. A simulated teacher, who likes praise and errs in a tenth of its
+comparisons, takes a person's place. Two judges that nothing here has learned from measure what came of it.
+The same command continues after the last stage that was finished; delete the folder to start over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.pipeline import Pipeline, settle
+from lib import cli
+from lib.cli import flag, one_line
+from lib.reward.config import FitConfig
+from lib.text.config import TextConfig
+
+TEACHER = "positive"
+TEMPLATES = (
+    "Write one sentence of a review of a film about {}.",
+    "You have just seen a film about {}. Tell a friend about it in one sentence.",
+    "Continue this review of a film about {}: I went to see it last night and",
+    "Describe the acting in a film about {} in one sentence.",
+)
+TOPICS = (
+    *(
+        "a lighthouse keeper",
+        "two sisters",
+        "a bank robbery",
+        "a lost dog",
+        "the end of a war",
+        "a chess player",
+    ),
+    *(
+        "a haunted hotel",
+        "a trip to Mars",
+        "a wedding",
+        "a country doctor",
+        "a train in the snow",
+        "a pop star",
+    ),
+    *("a spy who retires", "a family farm", "a boxer", "the first day of school", "a shipwreck", "a robot"),
+    *("a cook in Paris", "a detective", "a circus", "a flood", "an old painter", "a road trip"),
+    *("a violin", "a dragon", "a village choir", "a newspaper", "a prison break", "a summer camp"),
+    *("a mountain rescue", "a mayor", "a time machine", "a taxi driver", "a queen", "a football team"),
+    *("a desert island", "a ghost writer", "a strike", "a hospital at night", "a bear", "a dance school"),
+    *("a lawsuit", "a twin brother", "a submarine", "a bookshop", "a storm", "a con man"),
+)
+COLUMNS = (TEACHER, "critics", "vader", "KL", "distinct-2", "words", "finished")
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """How much of everything."""
+
+    out: Path = flag(default=Path("demo-text-out"), help="folder for everything the demo makes")
+    model: Path = flag("-m", default=Path("models/smollm2"), metavar="FOLDER", help="language model")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
+    seed: int = flag(default=0, min=0, help="seed of every stage")
+    topics: int = flag(
+        default=48, min=3, max=len(TOPICS), help="films to ask about; a third of them is held out"
+    )
+    answers: int = flag(default=3, min=2, help="answers to each prompt, to be compared")
+    tokens: int = flag(default=24, min=1, help="longest answer")
+    labels: int = flag(default=250, min=10, help="comparisons by the teacher")
+    cut: int | None = flag(default=None, min=0, help="of 03_reward_train.py")
+    upper: int = flag(default=0, min=0, help="of 03_reward_train.py; 0 fits the head alone, in seconds")
+    updates: int = flag(default=40, min=1, help="updates of PPO")
+    rollout: int = flag(default=64, min=2, help="answers of an update")
+    kl: float = flag(default=0.05, min=0, help="price of a nat away from the model")
+    lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
+    unfrozen: str = flag(default="4", help="layers that PPO trains")
+    judged: int = flag(default=4, min=1, help="answers to each held-out prompt in the table")
+    best_of: int = flag(default=16, min=4, help="of how many answers the best is shown")
+
+
+def prompts_of(topics: Sequence[str]) -> list[str]:
+    """Those about some films, one template after the other."""
+    return [template.format(topic) for template in TEMPLATES for topic in topics]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(DemoConfig, argv, description=__doc__)
+    out, db, reward = config.out, config.out / "db", config.out / "rewards" / "reward-demo.dat"
+    settle(config, out, free=("out",))
+    held = round(config.topics / 3)
+    for name, topics in (("held-out", TOPICS[:held]), ("train", TOPICS[held : config.topics])):
+        (out / f"{name}.txt").write_text("".join(prompt + "\n" for prompt in prompts_of(topics)))
+    asking = TextConfig(
+        model=config.model,
+        prompts=out / "train.txt",
+        tokens=config.tokens,
+        dev=config.dev,
+        seed=config.seed,
+        db_path=db,
+        answers=config.answers,
+    )
+    tuning = TextConfig(
+        model=config.model,
+        prompts=out / "train.txt",
+        tokens=config.tokens,
+        dev=config.dev,
+        seed=config.seed,
+        eval_prompts=out / "held-out.txt",
+        eval_updates=config.updates,
+        algo="ppo",
+        name="demo",
+        reward=reward,
+        save=out / "saves",
+        runs=out / "runs" / "ppo",
+        updates=config.updates,
+        rollout=config.rollout,
+        kl=config.kl,
+        lr=config.lr,
+        unfrozen=config.unfrozen,
+    )
+
+    def answer(_: Path | None) -> None:
+        from lib.text.record import record  # heavy, as all that a stage imports
+
+        record(asking)
+
+    def finetune(resume: Path | None) -> bool:
+        from lib.text import train
+
+        return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
+
+    def measure(_: Path | None) -> None:
+        rows, shown = compare(config, reward, out / "saves" / "latest")
+        (out / "table.json").write_text(json.dumps({"rows": rows, "shown": shown}, indent=1) + "\n")
+
+    pipeline = Pipeline(out)
+    pipeline.run("answers", f"1. {config.model} answers prompts about films", "01_text.py", asking, answer)
+    pipeline.label(
+        "labels",
+        "2. A simulated teacher compares answers: it likes praise, and errs in 10 %",
+        db,
+        TEACHER,
+        config.labels,
+        error_rate=0.1,
+        seed=config.seed,
+    )
+    pipeline.fit(
+        "fit",
+        "3. A reward model is fitted to the comparisons",
+        FitConfig(
+            dbs=[db],
+            name="demo",
+            out=reward.parent,
+            runs=out / "runs" / "fit",
+            dev=config.dev,
+            seed=config.seed,
+            cut=config.cut,
+            upper=config.upper,
+            pooling="mean",
+            error_rate=0.2,
+        ),
+    )
+    title = "4. PPO finetunes the model on the learned reward"
+    pipeline.run("ppo", title, "01_text.py", tuning, finetune, [out / "saves"], tuning.runs)
+    title = f"5. {config.judged} answers to each held-out prompt, and the best of {config.best_of}"
+    pipeline.run("table", title, "-m experiments.demo_text", config, measure)
+    from lib.reporting import format_duration
+
+    found = json.loads((out / "table.json").read_text())
+    print(table(found["rows"], f"{4 * held} held-out prompts × {config.judged} answers, mean ± 95 %"))
+    for prompt, before, after in found["shown"]:
+        print(f"\n{one_line(prompt)}\n   before  {one_line(before)}\n   after   {one_line(after)}")
+    print(f"\n{format_duration(pipeline.seconds)} in all; answers and labels in {db}, reports in {out}")
+
+
+def compare(
+    config: DemoConfig, reward: Path, finetuned: Path
+) -> tuple[dict[str, dict[str, list[float]]], list[tuple[str, str, str]]]:
+    """Answers to the held-out prompts, with random numbers that no other stage has.
+
+    Returns:
+      By row and column, the values of all answers, one for each prompt where a row is of best answers; six prompts with an
+      answer before and one after.
+    """
+    import torch
+
+    from lib.devices import resolve_bf16, resolve_device
+    from lib.preferences.answers import Answer, distinct_2, word_count
+    from lib.preferences.text_teachers import JUDGES, value_of
+    from lib.text.language import LanguageModel, load_language_model, token_log_probs
+    from lib.text.record import read_prompts
+    from lib.text.reward import load_text_reward
+    from lib.text.sampling import sample
+
+    device = resolve_device(config.dev)
+    bf16 = resolve_bf16(None, device)
+    before, after = (load_language_model(folder, device, bf16) for folder in (config.model, finetuned))
+    model = load_text_reward(reward, device, bf16, loaded=before)
+    prompts = read_prompts(config.out / "held-out.txt")
+    judges = {name: value_of(name) for name in (TEACHER, *JUDGES)}
+
+    def answers(language: LanguageModel, count: int) -> list[list[Answer]]:
+        """`count` answers to each prompt; the same random numbers for each model."""
+        found = []
+        for number, prompt in enumerate(prompts):
+            tokens = language.encode(prompt)
+            chances = np.random.default_rng([config.seed, 99, number]).random((count, config.tokens))
+            found.append(
+                [
+                    Answer(
+                        prompt,
+                        language.decode(one.tokens[:-1] if one.finished else one.tokens),
+                        one.finished,
+                        np.array(tokens, np.int64),
+                        one.tokens,
+                        one.log_probs,
+                        language.vocabulary,
+                    )
+                    for one in sample(language, [tokens] * count, chances) or ()
+                ]
+            )
+        return found
+
+    @torch.no_grad()
+    def kl(answer: Answer) -> float:
+        """log π/π_ref of an answer of π, whose mean is the KL divergence."""
+        told = token_log_probs(before.network, answer.prompt_tokens.tolist(), answer.tokens.tolist())
+        return float(answer.log_probs.sum() - told.sum())
+
+    def row(chosen: list[Answer], nats: Callable[[Answer], float]) -> dict[str, list[float]]:
+        return {
+            **{name: [value(answer) for answer in chosen] for name, value in judges.items()},
+            "KL": [nats(answer) for answer in chosen],
+            "distinct-2": [distinct_2(answer.text for answer in chosen)],
+            "words": [float(word_count(answer.text)) for answer in chosen],
+            "finished": [float(answer.finished) for answer in chosen],
+        }
+
+    many = answers(before, config.best_of)
+    paid = [model.rate(column) for column in many]
+    first = [answer for column in many for answer in column[: config.judged]]
+    rows = {str(config.model): row(first, lambda _: 0.0)}
+    for n in (4, config.best_of):
+        best = [
+            column[at + int(rated[at : at + n].argmax())]
+            for column, rated in zip(many, paid, strict=True)
+            for at in range(0, min(n * config.judged, len(column) - n + 1), n)
+        ]
+        rows[f"best of {n}"] = row(best, lambda _, n=n: float(np.log(n) - (n - 1) / n))  # type: ignore[misc]
+    learned = answers(after, config.judged)
+    rows["finetuned"] = row([answer for column in learned for answer in column], kl)
+    shown = [
+        (prompt, column[0].text, other[0].text)
+        for prompt, column, other in list(zip(prompts, many, learned, strict=True))[
+            :: max(1, len(prompts) // 6)
+        ]
+    ]
+    return rows, shown[:6]
+
+
+def table(rows: dict[str, dict[str, list[float]]], title: str) -> str:
+    """The rows of `compare` in Markdown. The KL of a best of n is what it is at most."""
+    from lib.reporting import format_mean
+
+    lines = [f"\n{title}", "", f"| | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
+    for name, row in rows.items():
+        cells = [
+            f"≤ {row[column][0]:.2f}"
+            if name.startswith("best") and column == "KL"
+            else format_mean(row[column], 1 if column == "words" else 3 if column == TEACHER else 2)
+            for column in COLUMNS
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    cli.run(main)
