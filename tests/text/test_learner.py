@@ -11,22 +11,24 @@ import torch
 from torch.nn import functional as F
 
 from lib.preferences.answers import distinct_2
-from lib.text.language import cut, log_probs_of, token_log_probs
+from lib.text.language import above, cut, load_language_model, log_probs_of, token_log_probs
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
-from tests.text.tiny import FAMILIES, tiny
+from tests.text.tiny import FAMILIES, save_tiny
 
 
-def _learner(folder: Path, family: str = "llama", at: int = 2, **settings: Any) -> TextLearner:
+def _learner(
+    folder: Path, family: str = "llama", at: int = 2, bf16: bool = False, **settings: Any
+) -> TextLearner:
     """On prompts of different lengths, with the token that ends an answer among theirs."""
-    language = tiny(folder, family)
+    language = load_language_model(save_tiny(folder, family), torch.device("cpu"), bf16)
     torch.manual_seed(0)
     network = TextRewardNet(language.network.model, Shape(1, 2))
     torch.nn.init.normal_(network.head.weight)
     reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
     prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
     usual = {"rollout": 12, "tokens": 24, "lr": 1e-2, "micro_batch": 4}
-    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings))
+    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings), bf16)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -126,6 +128,20 @@ def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
     assert again.kl_coef != 0.05
     for (name, one), (_, other) in zip(whole.weights(), again.weights(), strict=True):
         assert torch.equal(one, other), name
+
+
+def test_in_bf16_the_trained_weights_are_float32_and_sampling_takes_them_up(tmp_path: Path) -> None:
+    learner = _learner(tmp_path, bf16=True, lr=1e-4)
+    before = copy.deepcopy(learner.language.network.state_dict())
+    scalars = learner.advance().scalars
+    assert all(bool(torch.isfinite(torch.as_tensor(value))) for value in scalars.values())
+    # Steps too small for bf16 are kept, and what samples is what is trained, rounded.
+    top, sampled = learner.top(), above(learner.policy().network.model, 2).state_dict()
+    assert all(value.dtype == torch.float32 for value in top.values())
+    assert all(torch.equal(sampled[name], value.bfloat16()) for name, value in top.items())
+    assert any(not torch.equal(value, value.bfloat16().float()) for value in top.values())
+    now = learner.language.network.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in now.items())
 
 
 def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_path: Path) -> None:
