@@ -7,7 +7,7 @@ TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist workste
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-text model doctor lint check test demo demo-text online rounds bench bench-quick docs label label-db clean
+.PHONY: help install install-text model doctor lint check test demo demo-text online rounds bench bench-quick docs try label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,11 @@ bench-quick: install ## the same, roughly (2 to 3 minutes)
 docs: install ## the documentation as a site: site/index.html, which opens from disk
 	$(PY) -m sphinx -q -W --keep-going -b html docs site
 	@echo "file://$(CURDIR)/site/index.html"
+
+try: install ## compare clips that come with the project, at once; the labels go to runs/try/db
+	@mkdir -p runs/try && cp -Rn examples/seaquest/db runs/try/
+	@echo "Compare some pairs in the browser. After 20: $(PY) 03_reward_train.py runs/try/db -n mine -o runs/try"
+	$(PY) 02_label_ui.py -d runs/try/db --goal 20
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" $(if $(PORT),--port "$(PORT)")

@@ -19,6 +19,7 @@ pictures without the action and vectors with it."""
 
 _KERNELS = ((7, 3), (5, 2), (3, 1), (3, 1))
 _FILTERS = 16
+_ACTION_STD = 0.3  # of a hidden unit's input over the pictures, as well
 _CLIP = 10.0  # standard deviations of a number in a vector
 
 
@@ -121,8 +122,11 @@ class RewardNet(nn.Module):
             ]
             channels = _FILTERS
         self.conv = nn.Sequential(*layers, nn.Flatten())
-        last = nn.Linear(64, 1)
-        self.out = nn.Sequential(nn.Linear(conv_features(sides) + joined, 64), nn.LeakyReLU(), last)
+        first, last = nn.Linear(conv_features(sides) + joined, 64), nn.Linear(64, 1)
+        if joined:
+            # One of 9,000 inputs would hardly be seen: let an action begin with as much say as all of the picture.
+            nn.init.normal_(first.weight[:, -joined:], std=_ACTION_STD)
+        self.out = nn.Sequential(first, nn.LeakyReLU(), last)
         _begin_near_zero(last)
 
     def forward(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

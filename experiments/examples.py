@@ -1,0 +1,91 @@
+"""What experiments leave in examples/: a policy with its weights in half the bytes, and a few clips of a DB.
+
+.venv/bin/python -m experiments.examples -o examples/seaquest --name v0 -m MODEL
+.venv/bin/python -m experiments.examples -o examples/seaquest --db-path DB --clips 100
+"""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+
+from lib import cli
+from lib.checkpoints import load_checkpoint, save_checkpoint
+from lib.cli import UserError, flag
+from lib.preferences.segment_db import SegmentDB
+
+
+@dataclass(frozen=True)
+class ExamplesConfig:
+    """What to take, and where to put it."""
+
+    out: Path = flag("-o", help="folder of the example")
+    model: Path | None = flag("-m", default=None, help="policy or reward checkpoint to take")
+    name: str = flag("-n", default="v0", help="name of its copy, OUT/NAME.dat")
+    db_path: Path | None = flag(default=None, help="DB to take clips of; they go to OUT/db")
+    clips: int = flag(default=100, min=2, help="how many")
+
+    def __post_init__(self) -> None:
+        if self.model is None and self.db_path is None:
+            raise UserError("expected a policy to take or a DB, got neither: add -m MODEL or --db-path DB")
+
+
+def halve(source: Path, target: Path) -> None:
+    """Copies a policy or reward checkpoint, with its lineage, weights as float16.
+
+    Raises:
+      UserError: there is no readable checkpoint, or the copy cannot be written.
+    """
+    found = load_checkpoint(source)
+    header = {key: found.pop(key) for key in ("kind", "config", "parents")}
+    for made_by in ("format_version", "versions", "git_commit", "created"):
+        found.pop(made_by, None)
+    save_checkpoint(target, header["kind"], _halved(found), header["config"], header["parents"])
+
+
+def _halved(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.half() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _halved(item) for key, item in value.items()}
+    return [_halved(item) for item in value] if isinstance(value, list) else value
+
+
+def take_clips(source: Path, target: Path, count: int) -> int:
+    """Copies clips of a DB, of each reason for which they were recorded as many as of any other, as far as there are.
+
+    Returns:
+      How many there were to copy, at most `count`.
+
+    Raises:
+      UserError: there is no such DB.
+    """
+    db = SegmentDB(source)
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name in db.names:
+        sidecar = db.load(name).sidecar
+        by_reason["" if sidecar is None else sidecar.reason].append(name)
+    turns = zip_longest(*by_reason.values())
+    taken = [name for turn in turns for name in turn if name is not None][:count]
+    for name in taken:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+    return len(taken)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(ExamplesConfig, argv, description=(__doc__ or "").splitlines()[0])
+    if config.model is not None:
+        target = config.out / f"{config.name}.dat"
+        halve(config.model, target)
+        print(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+    if config.db_path is not None:
+        print(f"{config.out / 'db'}: {take_clips(config.db_path, config.out / 'db', config.clips)} clips")
+
+
+if __name__ == "__main__":
+    cli.run(main)

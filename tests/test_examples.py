@@ -1,0 +1,34 @@
+"""What lies in examples/ is what its README says."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lib.agent.checkpoints import load_policy
+from lib.preferences.segment_db import SegmentDB
+
+SEAQUEST = Path(__file__).parents[1] / "examples" / "seaquest"
+
+
+def test_policies_are_small_and_play() -> None:
+    policies = sorted(SEAQUEST.glob("v*.dat"))
+    assert SEAQUEST / "v0.dat" in policies
+    for path in policies:
+        assert path.stat().st_size <= 7e6
+        network, said = load_policy(path)
+        assert said["config"]["env"] == "SeaquestNoFrameskip-v4"
+        logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))  # type: ignore[operator]
+        assert logits.shape == (2, 18)
+        assert logits.isfinite().all()
+
+
+def test_clips_are_few_and_show_events() -> None:
+    db = SegmentDB(SEAQUEST / "db")
+    assert len(db.names) == 100
+    assert sum(path.stat().st_size for path in (SEAQUEST / "db").glob("*/*.dat")) <= 4e6
+    found = [db.load(name).sidecar for name in db.names]
+    reasons = [sidecar.reason for sidecar in found if sidecar is not None]
+    names, counts = np.unique(reasons, return_counts=True)
+    assert set(names) == {"alarm", "refuel", "pickup", "random"}
+    assert counts.min() >= 20
