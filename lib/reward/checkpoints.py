@@ -9,6 +9,7 @@ from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError
 from lib.envs.world import MAX_OBSERVATION
 from lib.provenance import lineage
+from lib.reward.features import PolicyFeatures
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import INPUTS, RewardNet, conv_features
 
@@ -37,7 +38,8 @@ def save_reward_model(
         "num_actions": model.spec.num_actions,
         "input": model.input,
         "continuous": model.spec.continuous,
-        "observation_size": model.spec.observation_size,
+        "observation_size": network.spec.observation_size,
+        **({} if model.features is None else {"features": model.features.weights()}),
         "disagreement": model.disagreement,
         "half_size": network.half_size,
         "masks": [list(mask) for mask in network.masks],
@@ -68,6 +70,7 @@ def load_reward_model(
     payload = load_checkpoint(Path(path), "reward")
     device = device or torch.device("cpu")
     origin: dict[str, Any] = {}
+    features = None
     if payload.get("bare"):
         state = payload["state_dict"]
         hidden = state.get("out.0.weight")
@@ -107,12 +110,16 @@ def load_reward_model(
             for member in payload["members"]
         ]
         origin = lineage(payload)
+        if "features" in payload:
+            features = PolicyFeatures(check_weights(payload["features"], str(path)), path)
     if pessimism and len(members) == 1:
         raise UserError(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
             f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
-    return RewardModel(members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)))
+    return RewardModel(
+        members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)), features
+    )
 
 
 def _check_payload(payload: dict[str, Any], path: Path) -> None:

@@ -19,6 +19,7 @@ from lib.reward.epoch import (
     pair_loss,
     train_epoch,
 )
+from lib.reward.features import policy_features
 from lib.reward.masks import Mask, masks_for
 from lib.reward.member import Material, MemberFit
 from lib.reward.model import Member, RewardModel
@@ -39,6 +40,7 @@ class Clips(Material[RewardModel, PreferenceData]):
         self.data = data or load_preferences(
             *(config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input),
             lines=lines,
+            features=None if config.features is None else policy_features(config.features),
         )
         if len(self.data.segments):
             checked_masks(config, self.data.segments)  # before anything is written
@@ -57,14 +59,17 @@ class Clips(Material[RewardModel, PreferenceData]):
     def model(
         self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
     ) -> tuple[RewardModel, HeldOut]:
-        model = RewardModel(members, self.device, self.bf16)
-        if len(members) == 1:
-            return model, held_out[0]
         segments, config = self.data.segments, self.config
-        disagreement = mean_disagreement(model, segments, self.device, config.frame_stride)
-        model = RewardModel(members, self.device, self.bf16, disagreement=disagreement)
-        pairs = self.data.pairs.subset(test)
-        return model, evaluate_ensemble(model, segments, pairs, pair_loss(config), self.device)
+        disagreement, best = 0.0, held_out[0]
+        if len(members) > 1:
+            # Segments hold the features already, so this model takes those.
+            model = RewardModel(members, self.device, self.bf16)
+            disagreement = mean_disagreement(model, segments, self.device, config.frame_stride)
+            pairs = self.data.pairs.subset(test)
+            best = evaluate_ensemble(model, segments, pairs, pair_loss(config), self.device)
+        return RewardModel(
+            members, self.device, self.bf16, disagreement=disagreement, features=segments.features
+        ), best
 
 
 class ClipMember(MemberFit):
@@ -106,7 +111,7 @@ def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]
         if given and segments.spec.observation_size is not None:
             raise UserError(
                 f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
-                f"add --input frame"
+                f"{'add --input frame' if config.features is None else 'leave out --features'}"
             )
     return masks_for(config.mask, segments.frame_shape, segments.env_id)
 

@@ -56,6 +56,12 @@ class FitConfig:
         help="what the model sees: the colour frame and the action, or what the policy sees: four grey 84×84 frames "
         "alone, or a vector and the action (default: frame; observation where the DBs hold vectors)",
     )
+    features: Path | None = flag(
+        default=None,
+        metavar="POLICY",
+        help="the model sees the hidden units of this policy of pictures, frozen, and the action: fewer labels and "
+        "seconds do",
+    )
     mask: list[str] = flag(
         default=[],
         nargs=1,

@@ -14,6 +14,7 @@ from lib.cli import UserError
 from lib.envs.observation import Observer, grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segments import Segment
+from lib.reward.features import PolicyFeatures
 from lib.reward.network import RewardNet
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -54,6 +55,7 @@ class RewardModel:
       origin: see above.
       pessimism: k.
       disagreement: see above.
+      features: of a policy, that the members see in place of its observations; None where they see what `input` says.
     """
 
     def __init__(
@@ -64,10 +66,15 @@ class RewardModel:
         origin: dict[str, Any] | None = None,
         pessimism: float = 0.0,
         disagreement: float = 0.0,
+        features: PolicyFeatures | None = None,
     ) -> None:
         self.members = list(members)
         self.disagreement = disagreement
-        self.spec, self.input = self.members[0].network.spec, self.members[0].network.input
+        network = self.members[0].network
+        self.spec, self.input = network.spec, network.input
+        self.features = None if features is None else features.to(device)
+        if features is not None:
+            self.spec = Spec(network.spec.num_actions, frame_shape=network.frame_shape)
         self.origin = origin or {}
         self._device, self._bf16, self._pessimism = device, bf16, pessimism
         self._fast = [
@@ -88,6 +95,8 @@ class RewardModel:
           float32 `[M, N]`, zₘ, with mean 0 and standard deviation 1 for each member over the segments of the fit.
         """
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            if self.features is not None:
+                inputs = self.features(inputs)
             return torch.stack(
                 [
                     (network(inputs, actions) - member.mean) / member.std

@@ -93,7 +93,7 @@ class RewardNet(nn.Module):
             self.register_buffer("std", torch.ones(size))
             last = nn.Linear(64, 1)
             self.out = nn.Sequential(
-                nn.Linear(size + num_actions, 64),
+                _joining(size, num_actions),
                 nn.Dropout(dropout),
                 nn.LeakyReLU(),
                 nn.Linear(64, 64),
@@ -122,11 +122,8 @@ class RewardNet(nn.Module):
             ]
             channels = _FILTERS
         self.conv = nn.Sequential(*layers, nn.Flatten())
-        first, last = nn.Linear(conv_features(sides) + joined, 64), nn.Linear(64, 1)
-        if joined:
-            # One of 9,000 inputs would hardly be seen: let an action begin with as much say as all of the picture.
-            nn.init.normal_(first.weight[:, -joined:], std=_ACTION_STD)
-        self.out = nn.Sequential(first, nn.LeakyReLU(), last)
+        last = nn.Linear(64, 1)
+        self.out = nn.Sequential(_joining(conv_features(sides), joined), nn.LeakyReLU(), last)
         _begin_near_zero(last)
 
     def forward(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
@@ -189,6 +186,16 @@ class RewardNet(nn.Module):
                 layers.append(layer)
         fast.conv = nn.Sequential(*layers)
         return fast.requires_grad_(False)
+
+
+def _joining(features: int, actions: int) -> nn.Linear:
+    """The layer that joins features and an action.
+
+    One input among 9,000 would hardly be seen: an action begins with as much say as all features together.
+    """
+    layer = nn.Linear(features + actions, 64)
+    nn.init.normal_(layer.weight[:, features:], std=_ACTION_STD)
+    return layer
 
 
 def _begin_near_zero(last: nn.Linear) -> None:

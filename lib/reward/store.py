@@ -3,12 +3,14 @@
 import dataclasses
 
 import numpy as np
+import torch
 
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar
+from lib.reward.features import PolicyFeatures
 
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
 
@@ -20,15 +22,19 @@ class SegmentStore:
       memory_mb: the budget.
       input: what the network will see, one of `lib.reward.network.INPUTS`; that is what is held. None: the vectors
         that the policy observed, where the first segment has any, else frames.
+      features: of a policy, that the network sees in place of its observations.
 
     Attributes:
       input: the same, not None once there is a segment.
       env_id: the environment; "" where no segment names it.
     """
 
-    def __init__(self, memory_mb: float, input: str | None = None) -> None:
+    def __init__(
+        self, memory_mb: float, input: str | None = None, features: PolicyFeatures | None = None
+    ) -> None:
         self._budget = memory_mb * 1e6
-        self.input = input
+        self.input = input if features is None else "observation"
+        self.features = features
         self.env_id = ""
         self._sources: list[tuple[SegmentDB, str]] = []
         self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -51,6 +57,8 @@ class SegmentStore:
     def spec(self) -> Spec:
         """What a network fitted to the segments sees and takes, as `RewardNet.spec`."""
         assert self._spec is not None, "no segment yet"
+        if self.features is not None:
+            return dataclasses.replace(self._spec, observation_shape=(self.features.size,), frame_shape=None)
         if self._spec.observation_size is not None:
             return dataclasses.replace(self._spec, frame_shape=None)
         return self._spec
@@ -99,6 +107,10 @@ class SegmentStore:
 
     def _take(self, name: str, segment: Segment) -> None:
         """Takes in what a segment shows and takes; raises UserError where that differs from those before it."""
+        if self.features is not None and segment.observations is not None:
+            raise UserError(
+                f"{name}: --features are of pictures, but these segments hold vectors; leave it out"
+            )
         here, counted = segment.spec, segment.sidecar is not None or segment.continuous
         if self._spec is None:
             self.input = self.input or ("frame" if segment.observations is None else "observation")
@@ -128,7 +140,10 @@ class SegmentStore:
             return segment.frames
         if segment.observations is not None:
             return segment.observations
-        return grey_resize_cpu(np.ascontiguousarray(segment.frames))
+        grey = grey_resize_cpu(np.ascontiguousarray(segment.frames))
+        if self.features is None:
+            return grey
+        return self.features(torch.from_numpy(stacked_clip(grey))).numpy()
 
     def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Frames uint8 `[T, H, W, 3]`, actions int64 `[T]` or float32 `[T, A]`, and for a network of vectors the
@@ -154,7 +169,8 @@ class SegmentStore:
         """What the network sees of every `stride`-th step of a segment, from step `offset` to before `stop` or the end.
 
         Returns:
-          Frames uint8 `[N, H, W, 3]` or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, and actions int64 `[N]`
+          Frames uint8 `[N, H, W, 3]`, observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, or features float32
+          `[N, F]`, and actions int64 `[N]`
           or float32 `[N, A]`.
         """
         if index in self._held:
