@@ -1,0 +1,67 @@
+"""Reward models on a policy's hidden units."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.network import PolicyNet
+from lib.checkpoints import save_checkpoint
+from lib.cli import UserError
+from lib.envs.observation import grey_resize_cpu, stacked_clip
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.config import FitConfig
+from lib.reward.features import policy_features
+from lib.reward.fit import fit
+from tests.reward.clips import clip, grey_db
+
+torch.manual_seed(0)
+
+
+def saved(path: Path, network: PolicyNet) -> Path:
+    save_checkpoint(path, "policy", {"state_dict": network.state_dict(), "num_actions": 5}, {}, {})
+    return path
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_features_are_the_policys_own_hidden_units(tmp_path: Path, shared: bool) -> None:
+    network = PolicyNet(5, shared=shared)
+    features = policy_features(saved(tmp_path / "p.dat", network))
+    seen = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    body = network.features(seen)
+    own = body if shared else torch.cat([network.policy[:2](body), network.value[:2](body)], 1)
+    assert features(seen).shape == (3, features.size)
+    assert torch.allclose(features(seen), own, atol=1e-5)
+
+
+def test_only_policies_of_pictures_have_them(tmp_path: Path) -> None:
+    path = saved(tmp_path / "p.dat", PolicyNet(5, observation_size=3))
+    with pytest.raises(UserError, match="p.dat: expected a policy of pictures by a2c or ppo"):
+        policy_features(path)
+
+
+def test_a_fit_on_features_learns_pays_and_loads(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", segments=40, labels=80)
+    given = {"out": tmp_path, "runs": tmp_path / "runs", "frame_stride": 1, "epochs": 10, "bf16": False}
+    config = FitConfig(
+        dbs=[db], name="f", features=saved(tmp_path / "p.dat", PolicyNet(5)), ensemble=2, **given
+    )
+    fitted = fit(config)
+    assert fitted.best.accuracy > 0.9  # brighter is better
+    loaded = load_reward_model(fitted.path)
+    assert loaded.spec.frame_shape == fitted.data.segments.frame_shape
+    seen = [clip(grey, steps=4, seed=1000 + grey) for grey in (40, 200)]
+    dark, bright = (loaded.rewards_along(one.frames, one.actions) for one in seen)
+    assert bright.mean() > dark.mean()
+    # Paid step by step as along the clip, and as the model that was saved.
+    observations = stacked_clip(grey_resize_cpu(seen[1].frames))
+    assert np.allclose(loaded.rewards(None, seen[1].actions, observations), bright, atol=1e-4)
+    assert np.allclose(fitted.model.rewards_along(seen[1].frames, seen[1].actions), bright, atol=1e-4)
+
+
+def test_pixels_cannot_be_hidden_from_features(tmp_path: Path) -> None:
+    db = grey_db(tmp_path / "db", segments=10, labels=10)
+    policy = saved(tmp_path / "p.dat", PolicyNet(5))
+    with pytest.raises(UserError, match="--mask is about pixels.*leave out --features"):
+        fit(FitConfig(dbs=[db], name="f", out=tmp_path, features=policy, mask=["0,0,2,2"]))
