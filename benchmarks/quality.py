@@ -28,6 +28,7 @@ from lib.preferences.teachers import Teacher, make_teacher
 from lib.reporting import mean_interval
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1, Pairs, PreferenceData
+from lib.reward.features import policy_features
 from lib.reward.model import RewardModel
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
@@ -38,9 +39,14 @@ ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l
 _PLAIN = {"l2": 0.0}
 _OBSERVATION = {"l2": 0.0, "input": "observation"}
 
+_FEATURES = Path("examples/seaquest/v0.dat")
+
 RECIPES: dict[str, dict[str, Any]] = {
     "ours": {},
     "ours, snippets": {"snippets": True},
+    "ours, half frames": {"half_frames": True},
+    "features": {"features": _FEATURES},
+    "features, ensemble 3": {"features": _FEATURES, "ensemble": 3},
     "original": ORIGINAL,
     "plain": _PLAIN,
     "plain, dropout 0.5": {**_PLAIN, "dropout": 0.5},
@@ -120,10 +126,11 @@ class Task:
         return [(first, second, said) for (first, second), said in found.items()]
 
     def data(
-        self, labels: Sequence[tuple[int, int, int]], memory_mb: float, input: str | None
+        self, labels: Sequence[tuple[int, int, int]], memory_mb: float, config: FitConfig
     ) -> PreferenceData:
         """Labels as a fit takes them."""
-        store = SegmentStore(memory_mb, input)
+        features = None if config.features is None else policy_features(config.features)
+        store = SegmentStore(memory_mb, config.input, features)
         index = {
             segment: store.add(self.db, self.names[segment], self.db.load(self.names[segment]))
             for segment in sorted({end for first, second, _ in labels for end in (first, second)})
@@ -197,7 +204,7 @@ def _fit_and_test(
 ) -> dict[str, float]:
     changes = {"frame_stride": config.frame_stride, **RECIPES[recipe]}
     fit_config = FitConfig(dbs=[config.db], name=recipe, out=config.out, seed=seed, **changes)
-    data = task.data(labels, config.memory_mb, fit_config.input)
+    data = task.data(labels, config.memory_mb, fit_config)
     train, test = split(recipe, data.pairs, fit_config)
     fitted = fit_quietly(fit_config, data, train, test)
     return {
