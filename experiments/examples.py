@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ def halve(source: Path, target: Path) -> None:
     save_checkpoint(target, header["kind"], _halved(found), header["config"], header["parents"])
 
 
-def _halved(value: object) -> object:
+def _halved(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.half() if value.is_floating_point() else value
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ def test_policies_are_small_and_play() -> None:
         assert path.stat().st_size <= 7e6
         network, said = load_policy(path)
         assert said["config"]["env"] == "SeaquestNoFrameskip-v4"
-        logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))  # type: ignore[operator]
+        logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
         assert logits.shape == (2, 18)
         assert logits.isfinite().all()
 
