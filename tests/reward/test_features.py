@@ -44,7 +44,13 @@ def test_only_policies_of_pictures_have_them(tmp_path: Path) -> None:
 
 def test_a_fit_on_features_learns_pays_and_loads(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", segments=40, labels=80)
-    given: dict[str, Any] = {"out": tmp_path, "runs": tmp_path / "runs", "frame_stride": 1, "epochs": 10, "bf16": False}
+    given: dict[str, Any] = {
+        "out": tmp_path,
+        "runs": tmp_path / "runs",
+        "frame_stride": 1,
+        "epochs": 10,
+        "bf16": False,
+    }
     config = FitConfig(
         dbs=[db], name="f", features=saved(tmp_path / "p.dat", PolicyNet(5)), ensemble=2, **given
     )
