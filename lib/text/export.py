@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from pathlib import Path
 
 import torch
 
 from lib.cli import UserError
+from lib.text.language import save_whole
 from lib.text.reward import load_text_reward
 
 
@@ -51,12 +51,8 @@ def export_reward(path: Path, folder: Path) -> str:
         network.score.weight.copy_(member.network.head.weight / member.std)
     if config.pad_token_id is not None:
         tokenizer.pad_token_id = config.pad_token_id
-    part = folder.with_name(f".{folder.name}.part")
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        network.save_pretrained(part)
-        tokenizer.save_pretrained(part)
-        part.rename(folder)
+        save_whole(folder, network, tokenizer)
     except OSError as error:
         raise UserError(f"--export-reward {folder}: could not be written: {error.strerror}") from None
     return f"{folder}: {config.num_hidden_layers} layers and a score, for AutoModelForSequenceClassification"

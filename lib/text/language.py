@@ -259,16 +259,27 @@ def merge(folder: Path, target: Path) -> None:
         )
     if target.exists():
         raise UserError(f"--merge {target}: is there already; name a new folder")
-    part = target.with_name(f".{target.name}.part")
     stored = json.loads((model.root.folder / "config.json").read_text())
     dtype = getattr(torch, str(stored.get("dtype", stored.get("torch_dtype"))), torch.float32)
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        model.network.to(dtype).save_pretrained(part)
-        model.tokenizer.save_pretrained(part)
-        part.rename(target)
+        save_whole(target, model.network.to(dtype), model.tokenizer)
     except OSError as error:
         raise UserError(f"--merge {target}: could not be written: {error.strerror}") from None
+
+
+def save_whole(folder: Path, network: Any, tokenizer: Any) -> None:
+    """Writes a network and its tokenizer as a Hugging Face folder, which appears when it is whole.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    network.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    for path in part.glob("*.safetensors"):  # made readable by their owner alone
+        shutil.copymode(part / "config.json", path)
+    part.rename(folder)
 
 
 def _check(folder: Path) -> None:

@@ -70,9 +70,11 @@ def _words(reviews: str) -> dict[str, dict[str, float]]:
 
 
 def _unpack(source: Path, folder: Path) -> None:
-    """Dequantises model.gguf into an ordinary folder of safetensors, which appears when it is whole."""
+    """Dequantises model.gguf into an ordinary folder of safetensors."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from lib.text.language import save_whole
 
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file="model.gguf")
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file="model.gguf", dtype=torch.bfloat16)
@@ -81,10 +83,7 @@ def _unpack(source: Path, folder: Path) -> None:
         del read.config.quantization_config
     model = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)
     model.load_state_dict(read.state_dict())
-    whole = folder.with_name(folder.name + ".part")
-    model.save_pretrained(whole)
-    tokenizer.save_pretrained(whole)
-    whole.rename(folder)
+    save_whole(folder, model, tokenizer)
 
 
 if __name__ == "__main__":

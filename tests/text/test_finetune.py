@@ -99,6 +99,7 @@ def test_a_run_leaves_small_folders_that_are_models(
 
     merge(saved / "latest", tmp_path / "whole")
     assert not (tmp_path / "whole" / "policy.json").exists()
+    assert len({path.stat().st_mode for path in (tmp_path / "whole").iterdir()}) == 1
     merged = _weights(tmp_path / "whole")
     assert all(torch.equal(merged[name], after[name]) for name in after)
     with pytest.raises(UserError, match="is there already"):
