@@ -192,7 +192,7 @@ def compare(
     from lib.text.language import LanguageModel, load_language_model, token_log_probs
     from lib.text.record import read_prompts
     from lib.text.reward import load_text_reward
-    from lib.text.sampling import sample
+    from lib.text.sampling import as_answer, sample
 
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(None, device)
@@ -209,16 +209,8 @@ def compare(
             chances = np.random.default_rng([config.seed, 99, number]).random((count, config.tokens))
             found.append(
                 [
-                    Answer(
-                        prompt,
-                        language.decode(one.tokens[:-1] if one.finished else one.tokens),
-                        one.finished,
-                        np.array(tokens, np.int64),
-                        one.tokens,
-                        one.log_probs,
-                        language.vocabulary,
-                    )
-                    for one in sample(language, [tokens] * count, chances) or ()
+                    as_answer(language, prompt, tokens, drawn)
+                    for drawn in sample(language, [tokens] * count, chances) or ()
                 ]
             )
         return found
