@@ -183,7 +183,7 @@ def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[An
             )
         if alone and last:
             save()
-        if alone and interrupt.asked:
+        if alone and interrupt.asked and kind.resumable:
             progress.line(f"continue with --resume {run_dir}")
         best = fitted.best
         if first:

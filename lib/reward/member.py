@@ -35,6 +35,8 @@ class Material(ABC, Generic[Model, Data]):
 
     file = "reward-{}.dat"
     """Where the model of a name goes, in `--out`."""
+    resumable = True
+    """Whether the script has a `--resume` for it."""
     config: FitConfig
     data: Data
     device: torch.device

@@ -167,6 +167,8 @@ class TextConfig:
                 )
         if self.algo is None:
             return
+        if self.algo == "dpo" and self.resume is not None:
+            raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
         if self.unfrozen != "all" and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0):
             raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
         if self.algo in ("rloo", "grpo") and self.answers < 2:

@@ -103,6 +103,7 @@ class Policies(OnAnswers[LanguageModel]):
     """For a policy: the layers above `--cut` are trained."""
 
     file = "{}"
+    resumable = False
     beta = 0.1
 
     @functools.cached_property

@@ -1,5 +1,6 @@
 """DPO: against the best policy there is, and from the labels of a DB to a folder."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,11 @@ def test_a_db_of_labels_becomes_a_model_that_says_what_was_preferred(config: Tex
     assert gains[0] > gains[1] + 1
     with pytest.raises(UserError, match="found a folder; take another -n"):
         train_dpo(config)
+
+
+def test_resume_is_refused(config: TextConfig) -> None:
+    with pytest.raises(UserError, match="--algo dpo cannot be resumed"):
+        dataclasses.replace(config, resume=config.runs)
 
 
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:
