@@ -31,7 +31,11 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
         tab.ready()
         shown = [tab.page.inner_text(f"#text{side}") for side in (1, 2)]
         prompt = tab.page.inner_text("#prompt")
+        left_words, right_words = (len(text.split()) for text in shown)
+        counts = f"Words: {left_words} left, {right_words} right."
+        assert counts not in tab.status()
         tab.press(key)
+        tab.wait_status(counts)
         line = site.labels()[-1]
         names = [line["sample1"], line["sample2"]]
         assert prompt_of(names[0]) == prompt_of(names[1])

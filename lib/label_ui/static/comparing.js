@@ -129,10 +129,11 @@ export class Comparing {
   // An answer is on disk, or waits in the outbox while the server is away.
   answered({ offer, answer, pressed, dropped }) {
     const { deck, outbox, panel, stage } = this.page;
+    const lengths = stage.player.lengths ?? ""; // of this pair, before the next one is on screen
     deck.drop(offer.id);
     this.remember();
     stage.display(pressed);
-    if (!dropped && !outbox.offline) panel.say(`Saved: ${SAID[answer]}.`);
+    if (!dropped && !outbox.offline) panel.say(`Saved: ${SAID[answer]}.${lengths}`);
     this.page.showState();
     if (!outbox.offline) this.refill();
   }
