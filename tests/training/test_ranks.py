@@ -23,6 +23,7 @@ from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.learner import ALONE, Alone
 from lib.preferences.segment_db import SegmentDB
+from lib.preferences.teachers import label_with_teacher
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import check_alone, fit
@@ -434,6 +435,45 @@ def test_members_fitted_side_by_side_are_those_fitted_in_turn(tmp_path: Path) ->
     assert len(runs) == 1
     events = EventAccumulator(str(runs[0])).Reload()
     assert {f"loss/held_out_{member}" for member in (1, 2, 3)} <= set(events.Tags()["scalars"])
+
+
+def fits_text(db: Path, root: Path, model: Path) -> str:
+    from lib.text.fit import Answers
+
+    torch.set_num_threads(1)
+    config = FitConfig(
+        dbs=[db],
+        name="x",
+        out=root / "out",
+        runs=root / "runs",
+        ensemble=3,
+        epochs=2,
+        model=model,
+        cut=2,
+        upper=1,
+        bf16=False,
+    )
+    with joined("cpu") as ranks:
+        return str(fit(config, ranks, Answers).path)
+
+
+@pytest.mark.slow
+def test_members_fitted_to_answers_side_by_side_are_those_fitted_in_turn(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="language models need requirements-text.txt")
+    from tests.text.dbs import answer_db, random_texts
+    from tests.text.tiny import save_tiny
+
+    db, model = answer_db(tmp_path / "db", random_texts(16, 2)), save_tiny(tmp_path / "model")
+    label_with_teacher(db, "shorter", 16)
+    one = fits_text(db, tmp_path / "alone", model)
+    paths = in_ranks(tmp_path / "two", fits_text, db, tmp_path / "together", model)
+    assert len(set(paths)) == 1
+    expected, found = (torch.load(path, weights_only=True) for path in (one, paths[0]))
+    assert len(found["members"]) == 3
+    for payload in (expected, found):
+        for name in ("created", "config", "command"):
+            payload.pop(name, None)
+    assert differences(found, expected) == []
 
 
 def test_what_several_processes_cannot_fit(tmp_path: Path) -> None:
