@@ -150,9 +150,14 @@ class OnAnswers(Material[Model, TextData]):
 
     def __str__(self) -> str:
         store, shape = self.data.store, self.data.shape
+        fitted = (
+            f"layers {shape.at + 1} to {shape.at + shape.upper}"
+            if shape.upper
+            else f"a head on layer {shape.at}"
+        )
         return (
-            f"{len(store.answers)} answers to {len(self._prompts())} prompts, layers {shape.at + 1} to "
-            f"{shape.at + shape.upper} of {self.data.language.folder}"
+            f"{len(store.answers)} answers to {len(self._prompts())} prompts, {fitted} of "
+            f"{self.data.language.folder}"
         )
 
     def _prompts(self) -> list[str]:
