@@ -28,7 +28,7 @@ TEMPLATES = (
     "Continue this review of a film about {}: I went to see it last night and",
     "Describe the acting in a film about {} in one sentence.",
 )
-TOPICS = (
+_FILMS = (
     "a lighthouse keeper, two sisters, a bank robbery, a lost dog, the end of a war, a chess player, a "
     "haunted hotel, a trip to Mars, a wedding, a country doctor, a train in the snow, a pop star, a spy "
     "who retires, a family farm, a boxer, the first day of school, a shipwreck, a robot, a cook in Paris, "
@@ -36,7 +36,8 @@ TOPICS = (
     "newspaper, a prison break, a summer camp, a mountain rescue, a mayor, a time machine, a taxi driver, "
     "a queen, a football team, a desert island, a ghost writer, a strike, a hospital at night, a bear, a "
     "dance school, a lawsuit, a twin brother, a submarine, a bookshop, a storm, a con man"
-).split(", ")
+)
+TOPICS = _FILMS.split(", ")
 COLUMNS = (TEACHER, "critics", "vader", "KL", "distinct-2", "words", "finished")
 
 
