@@ -4,7 +4,7 @@
 .venv/bin/python -m experiments.examples -o examples/seaquest --db-path DB --clips 100
 """
 
-import shutil
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from lib import cli
 from lib.checkpoints import load_checkpoint, save_checkpoint
 from lib.cli import UserError, flag
 from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import save_segment
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ def halve(source: Path, target: Path) -> None:
     header = {key: found.pop(key) for key in ("kind", "config", "parents")}
     for made_by in ("format_version", "versions", "git_commit", "created"):
         found.pop(made_by, None)
-    save_checkpoint(target, header["kind"], _halved(found), header["config"], header["parents"])
+    save_checkpoint(
+        target, header["kind"], _halved(found), *map(_without_folders, (header["config"], header["parents"]))
+    )
 
 
 def _halved(value: Any) -> Any:
@@ -56,6 +59,13 @@ def _halved(value: Any) -> Any:
     return [_halved(item) for item in value] if isinstance(value, list) else value
 
 
+def _without_folders(value: Any) -> Any:
+    """Files of this machine by their names alone."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
 def take_clips(source: Path, target: Path, count: int) -> int:
     """Copies clips of a DB, of each reason for which they were recorded as many as of any other, as far as there are.
 
@@ -63,9 +73,13 @@ def take_clips(source: Path, target: Path, count: int) -> int:
       How many there were to copy, at most `count`.
 
     Raises:
-      UserError: there is no such DB.
+      UserError: there is no such DB, or already something in the copy's place.
     """
     db = SegmentDB(source)
+    try:
+        target.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UserError(f"{target}: expected no such folder yet; remove it first") from error
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name in db.names:
         sidecar = db.load(name).sidecar
@@ -73,8 +87,13 @@ def take_clips(source: Path, target: Path, count: int) -> int:
     turns = zip_longest(*by_reason.values())
     taken = [name for turn in turns for name in turn if name is not None][:count]
     for name in taken:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target / name)
+        segment = db.load(name)
+        if segment.sidecar is not None:
+            origin = _without_folders(segment.sidecar.origin)
+            segment = dataclasses.replace(
+                segment, sidecar=dataclasses.replace(segment.sidecar, origin=origin)
+            )
+        save_segment(target / name, segment)
     return len(taken)
 
 
