@@ -353,7 +353,8 @@ def test_l2_shrinks_the_weights(db: Path, tmp_path: Path) -> None:
         )  # of the pictures
 
     free, held = (
-        size(fit_path(config(db, tmp_path / str(l2), epochs=2, frame_stride=5, l2=l2))) for l2 in (0, 1)
+        size(fit_path(config(db, tmp_path / str(l2), epochs=2, frame_stride=5, lr=0.01, l2=l2)))
+        for l2 in (0, 1)
     )
     assert held < 0.9 * free
 

@@ -217,7 +217,7 @@ def test_a_watch_refits_as_labels_come_and_no_prompt_changes_sides(labelled: Pat
 
     def save(path: Path, *rest: Any) -> None:
         save_text_reward(path, *rest)
-        published.append(torch.load(path))
+        published.append(torch.load(path, weights_only=True))
 
     monkeypatch.setattr(Answers, "save", staticmethod(save))
     refit.keep_refitting(_config(labelled, watch=True, epochs=1, refit_epochs=1, refit_every=30), Answers)

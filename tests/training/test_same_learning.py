@@ -8,16 +8,19 @@ shows as 1e-2.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
+from lib.reward import network as network_module
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
@@ -51,16 +54,19 @@ def one_game(*_: object) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """A policy and a reward model for the finetunes."""
     root = tmp_path_factory.mktemp("files")
-    torch.manual_seed(7)
-    networks = [RewardNet((210, 160, 3), 18).eval() for _ in range(2)]
-    members = [Member(network, 0.1, 0.5 + number) for number, network in enumerate(networks)]
-    save_reward_model(root / "reward.dat", RewardModel(members, torch.device("cpu")), {}, {}, {})
-    torch.manual_seed(3)
-    torch.save(PolicyNet(18).state_dict(), root / "policy.dat")
-    return {"model": root / "policy.dat", "reward": root / "reward.dat"}
+    with pytest.MonkeyPatch.context() as patch:
+        # As reward networks began when the numbers were recorded, with as many random draws wherever one is made.
+        patch.setattr(network_module, "_joining", lambda features, actions: nn.Linear(features + actions, 64))
+        torch.manual_seed(7)
+        networks = [RewardNet((210, 160, 3), 18).eval() for _ in range(2)]
+        members = [Member(network, 0.1, 0.5 + number) for number, network in enumerate(networks)]
+        save_reward_model(root / "reward.dat", RewardModel(members, torch.device("cpu")), {}, {}, {})
+        torch.manual_seed(3)
+        torch.save(PolicyNet(18).state_dict(), root / "policy.dat")
+        yield {"model": root / "policy.dat", "reward": root / "reward.dat"}
 
 
 @pytest.mark.parametrize("case", CASES)
