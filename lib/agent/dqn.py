@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.agent.config import TrainConfig
-from lib.agent.network import Convolutions, autocast, mlp, with_weights
+from lib.agent.network import autocast, mlp, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
+from lib.convolutions import Convolutions
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, World

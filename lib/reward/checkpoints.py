@@ -39,7 +39,7 @@ def save_reward_model(
         "input": model.input,
         "continuous": model.spec.continuous,
         "observation_size": network.spec.observation_size,
-        **({} if model.features is None else {"features": model.features.weights()}),
+        **({} if model.features is None else {"features": model.features.state_dict()}),
         "disagreement": model.disagreement,
         "half_size": network.half_size,
         "masks": [list(mask) for mask in network.masks],

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from lib.checkpoints import check_weights, load_checkpoint
 from lib.cli import UserError
+from lib.convolutions import Convolutions
 
-_STRIDES = {"conv.0": 4, "conv.2": 2, "conv.4": 1}
-_HIDDEN = ("policy.0", "value.0")  # or, where both heads share one layer, that layer
-_SHARED = ("conv.7",)
+_HEAD = 512  # units
 
 
 class PolicyFeatures(nn.Module):
@@ -34,32 +32,26 @@ class PolicyFeatures(nn.Module):
 
     def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
         super().__init__()
-        hidden = _SHARED if "conv.7.weight" in state else _HIDDEN
-        names = [f"{name}.{part}" for name in (*_STRIDES, *hidden) for part in ("weight", "bias")]
-        shapes = [state[name].ndim for name in names if name in state]
-        if shapes != [4, 1] * 3 + [2, 1] * len(hidden):
-            raise UserError(f"{source}: expected a policy of pictures by a2c or ppo to take features of")
-        for name in names:
-            self.register_buffer(name.replace(".", "_"), state[name].float())
-        self._hidden, self._names = hidden, names
-        self.size = sum(len(state[f"{name}.bias"]) for name in hidden)
+        self.conv, self.size = Convolutions(), _HEAD
+        if "conv.7.weight" in state:  # a layer that both heads share
+            self.conv.extend([nn.Linear(Convolutions.FEATURES, _HEAD), nn.ReLU()])
+        else:
+            self.policy, self.value = (
+                nn.Sequential(nn.Linear(Convolutions.FEATURES, _HEAD), nn.ReLU()) for _ in range(2)
+            )
+            self.size = 2 * _HEAD
+        try:
+            self.load_state_dict({name: state[name] for name in self.state_dict()})
+        except (KeyError, RuntimeError) as error:
+            raise UserError(
+                f"{source}: expected a policy of pictures by a2c or ppo to take features of"
+            ) from error
 
     @torch.no_grad()
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
-        x = observations.float() / 255
-        for name, stride in _STRIDES.items():
-            x = F.relu(F.conv2d(x, *self._layer(name), stride))
-        x = x.flatten(1)
-        return torch.cat([F.relu(F.linear(x, *self._layer(name))) for name in self._hidden], 1)
-
-    def _layer(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        name = name.replace(".", "_")
-        return self.get_buffer(f"{name}_weight"), self.get_buffer(f"{name}_bias")
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The policy's weights that it stands on, by their names there."""
-        return {name: self.get_buffer(name.replace(".", "_")) for name in self._names}
+        x = self.conv(observations)
+        return (x if self.size == _HEAD else torch.cat([self.policy(x), self.value(x)], 1)).float()
 
 
 def policy_features(path: Path) -> PolicyFeatures:

@@ -1,0 +1,75 @@
+"""The convolutions that policies of pictures begin with."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lib.envs.observation import STACK
+
+
+class Convolutions(nn.Sequential):
+    """Features of pictures, uint8 `[N, 4, 84, 84]` to `[N, 3136]`: conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015).
+
+    Layers may be appended.
+    """
+
+    FEATURES = 64 * 7 * 7
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, kernel_size=3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        kind = observations.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+        return self.on_cpu(observations, dtype) if kind == "cpu" else self.on_gpu(observations, dtype)
+
+    def on_gpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The layers over observations / 255, the weights divided: in bf16 pixels are whole, their 255th parts are not."""
+        first, *others = self
+        assert isinstance(first, nn.Conv2d)
+        x = F.conv2d(observations.to(dtype), first.weight / 255, first.bias, first.stride)
+        for layer in others:
+            x = layer(x)
+        return x
+
+    def on_cpu(self, observations: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The layers over observations / 255, with strides taken out of the convolutions.
+
+        A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
+        its backward pass is faster, several times so where other work shares the cores.
+        """
+        first, _, second, _, third, _, _, *shared = self
+        assert isinstance(first, nn.Conv2d)
+        assert isinstance(second, nn.Conv2d)
+        pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
+        x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
+        weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
+        x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
+        x = F.relu(third(x)).flatten(1)
+        for layer in shared:
+            x = layer(x)
+        return x
+
+
+def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:
+    """Blocks of 4×4 pixels as channels: uint8 `[N, C, H, W]` to `[N, H/4, W/4, 16·C]`, as `F.pixel_unshuffle` has it.
+
+    The four bytes of a row travel as one number, which is much faster.
+    """
+    n, channels, height, width = observations.shape
+    rows = observations.contiguous().view(torch.int32).view(n, channels, height // 4, 4, width // 4)
+    return rows.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8).flatten(3)
+
+
+def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Blocks of pixels as channels, row, column, channel: `[N, C, H, W]`, channels last in memory, to `[N, s·s·C, H/s, W/s]`."""
+    last = x.permute(0, 2, 3, 1).unflatten(2, (-1, size)).unflatten(1, (-1, size))
+    return last.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
