@@ -358,19 +358,20 @@ def test_all_take_a_new_reward_model_at_once(tmp_path: Path) -> None:
 
 
 class Mortal(ActorCritic):
-    """One of the processes is killed after a random time of its processor."""
+    """One of the processes is killed some seconds of its processor's time after it made some updates."""
 
-    victim, seconds = 0, 0.0
+    victim, updates_left, seconds = 0, 0, 0.0
 
-    def __init__(self, *args: Any, **parts: Any) -> None:
-        super().__init__(*args, **parts)
-        if self._ranks.rank == self.victim:
+    def advance(self) -> Any:
+        if self._ranks.rank == self.victim and self.updates_left == 0:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which kills
             signal.setitimer(signal.ITIMER_PROF, self.seconds)
+        self.updates_left -= 1
+        return super().advance()
 
 
-def lives(victim: int, seconds: float, settings: dict[str, Any]) -> tuple[Any, ...]:
-    Mortal.victim, Mortal.seconds = victim, seconds
+def lives(victim: int, updates: int, seconds: float, settings: dict[str, Any]) -> tuple[Any, ...]:
+    Mortal.victim, Mortal.updates_left, Mortal.seconds = victim, updates, seconds
     return trains(Mortal, settings)
 
 
@@ -378,12 +379,12 @@ def lives(victim: int, seconds: float, settings: dict[str, Any]) -> tuple[Any, .
 def test_kills_at_random_moments(tmp_path: Path) -> None:
     """Nothing hangs, all files can be read, and no state is lost that was written."""
     rng, steps = np.random.default_rng(20), 0
-    settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0, record_prob=0.2)
-    for _ in range(10):
-        victim, seconds = int(rng.integers(2)), float(rng.uniform(0.02, 0.4))
+    settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0, record_prob=1.0)
+    for _ in range(20):
+        victim, updates, seconds = int(rng.integers(2)), int(rng.integers(20)), float(rng.uniform(0.001, 0.1))
         runs = list((tmp_path / "runs").glob("*"))
         life = settings | ({"resume": runs[0]} if runs else {})
-        statuses = ended(tmp_path / "life", lives, victim, seconds, life)
+        statuses = ended(tmp_path / "life", lives, victim, updates, seconds, life)
         assert statuses == [-signal.SIGPROF if rank == victim else 0 for rank in range(2)]
         (said,) = torch.load(tmp_path / "life" / f"{1 - victim}.dat", weights_only=True)
         assert "another rank has ended" in said
