@@ -12,8 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lib.preferences.labels import Label
+from lib.preferences.rated_pairs import ClipRater, sigmoid
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.strategies import ClipRater, sigmoid
 
 _LOOK_SECONDS = 10.0
 """Segments are rated until this long after the last look: it takes a core, which labelling would miss."""

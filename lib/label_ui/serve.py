@@ -25,8 +25,9 @@ from lib.label_ui.ratings import Ratings, StepRater, load_rater
 from lib.preferences.answers import holds_answers
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.queries import Strategy
+from lib.preferences.rated_pairs import ClipRater
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.strategies import ClipRater, make_strategy
+from lib.preferences.strategies import make_strategy
 from lib.provenance import git_commit
 
 _REQUEST_SECONDS = 20.0

@@ -14,7 +14,7 @@ alike                    both segments begin in the same situation, every situat
 Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
 random ones tell how often it is right.
 
-Work per call is bounded, whatever the size of the DB: at most `_POOL` segments are candidates, and `_READS` more are
+Work per call is bounded, whatever the size of the DB: at most `POOL_SIZE` segments are candidates, and `_READS` more are
 read. What was read once is remembered, so that later calls know more.
 """
 
@@ -24,8 +24,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -36,6 +34,19 @@ from lib.preferences.answers import load_answer, prompt_of
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
+from lib.preferences.rated_pairs import (
+    POOL_SIZE,
+    ClipRater,
+    RatedPairs,
+    candidate_names,
+    candidate_pairs,
+    chances_of,
+    disagreement,
+    entropy,
+    ranked,
+    say_disagreement,
+    say_entropy,
+)
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
@@ -44,26 +55,9 @@ NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike"})
 """Those that look at what clips show."""
 
-_CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
-_POOL = 256  # segments that candidate pairs are drawn among, at most
 _READS = 128  # segments decoded in a call beside the candidates, about 5 ms each for Atari's
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
-
-
-class ClipRater(Protocol):
-    """What an informed strategy asks; a reward model stands behind it (lib.reward.rater.ModelRater)."""
-
-    def returns(self, names: Sequence[str]) -> np.ndarray:
-        """R̂ of segments, in units in which differences are log-odds: P(first is better) = σ(R̂₁ − R̂₂).
-
-        Args:
-          names: K segments of the DB; none at all tells how many members there are.
-
-        Returns:
-          float64 [M, K], by each of M members; NaN where a segment cannot be rated.
-        """
-        ...
 
 
 def make_strategy(
@@ -113,9 +107,9 @@ def make_strategy(
     else:
         assert rater is not None
         if name == "disagreement":
-            informed = RatedPairs(rater, name, disagreement, _say_disagreement, pairs)
+            informed = RatedPairs(rater, name, disagreement, say_disagreement, pairs)
         elif name == "entropy":
-            informed = RatedPairs(rater, name, entropy, _say_entropy, pairs)
+            informed = RatedPairs(rater, name, entropy, say_entropy, pairs)
         else:
             informed = DiversePairs(db, rater)
     return WithRandomShare(informed, random_share, pairs)
@@ -152,118 +146,6 @@ class WithRandomShare:
             if source:
                 queries.append(source.pop(0))
         return queries + drawn + informed
-
-
-def _pool(pairs: RandomPairs, names: Sequence[str], count: int, rng: np.random.Generator) -> Sequence[str]:
-    """Segments to form candidate pairs of, sorted: ten for each pair asked, at most `_POOL`, drawn at random."""
-    size = min(_CANDIDATES * count, _POOL)
-    if len(names) <= size:
-        return names
-    return pairs.some(names, size, rng)
-
-
-def _candidates(
-    pairs: RandomPairs, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
-) -> list[Pair]:
-    """Pairs to choose `count` from: ten times as many, drawn at random among few segments."""
-    found = pairs.propose(_pool(pairs, names, count, rng), taken, _CANDIDATES * count, rng)
-    if len(found) < count:  # nearly all pairs of these segments are taken
-        found = pairs.propose(names, taken, count, rng)
-    return [query.pair for query in found]
-
-
-# --- By what the reward model says ----------------------------------------------------------------------------
-
-
-def disagreement(chances: np.ndarray) -> np.ndarray:
-    """Variance over the members of the probability that the first is better.
-
-    Args:
-      chances: float64 [M, C], by each of M members for each of C pairs.
-
-    Returns:
-      float64 [C], 0 to ¼.
-    """
-    return chances.var(axis=0)
-
-
-def entropy(chances: np.ndarray) -> np.ndarray:
-    """Entropy in bits of which one is better, by the mean of the members' probabilities.
-
-    Args:
-      chances: float64 [M, C], that the first is better, by each of M members for each of C pairs.
-
-    Returns:
-      float64 [C], 0 to 1.
-    """
-    first = chances.mean(axis=0)
-    both = np.clip(np.stack([first, 1 - first]), np.finfo(float).tiny, 1)
-    return -(both * np.log2(both)).sum(axis=0)
-
-
-def sigmoid(values: np.ndarray | float) -> np.ndarray:
-    """σ(x) = 1 / (1 + e⁻ˣ) of each, as ½ (1 + tanh ½ x), which cannot overflow."""
-    chances: np.ndarray = 0.5 * (1 + np.tanh(0.5 * values))
-    return chances
-
-
-def _chances(rater: ClipRater, pairs: Sequence[Pair]) -> np.ndarray:
-    """float64 [M, C]: σ(R̂₁ − R̂₂) by each member; NaN where a segment cannot be rated."""
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    returns, at = rater.returns(names), {name: i for i, name in enumerate(names)}
-    first, second = ([at[pair[side]] for pair in pairs] for side in (0, 1))
-    return sigmoid(returns[:, first] - returns[:, second])
-
-
-def _ranked(values: np.ndarray) -> np.ndarray:
-    """int64 positions of the values that are numbers, the highest first and equal ones in their order."""
-    order = np.argsort(-values, kind="stable")  # which puts NaN last
-    return order[np.isfinite(values[order])]
-
-
-# Neither sentence says which of the two the model prefers: a labeller would lean that way.
-def _say_disagreement(chances: np.ndarray) -> str:
-    return (
-        f"the reward models disagree: {chances.min():.2f} to {chances.max():.2f} that the same one is better"
-    )
-
-
-def _say_entropy(chances: np.ndarray) -> str:
-    likelier = max(chances.mean(), 1 - chances.mean())
-    return f"the reward model is unsure: {likelier:.2f} to {1 - likelier:.2f} which one is better"
-
-
-@dataclass(frozen=True)
-class RatedPairs:
-    """Of ten times as many random candidates, the pairs that a reward model's members make most of.
-
-    Pairs with a segment that cannot be rated are passed over; where none can be rated, they are drawn at random.
-    """
-
-    rater: ClipRater
-    strategy: str
-    value: Callable[[np.ndarray], np.ndarray]
-    """Of chances float64 [M, C]: float64 [C], the higher the better."""
-    reason: Callable[[np.ndarray], str]
-    """Of the chances of one pair, float64 [M]."""
-    pairs: RandomPairs = field(default_factory=RandomPairs)
-    """Draws the candidates."""
-
-    def propose(
-        self,
-        names: Sequence[str],
-        taken: Container[Pair],
-        count: int,
-        rng: np.random.Generator,
-        asked: Iterable[str] = (),
-    ) -> list[Query]:
-        """See :meth:`Strategy.propose`."""
-        pairs = _candidates(self.pairs, names, taken, count, rng)
-        chances = _chances(self.rater, pairs)
-        best = _ranked(self.value(chances))[:count]
-        if not len(best):
-            return self.pairs.propose(names, taken, count, rng)
-        return [Query(*pairs[int(i)], self.strategy, self.reason(chances[:, i])) for i in best]
 
 
 # --- By who recorded it ---------------------------------------------------------------------------------------
@@ -390,7 +272,7 @@ class AlikePairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         unread = [name for name in names if name not in self._readings]
-        for at in rng.permutation(len(unread))[:_POOL]:
+        for at in rng.permutation(len(unread))[:POOL_SIZE]:
             self._readings[unread[at]] = self._read(unread[at])
         groups = self._groups(names)
         found: dict[Pair, str] = {}
@@ -465,17 +347,17 @@ class DiversePairs:
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
         if self._rater is None:
-            pool = _pool(RandomPairs(), names, count, rng)
+            pool = candidate_names(RandomPairs(), names, count, rng)
             pairs = [pair for pair in itertools.combinations(pool, 2) if pair not in taken]
             if len(pairs) < count:
-                pairs = _candidates(RandomPairs(), names, taken, count, rng)
+                pairs = candidate_pairs(RandomPairs(), names, taken, count, rng)
             said = [""] * len(pairs)
         else:
-            pairs = _candidates(RandomPairs(), names, taken, count, rng)
-            chances = _chances(self._rater, pairs)
-            best = _ranked(disagreement(chances))[: _SHORTLIST * count]
-            pairs, said = [pairs[i] for i in best], [_say_disagreement(chances[:, i]) + "; " for i in best]
-        looks = self._looks.of(dict.fromkeys(name for pair in pairs for name in pair), _POOL)
+            pairs = candidate_pairs(RandomPairs(), names, taken, count, rng)
+            chances = chances_of(self._rater, pairs)
+            best = ranked(disagreement(chances))[: _SHORTLIST * count]
+            pairs, said = [pairs[i] for i in best], [say_disagreement(chances[:, i]) + "; " for i in best]
+        looks = self._looks.of(dict.fromkeys(name for pair in pairs for name in pair), POOL_SIZE)
         seen = sorted(set(asked))
         some = rng.permutation(len(seen))[:_CENTRES]
         before = self._looks.of((seen[i] for i in some), _READS)

@@ -38,10 +38,11 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.answers import Answer, holds_answers, load_answer
 from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current, is_own
+from lib.preferences.rated_pairs import ClipRater, sigmoid
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError
-from lib.preferences.strategies import ClipRater, make_strategy, sigmoid
+from lib.preferences.strategies import make_strategy
 from lib.preferences.text_teachers import value_of
 from lib.preferences.values import air, backflip, left, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress

@@ -17,15 +17,10 @@ from lib.preferences import looks as looks_module
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, distances, features, k_centre_pairs, look_of
 from lib.preferences.queries import Query, RandomPairs, Strategy
+from lib.preferences.rated_pairs import disagreement, entropy
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar, save_segment
-from lib.preferences.strategies import (
-    NEEDS_ENSEMBLE,
-    WithRandomShare,
-    disagreement,
-    entropy,
-    make_strategy,
-)
+from lib.preferences.strategies import NEEDS_ENSEMBLE, WithRandomShare, make_strategy
 from tests.envs.seaquest_game import begun
 
 SEAQUEST = "SeaquestNoFrameskip-v4"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.preferences.labels import Label, answers
-from lib.preferences.strategies import sigmoid
+from lib.preferences.rated_pairs import sigmoid
 from lib.reward.data import labeller_of
 
 LEAST_CHECKS = 10
