@@ -110,6 +110,7 @@ _NEEDS = {
     "state_entropy": ("watch_reward", "reward models that come while it trains: add --watch-reward -r FILE"),
     "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
+    "fork": ("record_only", "clips to be recorded alone: add --record-only"),
     "record_only": ("db_path", "a DB to fill: add --db-path DB"),
     "event_prob": ("db_path", "a DB to record to: add --db-path DB"),
     "event_kinds": ("event_prob", "a chance that an event is recorded: add --event-prob 1, say"),
@@ -188,6 +189,14 @@ class TrainConfig:
     )
     event_envs: int = flag(
         default=8, min=1, help="environments that --event-prob looks at; each keeps its last 50 frames"
+    )
+
+    fork: int = flag(
+        default=0,
+        min=0,
+        metavar="K",
+        help="with --record-only, in Atari games: K clips from each moment that --record-prob or --event-prob chooses, "
+        "which hold different actions for --hold-shortest to --hold-longest steps",
     )
 
     lr: float = _by_algorithm("lr", group="algorithm", help="learning rate; a tenth with --finetune")

@@ -58,13 +58,16 @@ class HeldActions:
         Returns:
           The actions to play, int64 `[B]`, and where they are held, bool `[B]`.
         """
-        begins = (self._left == 0) & (self._rng.random(len(actions)) < self._prob)
-        count = int(begins.sum())
-        self._action[begins] = self._rng.integers(self._num_actions, size=count)
-        self._left[begins] = self._rng.integers(self._shortest, self._longest + 1, size=count)
+        self.begin((self._left == 0) & (self._rng.random(len(actions)) < self._prob))
         held = self._left > 0
         self._left[held] -= 1
         return np.where(held, self._action, actions), held
+
+    def begin(self, games: np.ndarray) -> None:
+        """Has games, bool `[B]`, hold an action from the next step on, each one of its own."""
+        count = int(games.sum())
+        self._action[games] = self._rng.integers(self._num_actions, size=count)
+        self._left[games] = self._rng.integers(self._shortest, self._longest + 1, size=count)
 
     def drop(self, games: np.ndarray) -> None:
         """Ends the holding where a new game began, bool `[B]`."""

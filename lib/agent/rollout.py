@@ -8,6 +8,7 @@ import torch
 from lib.agent.distributions import sample_actions
 from lib.agent.exploration import HeldActions
 from lib.agent.network import PolicyNet, autocast
+from lib.envs.forking import ForkingAtari
 from lib.envs.observation import Viewer
 from lib.envs.world import Step, World, bounded_actions
 from lib.learner import Game
@@ -116,6 +117,16 @@ class Player:
     def look(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """What the first actions are to be chosen on; `out` is that of `Viewer.look`."""
         return self.viewer.look(self._step, out)
+
+    def take(self, sources: np.ndarray) -> torch.Tensor:
+        """Environment i continues from where environment `sources[i]` is, int64 `[B]`, in a world that can `take` games.
+
+        Returns:
+          What the next actions are to be chosen on, as `look`.
+        """
+        assert isinstance(self._world, ForkingAtari)
+        self._step = self._world.take(sources)
+        return self.viewer.take(self._step, sources)
 
     def play(
         self, actions: torch.Tensor, observations: torch.Tensor, out: torch.Tensor | None = None

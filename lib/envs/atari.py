@@ -72,6 +72,15 @@ def _registered(env_id: str) -> EnvSpec | None:
     return gymnasium.registry.get(name, newest)
 
 
+def shown_and_taken(env_id: str) -> tuple[list[str], tuple[int, int, int]]:
+    """What a game calls its actions, and its native frame shape, at which no emulator resizes; one environment tells."""
+    probe = gymnasium.make(env_id)
+    names = list(probe.unwrapped.get_action_meanings())  # type: ignore[attr-defined]
+    height, width, _ = probe.observation_space.shape or ()
+    probe.close()
+    return names, (height, width, 3)
+
+
 class AtariWorld:
     """B games of one Atari title, stepped by the emulator's own thread pool.
 
@@ -86,14 +95,9 @@ class AtariWorld:
         settings = atari_settings(env_id)
         if settings is None:
             raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
-        # One environment tells the native size, at which the emulator does not resize frames.
-        probe = gymnasium.make(env_id)
-        height, width, _ = probe.observation_space.shape or ()
-        self.action_names: list[str] = list(probe.unwrapped.get_action_meanings())  # type: ignore[attr-defined]
-        probe.close()
-
         self.env_id = env_id
         self.num_envs = num_envs
+        self.action_names, (height, width, _) = shown_and_taken(env_id)
         self.spec = Spec(len(self.action_names), frame_shape=(height, width, 3))
         self._emulator = AtariVectorEnv(
             settings["game"],

@@ -139,6 +139,11 @@ class Observer:
             stack[:, -1] = grey_resize_torch(frames, self._rows, self._columns)
         return stack
 
+    def take(self, sources: np.ndarray) -> torch.Tensor:
+        """Environment i continues from what environment `sources[i]` has shown, int64 `[B]`; returns as `push`."""
+        self._stack[:] = self._stack[torch.from_numpy(sources).to(self._stack.device)]
+        return self._stack
+
 
 class Viewer:
     """What networks see of a world's steps, on one device: the policy's observations, and frames where they are asked for.
@@ -180,6 +185,21 @@ class Viewer:
             assert self._observer is not None
             reset = torch.from_numpy(step.reset).to(self._device, non_blocking=True)
             self.observations = self._observer.push(self.frames(), reset, out)
+        return self.observations
+
+    def take(self, step: Step, sources: np.ndarray) -> torch.Tensor:
+        """The observations where environment i continues from what environment `sources[i]` has shown, int64 `[B]`.
+
+        Args:
+          step: what the world, of pictures, shows since.
+          sources: see above.
+
+        Returns:
+          uint8 `[B, 4, 84, 84]`, as `look`.
+        """
+        assert self._observer is not None
+        self._step, self._frames = step, None
+        self.observations = self._observer.take(sources)
         return self.observations
 
     def frames(self) -> torch.Tensor:

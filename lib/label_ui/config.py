@@ -21,7 +21,7 @@ class LabelConfig:
     strategy: str = flag(
         default="random",
         choices=STRATEGIES,
-        help="how pairs are chosen; alike: among clips that begin in the same situation",
+        help="how pairs are chosen; alike: among clips that begin in the same situation; fork: among those that continue from one moment",
     )
     reward: Path | None = flag(
         default=None,

@@ -43,7 +43,16 @@ def is_own(teacher: str) -> bool:
     return ":" in teacher
 
 
-STRATEGIES = ("random", "disagreement", "entropy", "recent", "diversity", "disagreement+diversity", "alike")
+STRATEGIES = (
+    "random",
+    "disagreement",
+    "entropy",
+    "recent",
+    "diversity",
+    "disagreement+diversity",
+    "alike",
+    "fork",
+)
 """Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
 NEEDS_RATER = frozenset({"disagreement", "entropy", "disagreement+diversity"})
 """Those that ask a reward model."""

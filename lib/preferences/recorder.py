@@ -12,7 +12,15 @@ from lib.files import NotRecorded, remove_stale
 from lib.preferences.dropping import drop_oldest
 from lib.preferences.events import Events
 from lib.preferences.recordings import EventClips, Recording
-from lib.preferences.segments import MAX_ACTION_NAME, RANDOM, SEGMENT_LENGTH, Segment, Sidecar, save_segment
+from lib.preferences.segments import (
+    FORK,
+    MAX_ACTION_NAME,
+    RANDOM,
+    SEGMENT_LENGTH,
+    Segment,
+    Sidecar,
+    save_segment,
+)
 
 _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_segment names them
 _IN_VAIN = 20  # recordings cut short before `obstacle` says so
@@ -110,6 +118,7 @@ class SegmentRecorder:
         self._event_clips = None if events is None else EventClips(events, event_prob, [seed, first_env, 1])
         self._drawn = np.zeros(num_envs, bool)  # environments that record a segment begun at random
         self._recordings: dict[int, Recording] = {}
+        self._reasons: dict[int, str] = {}  # of environments that fork
         self._awaiting_outcome: dict[int, Recording] = {}
         self._spare_frames: list[np.ndarray] = []
 
@@ -148,6 +157,20 @@ class SegmentRecorder:
             return f"no game lasts the {SEGMENT_LENGTH} steps of a clip"
         return ""
 
+    def fork(self, sources: np.ndarray) -> None:
+        """Has games begin a segment at the next step that continue from one moment.
+
+        Args:
+          sources: int64 `[B]`, the environment whose game each continues from; −1 where none begins.
+        """
+        if not self.full:
+            self._drawn |= sources >= 0
+            for env, source in enumerate(sources.tolist()):
+                if source >= 0:
+                    self._reasons[env] = (
+                        f"{FORK}{self._first_env + source:02d}/{self._first_number + self.steps:08d}"
+                    )
+
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
         """Note what the next step's actions are chosen on.
 
@@ -174,6 +197,7 @@ class SegmentRecorder:
                     else np.empty((SEGMENT_LENGTH, *observations.shape[1:]), np.float32),
                     scores=np.empty(SEGMENT_LENGTH, np.float32),
                     terminal=np.empty(SEGMENT_LENGTH, bool),
+                    reason=self._reasons.pop(env, RANDOM),
                 )
             recording.frames[recording.length] = frames[env]
             recording.actions[recording.length] = actions[env]
@@ -321,7 +345,7 @@ class SegmentRecorder:
                     raise NotRecorded(error.errno, error.strerror, str(path)) from error
                 number += 1  # another run records into this DB
         self.stored += 1
-        if recording.reason == RANDOM:  # event clips bring their own
+        if not sidecar.of_event:  # those bring their own
             self._spare_frames.append(recording.frames)
         self._make_room()
 

@@ -32,6 +32,9 @@ MAX_ACTION_NAME = 100  # characters
 MAX_REASON = 100  # characters
 RANDOM = "random"
 """The `Sidecar.reason` of segments begun at random."""
+FORK = "fork of "
+"""What the `Sidecar.reason` of segments begins with that continue from one moment in different ways. The rest is the
+environment and step of the moment; the segments share their number."""
 MAX_BYTES = 512 * 2**20  # of a file, and of the frames in it
 
 _FORMAT = "segment"
@@ -65,7 +68,12 @@ class Sidecar:
     @property
     def of_event(self) -> bool:
         """Whether it was recorded because of an event, so that it is no random sample of the policy's play."""
-        return self.reason not in ("", RANDOM)
+        return self.reason not in ("", RANDOM) and not self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether others continue from the moment that it begins at, in different ways."""
+        return self.reason.startswith(FORK)
 
 
 @dataclass(frozen=True, slots=True)

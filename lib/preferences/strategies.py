@@ -9,6 +9,7 @@ recent                   both segments of the newest policy, the newest of it fi
 diversity                segments unlike those asked about so far: greedy k-centre
 disagreement+diversity   of the pairs that the ensemble disagrees on, those unlike what was asked about so far
 alike                    both segments begin in the same situation, every situation as often: both low on air, say
+fork                     both segments continue from the same moment, which `01_a2c.py --fork` records
 =======================  ==============================================================================================
 
 Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
@@ -52,7 +53,7 @@ from lib.preferences.segments import SegmentError
 
 NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
 """Those that ask a reward model of more than one member."""
-NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike"})
+NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike", "fork"})
 """Those that look at what clips show."""
 
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
@@ -104,6 +105,8 @@ def make_strategy(
         informed = DiversePairs(db)
     elif name == "alike":
         informed = AlikePairs(db)
+    elif name == "fork":
+        informed = ForkPairs(db)
     else:
         assert rater is not None
         if name == "disagreement":
@@ -319,6 +322,54 @@ class AlikePairs:
             ]
             groups[tuple(thirds)].append(name)
         return [([probe for probe, _ in thirds], group) for thirds, group in groups.items()]
+
+
+class ForkPairs:
+    """Pairs of segments that continue from one moment, each such pair as likely as any other.
+
+    They differ in what was done and what came of it alone, as answers to one prompt do. Where a DB has none that are left,
+    pairs are drawn at random.
+    """
+
+    def __init__(self, db: SegmentDB) -> None:
+        self._db = db
+        self._moments: dict[str, str] = {}
+
+    def propose(
+        self,
+        names: Sequence[str],
+        taken: Container[Pair],
+        count: int,
+        rng: np.random.Generator,
+        asked: Iterable[str] = (),
+    ) -> list[Query]:
+        """See :meth:`Strategy.propose`."""
+        # Segments of one moment share their number; few others do.
+        of_one_number = RandomPairs(lambda name: name.rpartition("/")[2])
+        found: list[Query] = []
+        seen: set[Pair] = set()
+        while len(found) < count and len(seen) < _READS + count:
+            drawn = of_one_number.propose(names, Either(taken, seen), count - len(found), rng)
+            if not drawn:
+                break
+            seen |= {query.pair for query in drawn}
+            moments = [{self._moment(name) for name in query.pair} for query in drawn]
+            found += [
+                query for query, of_pair in zip(drawn, moments, strict=True) if len(of_pair - {""}) == 1
+            ]
+        if not found:
+            return RandomPairs().propose(names, taken, count, rng)
+        return [Query(*query.pair, "fork", "both continue from the same moment") for query in found]
+
+    def _moment(self, name: str) -> str:
+        """What the moment that a segment forked from is called; "" where it did not."""
+        if name not in self._moments:
+            try:
+                sidecar = self._db.load(name).sidecar
+            except SegmentError:
+                sidecar = None
+            self._moments[name] = "" if sidecar is None or not sidecar.forked else sidecar.reason
+        return self._moments[name]
 
 
 # --- By how it looks ------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def _named(label: Label) -> str:
 
 
 def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:
-    """Which pairs were drawn at random, not chosen by a model's opinion of them.
+    """Which pairs were drawn at random, those of one moment or prompt included, not chosen by a model's opinion of them.
 
     Only those can be held out: accuracy on pairs that a model was unsure of says little about its accuracy on others.
     The labeller's first answer says how the pair was chosen; repeat checks and changes do not alter that. A pair that
@@ -242,7 +242,8 @@ def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = Non
     rechecked = {pair for (pair, _), history in said.items() if any(a.strategy == RECHECK for a in history)}
     return np.array(
         [
-            label.pair not in rechecked and said[label.pair, label.labeller][0].strategy in (None, "random")
+            label.pair not in rechecked
+            and said[label.pair, label.labeller][0].strategy in (None, "random", "fork")
             for label in labels
         ],
         bool,

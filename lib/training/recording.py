@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 
 from lib.agent.config import TrainConfig
+from lib.agent.exploration import HeldActions
+from lib.agent.forks import Forks
+from lib.agent.rollout import Player
 from lib.cli import UserError
 from lib.envs.make import counter, probes
 from lib.envs.world import Step, World
@@ -37,14 +40,14 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
             world.num_envs,
             config.env,
             world.spec.num_actions,
-            config.record_prob,
+            0.0 if config.fork else config.record_prob,
             config.seed,
             max_mb=config.db_max_mb,
             policy=config.name,
             drop_oldest=config.db_drop_oldest,
             action_names=world.action_names,
             first_env=share.start,
-            events=_events(config, world, share),
+            events=None if config.fork else _events(config, world, share),
             event_prob=config.event_prob,
             all_envs=config.num_envs,
         )
@@ -54,9 +57,35 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
         ) from error
 
 
+def make_forks(
+    config: TrainConfig, world: World, recorder: SegmentRecorder, held: HeldActions, player: Player
+) -> Forks:
+    """What `--fork` plays by.
+
+    Args:
+      config: of the run.
+      world: the environments of this process.
+      recorder: of their clips, from `make_recorder`.
+      held: which actions each holds.
+      player: of that world, with that recorder and those held actions.
+
+    Raises:
+      UserError: the environments do not make whole groups, or an event cannot be seen in this one.
+    """
+    if world.num_envs % config.fork:
+        raise UserError(
+            f"--fork {config.fork}: expected to divide the {world.num_envs} environments of a process into whole groups; "
+            "change --num-envs"
+        )
+    events = _events(config, world, range(world.num_envs))
+    return Forks(
+        player, recorder, held, config.fork, config.record_prob, events, config.event_prob, config.seed
+    )
+
+
 def _events(config: TrainConfig, world: World, share: range) -> Events | None:
     """What --event-prob looks for, if anything."""
-    num_envs = min(config.event_envs - share.start, world.num_envs)
+    num_envs = world.num_envs if config.fork else min(config.event_envs - share.start, world.num_envs)
     if not config.event_prob or num_envs <= 0:
         return None
     counts = counter(config.env, num_envs)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,12 @@ from lib.agent.exploration import HeldActions
 from lib.agent.kl import KLPenalty
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.off_policy import OffPolicy
+from lib.agent.rollout import Player
 from lib.agent.sac import SAC
 from lib.cli import UserError
 from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
+from lib.envs.atari import time_limit
+from lib.envs.forking import ForkingAtari
 from lib.envs.make import make_world
 from lib.envs.world import World
 from lib.interrupt import Interrupt
@@ -42,7 +46,7 @@ from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.ranks import joined
-from lib.training.recording import Recording, Tap, make_recorder
+from lib.training.recording import Recording, Tap, make_forks, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
 """Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
@@ -256,7 +260,11 @@ def _record(config: TrainConfig) -> Trained:
     with contextlib.ExitStack() as stack:
         ranks, device, bf16, share = _begin(config, stack)
         start = None if config.model is None else load_policy(config.model)
-        world = make_world(config.env, len(share), own_threads(config.env_threads))
+        world: World
+        if config.fork:
+            world = ForkingAtari(config.env, len(share), time_limit(config.env))
+        else:
+            world = make_world(config.env, len(share), own_threads(config.env_threads))
         stack.callback(world.close)
         network, _ = _policy_to_train(config, world, start)
         recorder = make_recorder(config, world, share)
@@ -271,13 +279,18 @@ def _record(config: TrainConfig) -> Trained:
         seed = _game_seed(config.seed, 0, ranks.rank)
         stop = Stop(stack.enter_context(Interrupt()))
         recording = Recording(recorder, stop)
-        learner = _LEARNERS[config.algo](
-            *(network.to(device), world, config, device, bf16, seed),
-            recorder=Tap(recorder, recording),
-            held=_held_actions(config, world, seed),
-        )
+        tap, held = Tap(recorder, recording), _held_actions(config, world, seed)
+        network = network.to(device)
+        if config.fork:
+            player = Player(world, device, seed, recorder=tap, held=held)
+            assert held is not None
+            forks, policy = make_forks(config, world, recorder, held, player), network.acting(bf16)
+            play: Callable[[], None] = partial(forks.play, policy)
+        else:
+            parts = network, world, config, device, bf16, seed
+            play = _LEARNERS[config.algo](*parts, recorder=tap, held=held).play
         while recorder.steps < config.steps and not (recorder.full or stop()):
-            learner.play()
+            play()
             made = f"{format_count(recorder.steps)}/{format_count(config.steps)} steps"
             progress.update(made + recording.words())
         if recording.error is not None:
@@ -397,7 +410,7 @@ def _kl_penalty(
 
 def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:
     """With --hold-prob: exploration by held actions."""
-    if not config.hold_prob:
+    if not (config.hold_prob or config.fork):
         return None
     if world.spec.continuous:
         raise UserError(

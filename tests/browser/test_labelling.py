@@ -236,6 +236,7 @@ def test_resample_strategy_and_jumping_in_the_batch(site: Site, enter: Enter) ->
         "recent",
         "diversity",
         "alike",
+        "fork",
     ]
 
 

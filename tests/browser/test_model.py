@@ -175,6 +175,7 @@ def test_the_model_says_nothing_until_it_is_asked(serve: Serve, enter: Enter, re
         "diversity",
         "disagreement+diversity",
         "alike",
+        "fork",
     ]
     assert not [url for url in tab.requests if "/api/model" in url]
 

@@ -1,0 +1,93 @@
+"""Clips that fork: they begin alike and go apart, and are compared with each other."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.agent.config import TrainConfig
+from lib.cli import UserError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import save_segment
+from lib.preferences.strategies import make_strategy
+from lib.preferences.teachers import label_with_teacher
+from lib.training.train import train
+from tests.preferences.test_strategies import segment
+
+FORKS = {"record_only": True, "fork": 3, "num_envs": 6, "record_prob": 0.1, "event_prob": 1.0}
+
+
+def recorded(root: Path, **more: object) -> SegmentDB:
+    """Forks of untaught play, 80 steps of each environment."""
+    where = {"db_path": root / "db", "runs": root / "runs"}
+    flags = {"name": "x", "steps": 480, "hold_shortest": 20, "hold_longest": 30, **FORKS, **where, **more}
+    train(TrainConfig(**flags))  # type: ignore[arg-type]
+    return SegmentDB(root / "db")
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> SegmentDB:
+    return recorded(tmp_path_factory.mktemp("forks"))
+
+
+def test_the_clips_of_a_moment_begin_alike_and_go_apart(db: SegmentDB) -> None:
+    moments: dict[str, list[str]] = {}
+    for name in db.names:
+        sidecar = db.load(name).sidecar
+        assert sidecar is not None
+        assert sidecar.forked
+        moments.setdefault(sidecar.reason, []).append(name)
+    assert len(moments) > 1
+    for reason, names in moments.items():
+        source, _, number = reason.removeprefix("fork of ").partition("/")
+        assert f"{source}/{number}.dat" in names
+        assert {name[3:] for name in names} == {f"{number}.dat"}
+        assert len({int(name[:2]) // 3 for name in names}) == 1
+        clips = [db.load(name) for name in names]
+        assert all(np.array_equal(clip.frames[0], clips[0].frames[0]) for clip in clips)
+        assert all((clip.actions[:20] == clip.actions[0]).all() for clip in clips)
+        held = {int(clip.actions[0]) for clip in clips}
+        assert len({clip.frames[-1].tobytes() for clip in clips}) >= len(held)
+
+
+def test_the_strategy_asks_about_clips_of_one_moment_alone(db: SegmentDB) -> None:
+    queries = make_strategy("fork", db, random_share=0).propose(
+        db.names, set(), 100, np.random.default_rng(0)
+    )
+    reasons = [{db.load(name).sidecar.reason for name in query.pair} for query in queries]  # type: ignore[union-attr]
+    assert all(len(of_pair) == 1 for of_pair in reasons)
+    assert {query.strategy for query in queries} == {"fork"}
+    moments = [db.load(name).sidecar.reason for name in db.names]  # type: ignore[union-attr]
+    sizes = [moments.count(moment) for moment in set(moments)]
+    assert len({query.pair for query in queries}) == sum(size * (size - 1) // 2 for size in sizes)
+    summary = label_with_teacher(db.root, "score", 2, strategy="fork", random_share=0)
+    assert summary.written == 2
+
+
+def test_without_forks_pairs_are_drawn_at_random(tmp_path: Path) -> None:
+    for env in range(3):  # of one number, as clips of environments that are stepped together may be
+        save_segment(tmp_path / f"{env:02d}" / "00000000.dat", segment(env))
+    db = SegmentDB(tmp_path)
+    queries = make_strategy("fork", db, random_share=0).propose(db.names, set(), 3, np.random.default_rng(0))
+    assert len(queries) == 3
+    assert {query.strategy for query in queries} == {"random"}
+
+
+@pytest.mark.slow
+def test_events_fork_as_well(tmp_path: Path) -> None:
+    """Untaught play that goes up and down meets a diver soon."""
+    db = recorded(tmp_path, num_envs=3, record_prob=0.0, event_kinds="pickup", steps=1200, hold_prob=0.1)
+    assert len(db.names) >= 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"fork": 4}, "--fork 4: expected to divide the 6 environments of a process into whole groups"),
+        ({"record_only": False}, "--fork expects clips to be recorded alone: add --record-only"),
+        ({"env": "MovingDot-v0", "event_prob": 0.0}, "--fork copies games of Atari alone"),
+    ],
+)
+def test_what_cannot_fork_is_refused(flags: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        recorded(tmp_path, **flags)
