@@ -175,7 +175,8 @@ def compare(
     from lib.devices import resolve_bf16, resolve_device
     from lib.preferences.answers import Answer, distinct_2, word_count
     from lib.preferences.text_teachers import JUDGES, value_of
-    from lib.text.language import LanguageModel, load_language_model, token_log_probs
+    from lib.text.language import LanguageModel, load_language_model
+    from lib.text.layers import token_log_probs
     from lib.text.record import read_prompts
     from lib.text.reward import load_text_reward
     from lib.text.sampling import as_answer, sample

@@ -27,7 +27,8 @@ from lib.reward.fit import fit
 from lib.reward.model import Member
 from lib.text.config import TextConfig
 from lib.text.fit import AnswerMember, OnAnswers
-from lib.text.language import LanguageModel, Root, above, branch, log_probs_of, save_policy
+from lib.text.language import LanguageModel, Root, save_policy
+from lib.text.layers import above, branch, log_probs_of
 from lib.text.learner import spread, token_grid
 from lib.text.reward import States, above_states, before_tokens, spoken
 

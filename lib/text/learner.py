@@ -25,7 +25,8 @@ from lib.agent.returns import explained_variance
 from lib.agent.sequences import answer_advantages, token_rewards
 from lib.learner import Advance
 from lib.preferences.answers import Answer, distinct_2
-from lib.text.language import LanguageModel, above, branch, log_probs_of, log_softmax_of
+from lib.text.language import LanguageModel
+from lib.text.layers import above, branch, log_probs_of, log_softmax_of
 from lib.text.reward import States, TextRewardModel, TextRewardNet, above_states, before_tokens, trunk_states
 from lib.text.sampling import as_answer, sample
 

@@ -18,7 +18,8 @@ from lib.cli import UserError
 from lib.preferences.answers import Answer, word_count
 from lib.provenance import lineage
 from lib.reward.model import Member
-from lib.text.language import LanguageModel, between, cut, load_language_model, padded
+from lib.text.language import LanguageModel, load_language_model
+from lib.text.layers import between, padded, upper_copy
 
 POOLINGS = ("last", "mean")
 """What the head sees: the state at an answer's last token, or the mean over the answer's tokens."""
@@ -52,7 +53,7 @@ def above_states(layers: Any, batch: Sequence[States], any_layers: bool = True) 
     """What upper layers and their norm make of the states of B answers: `[B, T, D]`, padded behind each.
 
     Args:
-      layers: upper part of `lib.text.language.cut`.
+      layers: of `lib.text.layers.upper_copy` or `above`.
       batch: the answers.
       any_layers: False where the part is but a norm.
     """
@@ -82,7 +83,7 @@ class TextRewardNet(nn.Module):
     def __init__(self, base: Any, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.layers = cut(base, shape.at, shape.upper)[1].float().requires_grad_(True)
+        self.layers = upper_copy(base, shape.at, shape.upper).float().requires_grad_(True)
         self.head = nn.Linear(base.config.hidden_size, 1)
         nn.init.normal_(self.head.weight, std=1e-3)  # differences begin near 0, as in lib.reward.network
         nn.init.zeros_(self.head.bias)

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.preferences.answers import Answer
-from lib.text.language import LanguageModel, padded
+from lib.text.language import LanguageModel
+from lib.text.layers import padded
 
 
 @dataclass(frozen=True)

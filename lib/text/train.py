@@ -29,7 +29,8 @@ from lib.reporting import Charts, Progress, format_count, format_mean
 from lib.reward.report.page import signed, write_page
 from lib.runs import load_state, locked, make_run_dir, write_config
 from lib.text.config import TextConfig
-from lib.text.language import LanguageModel, Root, above, load_language_model, read_policy, save_policy
+from lib.text.language import LanguageModel, Root, load_language_model, read_policy, save_policy
+from lib.text.layers import above
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.record import read_prompts
 from lib.text.reward import TextRewardModel, above_states, load_text_reward, trunk_states

@@ -14,7 +14,8 @@ from lib.reward.config import FitConfig
 from lib.reward.loss import preference_loss
 from lib.text.config import TextConfig
 from lib.text.dpo import Policies, PolicyNet, implicit_rewards, train_dpo
-from lib.text.language import load_language_model, token_log_probs
+from lib.text.language import load_language_model
+from lib.text.layers import token_log_probs
 from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import save_tiny
 from tests.text.word_world import WORDS, Optimum

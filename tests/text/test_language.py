@@ -3,13 +3,21 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lib.cli import UserError
-from lib.text.language import cut, load_language_model, padded
+from lib.text.language import load_language_model
+from lib.text.layers import between, padded, upper_copy
 from tests.text.tiny import FAMILIES, save_tiny, tiny
+
+
+def _apart(base: Any, at: int, tokens: torch.Tensor) -> torch.Tensor:
+    lower, upper = between(base, 0, at), upper_copy(base, at, len(base.layers) - at)
+    states = lower(inputs_embeds=base.embed_tokens(tokens), use_cache=False).last_hidden_state
+    return torch.as_tensor(upper(inputs_embeds=states, use_cache=False).last_hidden_state)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -18,10 +26,7 @@ def test_lower_and_upper_layers_compute_what_the_whole_does(family: str, tmp_pat
     tokens = torch.randint(0, 32, (3, 9))
     whole = base(input_ids=tokens, use_cache=False).last_hidden_state
     for at in range(5):
-        lower, upper = cut(base, at)
-        states = lower(input_ids=tokens, use_cache=False).last_hidden_state
-        apart = upper(inputs_embeds=states, use_cache=False).last_hidden_state
-        torch.testing.assert_close(apart, whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(_apart(base, at, tokens), whole, atol=1e-5, rtol=1e-5)
     assert len(base.layers) == 4
     torch.testing.assert_close(base(input_ids=tokens, use_cache=False).last_hidden_state, whole)
 
@@ -30,19 +35,15 @@ def test_layers_that_look_back_a_few_tokens_are_cut_with_their_window(tmp_path: 
     kinds = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
     base = tiny(tmp_path, "qwen2", sliding_window=3, use_sliding_window=True, layer_types=kinds).network.model
     tokens = torch.randint(0, 32, (2, 12))
-    lower, upper = cut(base, 1)
-    states = lower(input_ids=tokens, use_cache=False).last_hidden_state
     whole = base(input_ids=tokens, use_cache=False).last_hidden_state
-    torch.testing.assert_close(
-        upper(inputs_embeds=states, use_cache=False).last_hidden_state, whole, atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(_apart(base, 1, tokens), whole, atol=1e-5, rtol=1e-5)
 
 
 def test_some_upper_layers_only_and_the_copy_is_the_only_one_that_learns(tmp_path: Path) -> None:
     base = tiny(tmp_path).network.model
     before = {name: weight.clone() for name, weight in base.state_dict().items()}
-    lower, upper = cut(base, 1, 2)
-    assert (len(lower.layers), len(upper.layers)) == (1, 2)
+    upper = upper_copy(base, 1, 2)
+    assert len(upper.layers) == 2
     upper.requires_grad_(True)
     upper(inputs_embeds=torch.randn(1, 3, 16), use_cache=False).last_hidden_state.sum().backward()
     torch.optim.SGD(upper.parameters(), 1.0).step()

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.preferences.answers import distinct_2
-from lib.text.language import above, cut, load_language_model, log_probs_of, token_log_probs
+from lib.text.language import load_language_model
+from lib.text.layers import above, between, log_probs_of, token_log_probs
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
 from tests.text.tiny import FAMILIES, save_tiny
@@ -76,8 +77,9 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
                 F.log_softmax(network(input_ids=whole).logits[0, len(prompt) - 1 : -1] / 0.7, -1)
                 for network in (learner.actor, learner.language.network)
             )
-            lower, _ = cut(learner.language.network.model, 1, 0)
-            states = critic.layers(inputs_embeds=lower(input_ids=whole).last_hidden_state).last_hidden_state
+            base = learner.language.network.model
+            states = between(base, 0, 1)(inputs_embeds=base.embed_tokens(whole), use_cache=False)
+            states = critic.layers(inputs_embeds=states.last_hidden_state).last_hidden_state
             values = (critic.head(states)[0, len(prompt) - 1 : -1, 0] - 0.5) / 2
         torch.testing.assert_close(
             seen.exact_kl[:n, b],
@@ -170,7 +172,7 @@ def test_log_probs_by_chunks_are_those_of_all_together(monkeypatch: pytest.Monke
     tokens = torch.randint(50, (30,))
     expected = F.log_softmax(head(states) / 0.5, -1)[torch.arange(30), tokens]
     [gradient] = torch.autograd.grad(expected.square().sum(), states)
-    monkeypatch.setattr("lib.text.language._AT_ONCE", 7)
+    monkeypatch.setattr("lib.text.layers._AT_ONCE", 7)
     found = log_probs_of(head, states, tokens, 0.5)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), states)[0], gradient)

@@ -13,7 +13,7 @@ from lib.preferences.answers import holds_answers, load_answer
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
-from lib.text.language import token_log_probs
+from lib.text.layers import token_log_probs
 from lib.text.record import read_prompts, record
 from lib.training.recording import make_recorder
 from tests.label_ui.dbs import segment

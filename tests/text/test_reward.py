@@ -23,7 +23,6 @@ from lib.reward.data import Pairs
 from lib.reward.fit import fit as fit_to
 from lib.reward.split import split_by_segment
 from lib.text.fit import AnswerMember, Answers, TextFit, by_prompt, length_correlation, length_slope
-from lib.text.language import cut
 from lib.text.report import text_figures, write_text_report
 from lib.text.reward import (
     Shape,
@@ -91,8 +90,7 @@ def test_with_all_upper_layers_it_is_the_whole_model_on_the_last_token(family: s
             tokens = torch.tensor([[*answer.prompt_tokens, *answer.tokens]])
             state = language.network.model(input_ids=tokens, use_cache=False).last_hidden_state[0, -1]
             torch.testing.assert_close(network.head(state)[0], rated[row], atol=1e-5, rtol=1e-5)
-    lower, upper = cut(language.network.model, 2, 1)
-    assert (len(lower.layers), len(upper.layers)) == (2, 1)
+    assert len(TextRewardNet(language.network.model, Shape(2, 1)).layers.layers) == 1
 
 
 def test_whole_prompts_are_held_out() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.text.language import token_log_probs
+from lib.text.layers import token_log_probs
 from lib.text.sampling import _chosen, sample
 from tests.text.tiny import FAMILIES, tiny
 
