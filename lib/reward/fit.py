@@ -91,8 +91,20 @@ Fit = AnyFit[RewardModel, PreferenceData]
 @overload
 def fit(config: FitConfig, ranks: Alone = ALONE) -> Fit: ...
 @overload
-def fit(config: FitConfig, ranks: Alone, kind: type[Material[Model, Data]]) -> AnyFit[Model, Data]: ...
-def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[Any, Any]:
+def fit(
+    config: FitConfig,
+    ranks: Alone,
+    kind: Callable[[FitConfig, Sequence[int] | None], Material[Model, Data]],
+    file: str = ...,
+    resumable: bool = ...,
+) -> AnyFit[Model, Data]: ...
+def fit(
+    config: FitConfig,
+    ranks: Alone = ALONE,
+    kind: Callable[[FitConfig, Sequence[int] | None], Any] = Clips,
+    file: str = "reward-{}.dat",
+    resumable: bool = True,
+) -> AnyFit[Any, Any]:
     """Fits a reward model as the configuration says and writes its checkpoint, or resumes a fit.
 
     A resumed fit uses the labels and the split that it began with and continues after the last epoch in its state. On
@@ -105,17 +117,19 @@ def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[An
       config: the flags.
       ranks: the processes that fit together.
       kind: what to fit to.
+      file: where the model of a name goes, in `--out`.
+      resumable: whether the script has a `--resume`, so that states are saved.
 
     Raises:
       UserError: something about the flags, the DBs or the labels that the user can mend.
     """
     keep_freed_memory()
-    alone, first = ranks.size == 1, ranks.rank == 0
+    saves_states, first = resumable and ranks.size == 1, ranks.rank == 0
     threads = own_threads(0)
     if threads:
         torch.set_num_threads(threads)
     device = resolve_device(config.dev)
-    path = config.out / kind.file.format(check_name(config.name))
+    path = config.out / file.format(check_name(config.name))
     check_writable(path)  # now, rather than when all the work is done
     with contextlib.ExitStack() as stack:
         # The caller's own random draws are not disturbed.
@@ -166,7 +180,7 @@ def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[An
 
         def keep(epoch_end: dict[str, Any]) -> None:
             last.update(epoch_end)
-            if alone and clock.due():
+            if saves_states and clock.due():
                 save()
 
         with Interrupt() as interrupt:
@@ -181,9 +195,9 @@ def fit(config: FitConfig, ranks: Alone = ALONE, kind: Any = Clips) -> AnyFit[An
                 state=state,
                 ranks=ranks,
             )
-        if alone and last:
+        if saves_states and last:
             save()
-        if alone and interrupt.asked and kind.resumable:
+        if saves_states and interrupt.asked:
             progress.line(f"continue with --resume {run_dir}")
         best = fitted.best
         if first:

@@ -33,10 +33,6 @@ class Material(ABC, Generic[Model, Data]):
       device: where networks compute.
     """
 
-    file = "reward-{}.dat"
-    """Where the model of a name goes, in `--out`."""
-    resumable = True
-    """Whether the script has a `--resume` for it."""
     config: FitConfig
     data: Data
     device: torch.device

@@ -101,11 +101,11 @@ class PolicyMember(AnswerMember):
 
 
 class Policies(OnAnswers[LanguageModel]):
-    """For a policy: the layers above `--cut` are trained."""
+    """For a policy: the layers above `--cut` are trained, with this β."""
 
-    file = "{}"
-    resumable = False
-    beta = 0.1
+    def __init__(self, config: FitConfig, lines: Sequence[int] | None = None, *, beta: float) -> None:
+        super().__init__(config, lines)
+        self.beta = beta
 
     @functools.cached_property
     def states(self) -> list[Spoken]:
@@ -181,8 +181,5 @@ def train_dpo(config: TextConfig) -> Path:
         l2=0.0,
         frame_stride=1,
     )
-
-    class Priced(Policies):
-        beta = config.kl
-
-    return fit(fitting, ALONE, Priced).path
+    policies = functools.partial(Policies, beta=config.kl)
+    return fit(fitting, ALONE, policies, file="{}", resumable=False).path

@@ -112,6 +112,7 @@ def test_a_db_of_labels_becomes_a_model_that_says_what_was_preferred(config: Tex
         was, now = (token_log_probs(model.network, *tokens).sum() for model in (before, after))
         gains.append(float(now - was))
     assert gains[0] > gains[1] + 1
+    assert not list(config.runs.rglob("state.dat"))  # which nothing could resume from
     with pytest.raises(UserError, match="found a folder; take another -n"):
         train_dpo(config)
 
@@ -124,7 +125,8 @@ def test_resume_is_refused(config: TextConfig) -> None:
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:
     assert config.db_path is not None
     material = Policies(
-        FitConfig(dbs=[config.db_path], name="d", out=config.runs, model=config.model, cut=2, upper=9)
+        FitConfig(dbs=[config.db_path], name="d", out=config.runs, model=config.model, cut=2, upper=9),
+        beta=0.1,
     )
     states = material.states[:7]
     network, _ = material.make()
