@@ -1,6 +1,7 @@
 """Commands and programs in README.md and docs/."""
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,6 @@ from lib import cli
 from lib.envs.atari import atari_settings
 from tests.experiments.paper import CONFIGS
 from tests.label_ui.dbs import make_db
-from tests.scripts import call
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = CONFIGS | {"demo.py": demo.DemoConfig}
@@ -108,16 +108,20 @@ def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
         assert (tmp_path / made / "labels.json").exists()
 
 
-def test_the_teachers_of_the_labelling_page_label(tmp_path: Path) -> None:
+def test_the_teachers_of_the_labelling_page_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs" / "labelling.md").read_text()
     (block,) = re.findall(
         r"^```python\n(.*?)^```", page.partition("## A teacher of your own")[2], re.M | re.S
     )
     (tmp_path / "mine.py").write_text(block)
     make_db(tmp_path / "db", 4)
+    monkeypatch.chdir(tmp_path)
+    main = runpy.run_path(str(ROOT / "02_label_ui.py"))["main"]
     for function in re.findall(r"--teacher (mine:\w+)", page):
-        done = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", function, "--count", 2)
-        assert f"2 labels by {function}" in done.stdout
+        main(["-d", "db", "--teacher", function, "--count", "2"])
+        assert f"2 labels by {function}" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -61,11 +61,11 @@ def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     train = call_anew(
         root, "01_a2c.py", "-n", "v0", "--steps", 2000, "--eval-every", 1000, "--save", "v0", *record, *small
     )
-    label = call_anew(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
-    fit = call_anew(
+    label = call(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
+    fit = call(
         root, "03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10
     )
-    finetune = call_anew(
+    finetune = call(
         root,
         *("01_a2c.py", "-n", "v1", "-m", "v0/best.dat", "-r", "rewards/reward-r.dat", "--finetune"),
         *("--steps", 400, "--save", "v1", *small),

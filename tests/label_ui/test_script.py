@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -16,13 +17,10 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import grey_db
-from tests.scripts import Done, call
+from tests.scripts import refusal
 
 SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
-
-
-def run(*args: object, status: int = 0) -> Done:
-    return call(SCRIPT.parent, SCRIPT.name, *args, status=status)
+main = runpy.run_path(str(SCRIPT))["main"]
 
 
 def test_help_needs_no_nicegui() -> None:
@@ -39,7 +37,6 @@ def test_help_needs_no_nicegui() -> None:
         assert name in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -64,21 +61,27 @@ def test_help_needs_no_nicegui() -> None:
     ],
     ids=lambda value: " ".join(value)[-24:] if isinstance(value, list) else "",
 )
-def test_bad_flags_get_one_line_and_status_2(tmp_path: Path, args: list[str], says: str) -> None:
+def test_bad_flags_get_one_line_and_status_2(
+    tmp_path: Path,
+    args: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     make_db(tmp_path / "DB", 2)
-    done = run(*[arg.replace("DB", str(tmp_path / "DB")) for arg in args], status=2)
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("02_label_ui.py: error: ")
-    assert says in done.stderr
+    line = [SCRIPT.name, *(arg.replace("DB", str(tmp_path / "DB")) for arg in args)]
+    assert says in refusal(line, monkeypatch, capsys)
 
 
-def test_a_taken_port_gets_one_line_and_status_2(tmp_path: Path) -> None:
+def test_a_taken_port_gets_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = make_db(tmp_path / "db", 2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run("-d", make_db(tmp_path / "db", 2), "--port", taken.getsockname()[1], status=2)
-    assert done.stderr.count("\n") == 1
-    assert "taken by another program" in done.stderr
+        line = [SCRIPT.name, "-d", str(db), "--port", str(taken.getsockname()[1])]
+        assert "taken by another program" in refusal(line, monkeypatch, capsys)
 
 
 def test_a_user_without_an_account_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,31 +91,26 @@ def test_a_user_without_an_account_has_a_name(monkeypatch: pytest.MonkeyPatch) -
     assert serve._user() == "you"
 
 
-def test_a_simulated_teacher_needs_no_browser(tmp_path: Path) -> None:
+def test_a_simulated_teacher_needs_no_browser(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = make_db(tmp_path / "db", 6)
-    done = run("-d", db, "--teacher", "score", "--count", 7, "--seed", 1)
-    assert "7 labels by score" in done.stdout
+    main(["-d", str(db), "--teacher", "score", "--count", "7", "--seed", "1"])
+    assert "7 labels by score" in capsys.readouterr().out
     labels = [json.loads(line) for line in (db / "labels.json").read_text().splitlines()]
     assert len(labels) == 7
     assert {label["teacher"] for label in labels} == {"score"}
 
 
-@pytest.mark.slow
-def test_a_simulated_teacher_is_asked_what_the_reward_model_cannot_tell(tmp_path: Path) -> None:
+def test_a_simulated_teacher_is_asked_what_the_reward_model_cannot_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     db = grey_db(tmp_path / "db", 8, 0)
+    flags = ["-d", str(db), "--teacher", "score", "--strategy", "disagreement", "--reward"]
     single = save(tmp_path / "single.dat", 1)
-    done = run(
-        *("-d", db, "--teacher", "score", "--count", 2, "--strategy", "disagreement", "--reward", single),
-        status=2,
-    )
-    assert done.stderr.count("\n") == 1
-    assert "--ensemble" in done.stderr
+    line = [SCRIPT.name, *flags, str(single), "--count", "2"]
+    assert "--ensemble" in refusal(line, monkeypatch, capsys)
 
     pair = save(tmp_path / "pair.dat", 2)
-    run(
-        *("-d", db, "--teacher", "score", "--count", 6, "--strategy", "disagreement", "--reward", pair),
-        *("--random-share", "0.5"),
-    )
+    main([*flags, str(pair), "--count", "6", "--random-share", "0.5"])
     asked = [json.loads(line)["strategy"] for line in (db / "labels.json").read_text().splitlines()]
     assert set(asked) == {"disagreement", "random"}
 

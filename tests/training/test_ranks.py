@@ -82,6 +82,7 @@ def says() -> tuple[Any, ...]:
         return ranks.everyone(10 * rank), decisions, ranks.total(mixed), list(ranks.share(5)), texts
 
 
+@pytest.mark.slow  # as all that starts processes
 def test_sums_and_decisions_are_of_all(tmp_path: Path) -> None:
     for rank, (numbers, decisions, sums, share, told) in enumerate(in_ranks(tmp_path, says)):
         assert numbers == [0, 10]
@@ -381,7 +382,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     rng, steps = np.random.default_rng(20), 0
     settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0, record_prob=1.0)
     for _ in range(20):
-        victim, updates, seconds = int(rng.integers(2)), int(rng.integers(20)), float(rng.uniform(0.001, 0.1))
+        victim, updates, seconds = int(rng.integers(2)), int(rng.integers(5)), float(rng.uniform(0.001, 0.1))
         runs = list((tmp_path / "runs").glob("*"))
         life = settings | ({"resume": runs[0]} if runs else {})
         statuses = ended(tmp_path / "life", lives, victim, updates, seconds, life)
@@ -420,6 +421,7 @@ def fits_one(db: Path, root: Path) -> str:
     return fits(db, root, ensemble=1)
 
 
+@pytest.mark.slow
 def test_members_fitted_side_by_side_are_those_fitted_in_turn(tmp_path: Path) -> None:
     """Bit for bit, with their statistics, their disagreement and all held-out figures."""
     db = grey_db(tmp_path / "db", segments=12, labels=24)
@@ -477,6 +479,7 @@ def test_members_fitted_to_answers_side_by_side_are_those_fitted_in_turn(tmp_pat
     assert differences(found, expected) == []
 
 
+@pytest.mark.slow
 def test_what_several_processes_cannot_fit(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", segments=12, labels=24)
     expected = "--ensemble 1: expected one member or more for each of the 2 processes of torchrun"
