@@ -1,14 +1,11 @@
 """Puts a training run together, and runs it."""
 
 import contextlib
-import copy
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from lib.agent.actor_critic import ActorCritic
@@ -16,28 +13,24 @@ from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy,
 from lib.agent.config import TrainConfig
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
-from lib.agent.exploration import HeldActions
-from lib.agent.kl import KLPenalty
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
 from lib.agent.sac import SAC
 from lib.cli import UserError
-from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
+from lib.devices import own_threads, set_random_state
 from lib.envs.atari import time_limit
 from lib.envs.forking import ForkingAtari
 from lib.envs.make import make_world
 from lib.envs.world import World
 from lib.interrupt import Interrupt
 from lib.learner import Alone, Learner
-from lib.memory import keep_freed_memory
 from lib.preferences.teachers import make_teacher
-from lib.provenance import git_commit, lineage, versions
+from lib.provenance import lineage
 from lib.reporting import Charts, Progress, format_count
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel
-from lib.runs import load_state, locked, make_run_dir, write_config
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
@@ -45,14 +38,21 @@ from lib.training.drift import DRIFTED, Drift, start_of
 from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
-from lib.training.ranks import joined
+from lib.training.parts import (
+    STAGE,
+    begin,
+    check_same_reward,
+    game_seed,
+    held_actions,
+    kl_penalty,
+    origin_of,
+    run_folder,
+    state_to_resume,
+)
 from lib.training.recording import Recording, Tap, make_forks, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
 """Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
-
-
-STAGE = "01_a2c.py"
 
 
 class Trained(NamedTuple):
@@ -133,11 +133,11 @@ def build(
     Raises:
       UserError: as of `train`.
     """
-    ranks, device, bf16, share = _begin(config, stack)
+    ranks, device, bf16, share = begin(config, stack)
     first = ranks.rank == 0
 
     # What may be refused comes first: starting the emulators takes longest.
-    state = _state_to_resume(config, stack, first)
+    state = state_to_resume(config, stack, first)
     teacher = None if config.teacher is None else make_teacher(config.teacher)
     start = None if config.model is None or state is not None else load_policy(config.model)
     reference = None if config.kl_reference is None or state is not None else load_policy(config.kl_reference)
@@ -166,16 +166,16 @@ def build(
             )
     if state is not None:
         if live is None:
-            _check_same_reward(config, parents, state["parents"])
+            check_same_reward(config, parents, state["parents"])
         parents = state["parents"]
 
     folder = None if config.save is None or not first else CheckpointFolder(config.save)
     recorder = make_recorder(config, world, share)
     if recorder is not None:
         stack.callback(recorder.close)
-    run_dir = _run_dir(config, config.algo, ranks, stack)
+    run_dir = run_folder(config, config.algo, ranks, stack)
     if recorder is not None:
-        recorder.origin = _origin(config, run_dir)
+        recorder.origin = origin_of(config, run_dir)
     steps = 0 if state is None else state["steps"]
     purge_step = None if config.resume is None else 0 if state is None else steps + 1
     charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
@@ -190,14 +190,14 @@ def build(
     stop = Stop(stack.enter_context(Interrupt()))
     recording = Recording(recorder, stop)
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    penalty = _kl_penalty(config, network, None if reference is None else reference[0])
-    seed = _game_seed(config.seed, steps, ranks.rank)
+    penalty = kl_penalty(config, network, None if reference is None else reference[0])
+    seed = game_seed(config.seed, steps, ranks.rank)
     learner = (make_learner or _LEARNERS[config.algo])(
         *(network, world, config, device, bf16, seed),
         **({} if config.off_policy else {"penalty": penalty, "ranks": ranks}),
         reward=reward,
         recorder=None if recorder is None else Tap(recorder, recording),
-        held=_held_actions(config, world, seed),
+        held=held_actions(config, world, seed),
     )
 
     if isinstance(learner, OffPolicy):
@@ -258,7 +258,7 @@ def build(
 def _record(config: TrainConfig) -> Trained:
     """Fills a DB without learning; a new policy's actions are as good as random."""
     with contextlib.ExitStack() as stack:
-        ranks, device, bf16, share = _begin(config, stack)
+        ranks, device, bf16, share = begin(config, stack)
         start = None if config.model is None else load_policy(config.model)
         world: World
         if config.fork:
@@ -270,16 +270,16 @@ def _record(config: TrainConfig) -> Trained:
         recorder = make_recorder(config, world, share)
         assert recorder is not None
         stack.callback(recorder.close)
-        run_dir = _run_dir(config, "record", ranks, stack)
-        recorder.origin = _origin(config, run_dir)
+        run_dir = run_folder(config, "record", ranks, stack)
+        recorder.origin = origin_of(config, run_dir)
         progress = stack.enter_context(Progress(quiet=ranks.rank > 0))
         progress.line(
             f"{config.env}: {config.num_envs} environments on {device}, recording to {config.db_path}"
         )
-        seed = _game_seed(config.seed, 0, ranks.rank)
+        seed = game_seed(config.seed, 0, ranks.rank)
         stop = Stop(stack.enter_context(Interrupt()))
         recording = Recording(recorder, stop)
-        tap, held = Tap(recorder, recording), _held_actions(config, world, seed)
+        tap, held = Tap(recorder, recording), held_actions(config, world, seed)
         network = network.to(device)
         if config.fork:
             player = Player(world, device, seed, recorder=tap, held=held)
@@ -300,50 +300,6 @@ def _record(config: TrainConfig) -> Trained:
         stored = sum(ranks.everyone(recorder.stored))
         progress.line(f"recorded {stored} clips in {config.db_path}, {recorder.steps} steps")
         return Trained(None, run_dir, stop.asked)
-
-
-def _begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torch.device, bool, range]:
-    """Sets up this process: who else there is, its device, whether that computes in bf16, its environments."""
-    ranks = stack.enter_context(joined(config.dev))
-    if ranks.size > config.num_envs:
-        raise UserError(
-            f"--num-envs {config.num_envs}: expected one or more for each of the {ranks.size} processes of torchrun"
-        )
-    if ranks.size > 1 and config.off_policy:
-        raise UserError(f"--algo {config.algo} learns in one process: leave out torchrun, or take a2c or ppo")
-    device = resolve_device(config.dev)
-    keep_freed_memory()
-    threads = own_threads(config.threads)
-    if threads:
-        torch.set_num_threads(threads)
-    torch.manual_seed(config.seed)
-    return ranks, device, resolve_bf16(config.bf16, device), ranks.share(config.num_envs)
-
-
-def _run_dir(config: TrainConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
-    """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
-    run_dir = config.resume
-    if ranks.rank == 0:
-        if run_dir is None:
-            run_dir = make_run_dir(config.runs, stage, config.name)
-            stack.enter_context(locked(run_dir))
-        resumed = config.resume is not None
-        write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=resumed)
-    return Path(ranks.gather(str(run_dir))[0])
-
-
-def _state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:
-    """The last state of the run to resume; None where there is no such run, or it ended before its first state."""
-    if config.resume is None:
-        return None
-    if first:
-        stack.enter_context(locked(config.resume))
-    state = load_state(config.resume, STAGE)
-    if state is not None and config.steps <= min(state["steps"], state["examined"]):
-        raise UserError(
-            f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: add --steps N"
-        )
-    return state
 
 
 def _policy_to_train(
@@ -369,63 +325,6 @@ def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None
             f"{path}: expected a policy that --algo {config.algo} can continue, got one of {network.algorithms}; "
             "take that --algo, or another policy"
         )
-
-
-def _check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
-    """Refuses another reward model than the run began with, whatever its name."""
-    made = [parents.get("reward", {}).get("created") for parents in (began, now)]
-    if made[0] != made[1]:
-        raise UserError(
-            f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
-            f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
-        )
-
-
-def _origin(config: TrainConfig, run_dir: Path) -> dict[str, str]:
-    """What a segment says of the run that recorded it."""
-    made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
-    made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
-    return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
-
-
-def _kl_penalty(
-    config: TrainConfig, network: PolicyNetwork, reference: PolicyNetwork | None
-) -> KLPenalty | None:
-    """The penalty for straying from a reference policy, which is charted where it costs nothing.
-
-    Args:
-      config: of the run.
-      network: the policy to train, on the device.
-      reference: the policy of --kl-reference; None for that which the finetune starts from, and where a state that is
-        to be loaded has it.
-    """
-    if config.model is None or not config.finetunes or not isinstance(network, PolicyNet):
-        return None
-    policy = copy.deepcopy(network)
-    if reference is not None:
-        policy.load_state_dict(reference.state_dict())
-    settings = config.kl, config.kl_target, config.kl_horizon
-    return KLPenalty(policy, *settings, same_body=config.kl_reference is None)
-
-
-def _held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:
-    """With --hold-prob: exploration by held actions."""
-    if not (config.hold_prob or config.fork):
-        return None
-    if world.spec.continuous:
-        raise UserError(
-            f"--hold-prob expects actions to choose from, and {config.env} has continuous ones: leave it out"
-        )
-    lengths = config.hold_shortest, config.hold_longest
-    return HeldActions(world.num_envs, world.spec.num_actions, config.hold_prob, *lengths, seed)
-
-
-def _game_seed(seed: int, steps: int, rank: int) -> int:
-    """The seed of a process after so many steps: of other games than the run has begun with, there or elsewhere."""
-    if not steps and not rank:
-        return seed
-    drawn = np.random.SeedSequence([seed, steps, rank] if rank else [seed, steps])
-    return int(drawn.generate_state(1)[0] >> 2)
 
 
 def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> None:

@@ -1,0 +1,127 @@
+"""Parts of a run, which `lib.training.train` puts together."""
+
+import contextlib
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.agent.checkpoints import PolicyNetwork
+from lib.agent.config import TrainConfig
+from lib.agent.exploration import HeldActions
+from lib.agent.kl import KLPenalty
+from lib.agent.network import PolicyNet
+from lib.cli import UserError
+from lib.devices import own_threads, resolve_bf16, resolve_device
+from lib.envs.world import World
+from lib.learner import Alone
+from lib.memory import keep_freed_memory
+from lib.provenance import git_commit, versions
+from lib.runs import load_state, locked, make_run_dir, write_config
+from lib.training.ranks import joined
+
+STAGE = "01_a2c.py"
+
+
+def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torch.device, bool, range]:
+    """Sets up this process: who else there is, its device, whether that computes in bf16, its environments."""
+    ranks = stack.enter_context(joined(config.dev))
+    if ranks.size > config.num_envs:
+        raise UserError(
+            f"--num-envs {config.num_envs}: expected one or more for each of the {ranks.size} processes of torchrun"
+        )
+    if ranks.size > 1 and config.off_policy:
+        raise UserError(f"--algo {config.algo} learns in one process: leave out torchrun, or take a2c or ppo")
+    device = resolve_device(config.dev)
+    keep_freed_memory()
+    threads = own_threads(config.threads)
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(config.seed)
+    return ranks, device, resolve_bf16(config.bf16, device), ranks.share(config.num_envs)
+
+
+def run_folder(config: TrainConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
+    """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
+    run_dir = config.resume
+    if ranks.rank == 0:
+        if run_dir is None:
+            run_dir = make_run_dir(config.runs, stage, config.name)
+            stack.enter_context(locked(run_dir))
+        resumed = config.resume is not None
+        write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=resumed)
+    return Path(ranks.gather(str(run_dir))[0])
+
+
+def state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:
+    """The last state of the run to resume; None where there is no such run, or it ended before its first state."""
+    if config.resume is None:
+        return None
+    if first:
+        stack.enter_context(locked(config.resume))
+    state = load_state(config.resume, STAGE)
+    if state is not None and config.steps <= min(state["steps"], state["examined"]):
+        raise UserError(
+            f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: add --steps N"
+        )
+    return state
+
+
+def check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
+    """Refuses another reward model than the run began with, whatever its name."""
+    made = [parents.get("reward", {}).get("created") for parents in (began, now)]
+    if made[0] != made[1]:
+        raise UserError(
+            f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
+            f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
+        )
+
+
+def origin_of(config: TrainConfig, run_dir: Path) -> dict[str, str]:
+    """What a segment says of the run that recorded it."""
+    made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
+    made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
+    return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
+
+
+def kl_penalty(
+    config: TrainConfig, network: PolicyNetwork, reference: PolicyNetwork | None
+) -> KLPenalty | None:
+    """The penalty for straying from a reference policy, which is charted where it costs nothing.
+
+    Args:
+      config: of the run.
+      network: the policy to train, on the device.
+      reference: the policy of --kl-reference; None for that which the finetune starts from, and where a state that is
+        to be loaded has it.
+    """
+    if config.model is None or not config.finetunes or not isinstance(network, PolicyNet):
+        return None
+    policy = copy.deepcopy(network)
+    if reference is not None:
+        policy.load_state_dict(reference.state_dict())
+    settings = config.kl, config.kl_target, config.kl_horizon
+    return KLPenalty(policy, *settings, same_body=config.kl_reference is None)
+
+
+def held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | None:
+    """With --hold-prob: exploration by held actions."""
+    if not (config.hold_prob or config.fork):
+        return None
+    if world.spec.continuous:
+        raise UserError(
+            f"--hold-prob expects actions to choose from, and {config.env} has continuous ones: leave it out"
+        )
+    lengths = config.hold_shortest, config.hold_longest
+    return HeldActions(world.num_envs, world.spec.num_actions, config.hold_prob, *lengths, seed)
+
+
+def game_seed(seed: int, steps: int, rank: int) -> int:
+    """The seed of a process after so many steps: of other games than the run has begun with, there or elsewhere."""
+    if not steps and not rank:
+        return seed
+    drawn = np.random.SeedSequence([seed, steps, rank] if rank else [seed, steps])
+    return int(drawn.generate_state(1)[0] >> 2)
