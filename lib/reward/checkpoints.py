@@ -43,10 +43,7 @@ def save_reward_model(
         "disagreement": model.disagreement,
         "half_size": network.half_size,
         "masks": [list(mask) for mask in network.masks],
-        "members": [
-            {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
-            for member in model.members
-        ],
+        "members": [member.saved() for member in model.members],
         "results": results,
         **(refit or {}),
     }

@@ -334,10 +334,7 @@ def fit_model(
             progress.line(who + _epoch_line(epoch, member, seconds))
             keep(
                 {
-                    "members": [
-                        {"state_dict": each.network.state_dict(), "mean": each.mean, "std": each.std}
-                        for each in members
-                    ],
+                    "members": [each.saved() for each in members],
                     "held_out": list(held_out),
                     "history": list(history),
                     "member": member.state(),

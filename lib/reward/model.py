@@ -28,6 +28,10 @@ class Member(Generic[Net]):
     mean: float
     std: float
 
+    def saved(self) -> dict[str, Any]:
+        """As checkpoints and states keep it."""
+        return {"state_dict": self.network.state_dict(), "mean": self.mean, "std": self.std}
+
 
 class RewardModel:
     """The learned reward: r̂ standardised, averaged over the members of an ensemble.

@@ -256,10 +256,7 @@ def save_text_reward(
         "shape": dataclasses.asdict(model.shape),
         "slope": model.slope,
         "words": model.words,
-        "members": [
-            {"state_dict": member.network.state_dict(), "mean": member.mean, "std": member.std}
-            for member in model.members
-        ],
+        "members": [member.saved() for member in model.members],
         "results": results,
         **(refit or {}),
     }
