@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from lib.reporting import Charts
 from lib.training import newest_reward
 from lib.training.train import train
 from tests.reward.test_live import publish
+from tests.training.evaluations import one_game
+
+train_quickly = partial(train, evaluate=one_game)
 
 
 def dot(root: Path, **flags: Any) -> TrainConfig:
@@ -89,7 +93,7 @@ def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
         3: lambda: path.write_bytes(b"half a mod"),
         4: path.unlink,
     }
-    saved = train(config, make_learner=noting(events), seconds=0.0).checkpoint
+    saved = train_quickly(config, make_learner=noting(events), seconds=0.0).checkpoint
     assert charted == [(10, 1), (20, 1), (30, 2), (40, 2)]
     said = capsys.readouterr().out
     assert "0 steps: took reward model 1, of 10 labels" in said
@@ -109,7 +113,7 @@ def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path) -> None:
     path = config.reward
     publish(path, 1)
     learner = noting({3: lambda: publish(path, 2)})
-    train(config, make_learner=learner)
+    train_quickly(config, make_learner=learner)
     assert learner.moves == [False, False, True, False, False, True, True]
 
 
@@ -145,7 +149,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
 
     thread = threading.Thread(target=others, daemon=True)
     thread.start()
-    train(config)
+    train_quickly(config)
     thread.join()
     assert phases == [("waiting", 0, 10)]
     assert (
@@ -173,22 +177,22 @@ def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -
         return thread
 
     thread = later(4)
-    train(config)
+    train_quickly(config)
     thread.join()
     before = len(SegmentDB(tmp_path / "db").names)
     assert 4 <= before < 20
     (run,) = (tmp_path / "runs").iterdir()
     thread = later(20)  # not fewer: those that there were count once
-    train(dataclasses.replace(config, resume=run))
+    train_quickly(dataclasses.replace(config, resume=run))
     thread.join()
     assert 20 <= len(SegmentDB(tmp_path / "db").names) <= 22
 
 
 def test_an_opening_too_small_for_any_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--opening-labels 4: expected at least 10"):
-        train(dot(tmp_path, db_path=tmp_path / "db"))
+        train_quickly(dot(tmp_path, db_path=tmp_path / "db"))
     with pytest.raises(UserError, match="--opening-labels 8: expected at least 10"):
-        train(dot(tmp_path, db_path=tmp_path / "db", labels=8, opening_labels=500))
+        train_quickly(dot(tmp_path, db_path=tmp_path / "db", labels=8, opening_labels=500))
 
 
 def test_training_waits_for_labels_where_it_is_told_to(
@@ -214,7 +218,7 @@ def test_training_waits_for_labels_where_it_is_told_to(
 
     thread = threading.Thread(target=labeller, daemon=True)
     thread.start()
-    train(config)
+    train_quickly(config)
     thread.join()
     assert waited == [(10, 13), (20, 22), (30, 31)]
     assert "waiting for labels, " in capsys.readouterr().out
@@ -227,10 +231,10 @@ def test_a_run_resumes_with_whatever_model_is_there_then(
     config = dot(tmp_path, db_path=tmp_path / "db")
     assert config.reward is not None
     publish(config.reward, 1)
-    train(config)
+    train_quickly(config)
     publish(config.reward, 5)
     (run,) = (tmp_path / "runs").iterdir()
-    train(dataclasses.replace(config, resume=run, steps=60), seconds=0.0)
+    train_quickly(dataclasses.replace(config, resume=run, steps=60), seconds=0.0)
     assert charted[-2:] == [(50, 5), (60, 5)]
     assert "40 steps: took reward model 5" in capsys.readouterr().out
     assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
@@ -244,12 +248,12 @@ def test_a_resumed_run_knows_its_own_reward_model_from_another(tmp_path: Path, v
     assert config.reward is not None
     publish(config.reward, 1, paid=1.0)
     learner = noting({})
-    train(config, make_learner=learner)
+    train_quickly(config, make_learner=learner)
     best = (tmp_path / "save" / "best-learned.dat").readlink()
     if version == 2:
         publish(config.reward, 2, paid=1.0)
     (run,) = (tmp_path / "runs").iterdir()
-    train(dataclasses.replace(config, resume=run, steps=60), make_learner=learner)
+    train_quickly(dataclasses.replace(config, resume=run, steps=60), make_learner=learner)
     assert learner.moves == [False, False, True, True, *[version == 1] * 2]
     assert ((tmp_path / "save" / "best-learned.dat").readlink() == best) == (version == 1)
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.tools.lineage import lineage_text
 from lib.training.train import train
+from tests.training.evaluations import one_game
+
+train_quickly = partial(train, evaluate=one_game)
 
 CPU = torch.device("cpu")
 
@@ -157,7 +161,7 @@ def test_a_run_resumes_with_other_games_the_same_reference_and_no_segment_overwr
     before = state_of(root)
     (root / "latest.dat").unlink()  # the policy it began from is not needed any more
     segments = {path: path.read_bytes() for path in (root / "db").glob("*/*.dat")}
-    saved = train(again(root, steps=160), make_learner=seen).checkpoint
+    saved = train_quickly(again(root, steps=160), make_learner=seen).checkpoint
     assert saved is not None
     assert saved.name.startswith("model_000160-")
     after = state_of(root)
@@ -182,11 +186,11 @@ def test_a_run_resumes_with_other_games_the_same_reference_and_no_segment_overwr
 def test_a_state_without_a_price_of_the_kl_loads(finetuned: Path, tmp_path: Path) -> None:
     """Older runs on a learned reward alone kept their reference policy, and no price."""
     files = {"model": finetuned / "latest.dat", "reward": finetuned / "reward.dat"}
-    train(dot(tmp_path, steps=20, db_path=None, **files))
+    train_quickly(dot(tmp_path, steps=20, db_path=None, **files))
     before = state_of(tmp_path)
     assert before["kl_coef"] == 0
     torch.save(before | {"kl_coef": None}, run_in(tmp_path) / "state.dat")
-    train(again(tmp_path, steps=30))
+    train_quickly(again(tmp_path, steps=30))
     after = state_of(tmp_path)
     assert (after["steps"], after["kl_coef"]) == (30, 0)
     assert not differences(before["reference"], after["reference"])
@@ -196,9 +200,9 @@ def test_a_state_without_a_price_of_the_kl_loads(finetuned: Path, tmp_path: Path
 def test_points_are_drawn_once(root: Path) -> None:
     """A process killed at 80 steps had its last state at 40: what it drew beyond that counts no more."""
     early = (run_in(root) / "state.dat").read_bytes()
-    train(again(root, steps=80), seconds=0.0)
+    train_quickly(again(root, steps=80), seconds=0.0)
     (run_in(root) / "state.dat").write_bytes(early)
-    train(again(root, steps=80), seconds=0.0)
+    train_quickly(again(root, steps=80), seconds=0.0)
     events = EventAccumulator(str(run_in(root))).Reload()
     for tag in ("test_reward", "finetune/kl", "test_learned"):
         assert [event.step for event in events.Scalars(tag)] == [0, 20, 40, 60, 80]
@@ -226,7 +230,7 @@ def test_a_run_killed_before_its_first_state_begins_anew(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_in(root) / "state.dat").unlink()
-    train(again(root))
+    train_quickly(again(root))
     assert state_of(root)["steps"] == 40
     assert "it ended before its first state: all begins anew" in capsys.readouterr().out
 
@@ -274,7 +278,7 @@ def test_what_breaks_is_named_and_the_last_good_state_stays(broken: str, tmp_pat
     with pytest.raises(
         UserError, match=rf"broke after (50|60) steps: {says}; the last good checkpoint is .*{good}"
     ):
-        train(dot(tmp_path, steps=100), make_learner=Breaking, seconds=seconds)
+        train_quickly(dot(tmp_path, steps=100), make_learner=Breaking, seconds=seconds)
     state = state_of(tmp_path)
     assert state["steps"] == 40
     assert all(bool(weight.isfinite().all()) for weight in state["network"].values())
@@ -290,10 +294,10 @@ def test_states_are_written_by_the_clock(tmp_path: Path) -> None:
             steps.append(self.steps)
             return super().state()
 
-    train(dot(tmp_path, save=None, checkpoint_minutes=0.0, eval_every=1000), make_learner=Noted)
+    train_quickly(dot(tmp_path, save=None, checkpoint_minutes=0.0, eval_every=1000), make_learner=Noted)
     assert steps == [0, 10, 20, 30, 40]
     steps.clear()
-    train(dot(tmp_path, save=None, checkpoint_minutes=60.0, eval_every=1000), make_learner=Noted)
+    train_quickly(dot(tmp_path, save=None, checkpoint_minutes=60.0, eval_every=1000), make_learner=Noted)
     assert steps == [40]
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.training.train import train
+from tests.training.evaluations import one_game
+
+train_quickly = partial(train, evaluate=one_game)
 
 
 @pytest.mark.slow
@@ -75,7 +79,7 @@ def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_writ
 
     monkeypatch.setattr(SegmentRecorder, "after", after)
     with pytest.raises(UserError, match=r"stopped after 10 steps, .*could not record to the DB"):
-        train(dot(tmp_path, steps=100, db_path=tmp_path / "db"))
+        train_quickly(dot(tmp_path, steps=100, db_path=tmp_path / "db"))
 
 
 def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
@@ -86,14 +90,14 @@ def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
 
     monkeypatch.setattr(MovingDotEnv, "step", step)
     with pytest.raises(FileNotFoundError, match="level-2"):
-        train(dot(tmp_path, steps=10))
+        train_quickly(dot(tmp_path, steps=10))
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy of the moving dot to start from."""
     root = tmp_path_factory.mktemp("start")
-    train(dot(root, steps=10, save=root))
+    train_quickly(dot(root, steps=10, save=root))
     return root / "latest.dat"
 
 
@@ -106,7 +110,7 @@ def dot(root: Path, **flags: Any) -> TrainConfig:
 def test_threads_of_the_networks_are_those_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        train(dot(tmp_path, steps=10, threads=before + 1))
+        train_quickly(dot(tmp_path, steps=10, threads=before + 1))
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
@@ -114,7 +118,7 @@ def test_threads_of_the_networks_are_those_asked_for(tmp_path: Path) -> None:
 
 def moved(start: Path, tmp_path: Path, updates: int, **flags: Any) -> dict[str, bool]:
     """Whether each part of the policy changed within some updates of 4 steps of 2 environments."""
-    path = train(
+    path = train_quickly(
         dot(tmp_path, model=start, rollout=4, steps=8 * updates, save=tmp_path / str(updates), **flags)
     ).checkpoint
     assert path is not None
@@ -145,7 +149,7 @@ def test_frozen_convolutions_stay_frozen_behind_the_warm_up(start: Path, tmp_pat
 
 @pytest.mark.slow
 def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_path: Path) -> None:
-    other = train(dot(tmp_path, steps=20, save=tmp_path / "other", seed=5)).checkpoint
+    other = train_quickly(dot(tmp_path, steps=20, save=tmp_path / "other", seed=5)).checkpoint
     flags = {
         "model": start,
         "kl": 0.1,
@@ -153,7 +157,7 @@ def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_pat
         "save": tmp_path / "save",
         "freeze_convs": True,
     }
-    run = train(dot(tmp_path, steps=20, **flags))
+    run = train_quickly(dot(tmp_path, steps=20, **flags))
     reference = torch.load(run.run_dir / "state.dat", weights_only=True)["reference"]
     assert other is not None
     wanted = load_policy(other)[0].state_dict()
@@ -174,7 +178,7 @@ def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_pat
 def test_a_reference_of_other_actions_is_refused(start: Path, tmp_path: Path) -> None:
     torch.save(PolicyNet(18).state_dict(), tmp_path / "policy.dat")
     with pytest.raises(UserError, match=r"policy\.dat: a policy for 18 actions.*has 5"):
-        train(dot(tmp_path, model=start, kl=0.1, kl_reference=tmp_path / "policy.dat"))
+        train_quickly(dot(tmp_path, model=start, kl=0.1, kl_reference=tmp_path / "policy.dat"))
 
 
 @pytest.fixture
@@ -197,14 +201,14 @@ ALWAYS = {
 
 
 def test_charts_of_a2c(tmp_path: Path, charted: list[dict[str, float]]) -> None:
-    train(dot(tmp_path, steps=20), seconds=0.0)
+    train_quickly(dot(tmp_path, steps=20), seconds=0.0)
     assert set(charted[0]) == ALWAYS
 
 
 def test_a_finetune_charts_the_kl_to_where_it_began(
     start: Path, tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
-    train(dot(tmp_path, steps=40, model=start, finetune=True, lr=0.01), seconds=0.0)
+    train_quickly(dot(tmp_path, steps=40, model=start, finetune=True, lr=0.01), seconds=0.0)
     first, second = [point for point in charted if "lr" in point][:2]
     assert set(first) == ALWAYS | {"kl_ref", "kl_coef"}
     assert first["kl_ref"] == pytest.approx(0, abs=1e-6)  # before the first update they are one
@@ -216,7 +220,7 @@ def test_a_finetune_charts_the_kl_to_where_it_began(
 def test_so_does_one_on_a_learned_reward_alone(
     start: Path, reward: Path, tmp_path: Path, charted: list[dict[str, float]]
 ) -> None:
-    train(dot(tmp_path, steps=20, model=start, reward=reward, lr=0.01), seconds=0.0)
+    train_quickly(dot(tmp_path, steps=20, model=start, reward=reward, lr=0.01), seconds=0.0)
     first, second = [point for point in charted if "lr" in point]
     assert set(first) == ALWAYS | {"kl_ref", "kl_coef", "reward_mu", "reward_std"}
     assert first["kl_ref"] == pytest.approx(0, abs=1e-6)
@@ -229,7 +233,7 @@ def test_the_penalty_rises_above_its_target_and_waits_for_the_warm_up(
 ) -> None:
     """8 steps an update and a horizon of 16: by a tenth each time. Where nothing has moved the KL is below target."""
     flags = {"rollout": 4, "critic_warmup": 1, "lr": 0.02, "kl": 0.5, "kl_target": 1e-7, "kl_horizon": 16}
-    train(dot(tmp_path, steps=32, model=start, eval_every=10**9, **flags), seconds=0.0)
+    train_quickly(dot(tmp_path, steps=32, model=start, eval_every=10**9, **flags), seconds=0.0)
     coefs = [point["kl_coef"] for point in charted if "kl_coef" in point]
     kls = [point["kl_ref"] for point in charted if "kl_ref" in point]
     assert coefs[:2] == [0.5, 0.5]
@@ -242,7 +246,7 @@ def test_the_same_seed_gives_the_same_ppo(tmp_path: Path) -> None:
     """Its minibatches are drawn at random."""
     flags = {"algo": "ppo", "rollout": 8, "steps": 32}
     one, same, other = (
-        train(dot(tmp_path, seed=seed, save=tmp_path / name, **flags)).checkpoint
+        train_quickly(dot(tmp_path, seed=seed, save=tmp_path / name, **flags)).checkpoint
         for name, seed in (("one", 1), ("same", 1), ("other", 2))
     )
     assert one is not None
@@ -445,12 +449,12 @@ def test_an_interrupted_evaluation_is_none(
 
 def test_an_unknown_teacher_is_refused_at_once(start: Path, reward: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--teacher nobody: expected one of"):
-        train(finetune(start, reward, tmp_path, teacher="nobody"))
+        train_quickly(finetune(start, reward, tmp_path, teacher="nobody"))
 
 
 def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.1, "steps": 400, "rollout": 5}
-    made = train(dot(tmp_path, record_only=True, model=start, hold_prob=0.1, **flags))
+    made = train_quickly(dot(tmp_path, record_only=True, model=start, hold_prob=0.1, **flags))
     assert (made.checkpoint, made.stopped) == (None, False)
     db = SegmentDB(tmp_path / "db")
     assert len(db.names) >= 4
@@ -466,7 +470,7 @@ def test_recording_alone_needs_no_policy_and_ends_with_a_full_db(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 1.0, "db_max_mb": 1e-3}
-    train(dot(tmp_path, record_only=True, **flags))  # of 12 M steps
+    train_quickly(dot(tmp_path, record_only=True, **flags))  # of 12 M steps
     assert len(SegmentDB(tmp_path / "db").names) == 1
     assert "recorded 1 clips in" in capsys.readouterr().out
 
@@ -478,12 +482,14 @@ def test_recording_alone_says_why_it_ends_early(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"stopped after \d+ steps: could not record to the DB: .*File exists"
     ):
-        train(dot(tmp_path, record_only=True, db_path=db, record_prob=1.0))
+        train_quickly(dot(tmp_path, record_only=True, db_path=db, record_prob=1.0))
 
 
 def test_events_of_the_watched_environments_are_recorded(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.0, "steps": 1600, "num_envs": 8}
-    train(dot(tmp_path, event_prob=1.0, event_kinds="large-score", event_envs=4, record_only=True, **flags))
+    train_quickly(
+        dot(tmp_path, event_prob=1.0, event_kinds="large-score", event_envs=4, record_only=True, **flags)
+    )
     db = SegmentDB(tmp_path / "db")
     assert db.names
     for name in db.names:
@@ -494,13 +500,13 @@ def test_events_of_the_watched_environments_are_recorded(tmp_path: Path) -> None
     with pytest.raises(
         UserError, match=r"--event-kinds lost-life,refuel: expected some of lost-life,large-score in "
     ):
-        train(dot(tmp_path, event_prob=1.0, event_kinds="lost-life,refuel", **flags))
+        train_quickly(dot(tmp_path, event_prob=1.0, event_kinds="lost-life,refuel", **flags))
 
 
 @pytest.mark.slow
 def test_recording_does_not_change_what_is_learned(tmp_path: Path) -> None:
     def weights(name: str, **flags: Any) -> dict[str, torch.Tensor]:
-        trained = train(dot(tmp_path / name, steps=200, save=tmp_path / name, **flags))
+        trained = train_quickly(dot(tmp_path / name, steps=200, save=tmp_path / name, **flags))
         assert trained.checkpoint is not None
         return load_policy(trained.checkpoint)[0].state_dict()
 
