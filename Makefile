@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+# One process more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
+MORE ?= 1
+TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist worksteal $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-text model doctor lint check test demo demo-text online rounds bench bench-quick docs try label label-db clean
+.PHONY: help install install-text model doctor lint check test tests demo demo-text online rounds bench bench-quick docs try label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,10 +40,14 @@ lint: install
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-check: lint ## format, lint, types and the fast tests (90 seconds on two cores)
-	$(TESTS) -m "not slow and not browser and not gpu"
+# mypy, which has one thread, runs beside the tests.
+check: install ## format, lint, types and the fast tests (90 seconds on two cores)
+	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
-test: lint ## format, lint, types and all tests
+test: install ## format, lint, types and all tests
+	@$(MAKE) --no-print-directory -j2 lint tests MORE=1
+
+tests: install
 	$(TESTS)
 
 demo: install ## the whole pipeline once on real Seaquest, on the CPU

@@ -12,19 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lib.agent.config import TrainConfig
-from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.reward import network as network_module
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.training.train import train
+from tests.training.evaluations import one_game
 
 LEARNED: dict[str, dict[str, list[float]]] = json.loads(
     (Path(__file__).parent / "data" / "weights.json").read_text()
@@ -48,11 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def one_game(*_: object) -> Evaluation:
-    """In place of an evaluation, of whose full games learning knows nothing."""
-    return Evaluation(np.ones(1), np.ones(1), {})
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """A policy and a reward model for the finetunes."""
@@ -69,7 +63,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
         yield {"model": root / "policy.dat", "reward": root / "reward.dat"}
 
 
-@pytest.mark.parametrize("case", CASES)
+OF_PICTURES = [pytest.param(case, marks=pytest.mark.slow) for case in CASES if "env" not in CASES[case]]
+
+
+@pytest.mark.parametrize("case", ["ppo cartpole", "ppo pendulum", *OF_PICTURES])
 def test_the_same_weights(case: str, files: dict[str, Path], tmp_path: Path) -> None:
     flags = CASES[case] | (files if "finetune" in case else {})
     small: dict[str, Any] = {"num_envs": 4, "eval_games": 1, "bf16": False, "threads": 1, "seed": 11}
