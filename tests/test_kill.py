@@ -215,8 +215,8 @@ def whole_state(folder: Path, stage: str) -> dict[str, Any] | None:
 def test_training_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     first: list[object] = [
-        *("-n", "x", "-e", "MovingDot-v0", "--num-envs", 2, "--steps", "1M", "--eval-every", 250),
-        *("--eval-games", 1, "--save", "save", "--db-path", "db", "--record-prob", 0.3),
+        *("-n", "x", "-e", "MovingDot-v0", "--network", "shared", "--num-envs", 2, "--steps", "1M"),
+        *("--eval-every", 250, "--eval-games", 1, "--save", "save", "--db-path", "db", "--record-prob", 0.3),
         *("--checkpoint-minutes", 0.01),
     ]
     told: set[str] = set()

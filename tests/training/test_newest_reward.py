@@ -39,6 +39,7 @@ def dot(root: Path, **flags: Any) -> TrainConfig:
             "rollout": 5,
             "steps": 40,
             "save": root / "save",
+            "network": "shared",  # half as large to make and to save
         },
         **{"labels": 40, "opening_labels": 4},
     }
