@@ -2,22 +2,27 @@
 
 import itertools
 import os
+from collections import Counter
 
 import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first: begun last, the longest would leave a core with nothing to do beside it.
+    """Files with slow tests first: begun last, the longest would leave a core with nothing to do beside it.
 
-    pytest-xdist gives each worker an equal part of the tests, one after the other, so each part begins with some of the
-    slow ones; those of one file, which may share what is made for them, are in one part.
+    pytest-xdist gives each worker an equal part of the tests, one after the other, so each part begins with some of
+    these files. A file stays whole, as its tests may share what is made for them.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    quick = [item for item in items if not item.get_closest_marker("slow")]
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     first: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for _, of_file in itertools.groupby(slow, lambda item: item.path):
-        min(first, key=len).extend(of_file)
+    begun = [0] * workers  # slow tests of each part
+    for path, of_file in itertools.groupby(items, lambda item: item.path):
+        if slow[path]:
+            part = begun.index(min(begun))
+            begun[part] += slow[path]
+            first[part] += sorted(of_file, key=lambda item: item.get_closest_marker("slow") is None)
+    quick = [item for item in items if not slow[item.path]]
     order: list[pytest.Item] = []
     for part, chosen in enumerate(first):
         end = len(items) * (part + 1) // workers
