@@ -1,8 +1,10 @@
-"""In which order tests run."""
+"""In which order tests run, and in one thread."""
 
 import itertools
 import os
+import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -31,3 +33,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         order += quick[:room]
         del quick[:room]
     items[:] = order + quick
+
+
+def pytest_collection_finish() -> None:
+    _one_thread()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
+    _one_thread()
+    yield
+    _one_thread()
+
+
+def _one_thread() -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -6,7 +6,7 @@ chance puts it or goes further away. Over four seeds of everything, taught agent
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,6 @@ ENVS = 8
 Act = Callable[[np.ndarray], np.ndarray]
 
 dot = functools.partial(MovingDotEnv, size=48)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def vector() -> gymnasium.vector.SyncVectorEnv:

@@ -2,26 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.strategies import BenchmarkConfig, draw_test, labels_needed, main, measure, run, table
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
 from lib.preferences.segment_db import SegmentDB
 from tests.reward.clips import clip, save
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Any:
-    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Recording around single environments: what passes through, what is stored, and Stable-Baselines3 on top."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import ale_py
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 
@@ -173,17 +171,7 @@ def test_small_pictures_are_recorded_large_enough_for_a_reward_model(tmp_path: P
     assert np.array_equal(recorded[0, 1::3, 1::3], frame)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_stable_baselines3_trains_while_recording(tmp_path: Path) -> None:
     env = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05, seed=1)
     A2C("CnnPolicy", env, seed=0, device="cpu").learn(200)

@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +17,6 @@ from lib.reward.rater import ModelRater
 from tests.reward.clips import clip, save
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Any:
-    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def reward_model(members: int = 2, input: str = "frame") -> RewardModel:

@@ -7,14 +7,12 @@ import itertools
 import math
 import re
 import runpy
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.cli import UserError
@@ -31,14 +29,6 @@ from tests.reward.clips import grey_db, save
 from tests.reward.fits import CPU, unfitted
 
 EVIL = "</script><img src=x onerror='window.pwned=1'><script>window.pwned=1</script>\"&"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -21,14 +21,6 @@ from lib.reward.fit import Fit, fit
 from tests.reward.clips import add_labels, clip, grey_db, save
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
     return grey_db(tmp_path / "db", segments=30, labels=50)

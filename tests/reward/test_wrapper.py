@@ -1,6 +1,5 @@
 """Paying the learned reward around a single environment."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -86,17 +85,7 @@ def test_a_model_of_observations_is_shown_the_last_four_steps_of_this_game(tmp_p
             assert reward == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """PyTorch's threads wait for each other in a busy loop, which is slow where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_stable_baselines3_trains_on_it_while_the_score_is_recorded(tmp_path: Path) -> None:
     recorder = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05)
     model = A2C("CnnPolicy", RewardModelWrapper(recorder, ToTheLeft()), seed=0, device="cpu")

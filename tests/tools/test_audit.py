@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +23,6 @@ from tests.reward.clips import clip, grey_db, save
 from tests.reward.fits import unfitted
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class TwoMinds(RewardModel):

@@ -1,1 +1,0 @@
-from tests.agent.conftest import one_thread as one_thread
