@@ -1,4 +1,4 @@
-"""In which order tests run, and in one thread."""
+"""In which order tests run, in one thread, and without waiting for the disk."""
 
 import itertools
 import os
@@ -33,6 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         order += quick[:room]
         del quick[:room]
     items[:] = order + quick
+
+
+def pytest_configure() -> None:
+    vars(os)["fsync"] = lambda descriptor: None  # whose effect no test can see, as none cuts the power
 
 
 def pytest_collection_finish() -> None:
