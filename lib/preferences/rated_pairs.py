@@ -13,6 +13,7 @@ from lib.preferences.queries import Query, RandomPairs
 
 _CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
 POOL_SIZE = 256  # segments that candidate pairs are drawn among, at most
+READS = 128  # segments decoded in a call beside the candidates, about 5 ms each for Atari's
 
 
 class ClipRater(Protocol):

@@ -15,28 +15,26 @@ fork                     both segments continue from the same moment, which `01_
 Each but `random` is mixed with a stream of random pairs. Pairs that a reward model picked are hard for it, so only the
 random ones tell how often it is right.
 
-Work per call is bounded, whatever the size of the DB: at most `POOL_SIZE` segments are candidates, and `_READS` more are
+Work per call is bounded, whatever the size of the DB: at most `POOL_SIZE` segments are candidates, and `READS` more are
 read. What was read once is remembered, so that later calls know more.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from lib.cli import UserError
-from lib.envs.make import situation
-from lib.envs.world import Step
+from lib.preferences.alike import AlikePairs, ForkPairs
 from lib.preferences.answers import load_answer, prompt_of
 from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
 from lib.preferences.rated_pairs import (
     POOL_SIZE,
+    READS,
     ClipRater,
     RatedPairs,
     candidate_names,
@@ -57,7 +55,6 @@ NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike", "fork"
 """Those that look at what clips show."""
 
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
-_READS = 128  # segments decoded in a call beside the candidates, about 5 ms each for Atari's
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
 
 
@@ -202,7 +199,7 @@ class RecentPairs:
     def _groups(self, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
         """Segments of one policy and its name, newest first; then those that are not read yet or cannot be."""
         order = sorted(names, key=lambda name: (-_number(name), name))
-        largest, reads = max(_READS // 2, len(names) // 10), _READS
+        largest, reads = max(READS // 2, len(names) // 10), READS
         group: list[str] = []
         unread: list[str] = []
         policy = ""
@@ -249,129 +246,6 @@ def _number(name: str) -> int:
     return int(name.rpartition("/")[2].removesuffix(".dat"))
 
 
-# --- By how it begins -----------------------------------------------------------------------------------------
-
-
-class AlikePairs:
-    """Pairs of segments that begin in the same situation, so that they differ in what the policy did there.
-
-    A situation is what probes read off the first step (`lib.envs.make.situation`): of each, the third of its range over
-    the segments read so far, or that it reads nothing. Situations are drawn first, each equally likely, and then pairs:
-    a rare one is asked about as often as a common one. Where the environment has no probes, all segments are alike.
-    Comparing within a stage of the task is due to STAIR (stage-aligned reward learning).
-    """
-
-    def __init__(self, db: SegmentDB) -> None:
-        self._db = db
-        self._readings: dict[str, dict[str, float] | None] = {}  # None: the segment cannot be read
-
-    def propose(
-        self,
-        names: Sequence[str],
-        taken: Container[Pair],
-        count: int,
-        rng: np.random.Generator,
-        asked: Iterable[str] = (),
-    ) -> list[Query]:
-        """See :meth:`Strategy.propose`."""
-        unread = [name for name in names if name not in self._readings]
-        for at in rng.permutation(len(unread))[:POOL_SIZE]:
-            self._readings[unread[at]] = self._read(unread[at])
-        groups = self._groups(names)
-        found: dict[Pair, str] = {}
-        while groups and len(found) < count:
-            at = int(rng.integers(len(groups)))
-            probes, group = groups[at]
-            pair = RandomPairs().propose(group, Either(taken, found), 1, rng)
-            if not pair:
-                del groups[at]
-                continue
-            found[pair[0].pair] = (
-                f"both begin alike: in {' and '.join(probes)}" if probes else "drawn at random"
-            )
-        if not found:
-            return RandomPairs().propose(names, taken, count, rng)
-        return [Query(*pair, "alike", reason) for pair, reason in found.items()]
-
-    def _read(self, name: str) -> dict[str, float] | None:
-        try:
-            segment = self._db.load(name)
-        except SegmentError:
-            return None
-        if segment.sidecar is None:
-            return {}
-        none = np.zeros(1, bool)
-        seen = None if segment.observations is None else segment.observations[:1]
-        first = Step(segment.frames[:1], np.zeros(1, np.float32), none, none, none, seen)
-        return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
-
-    def _groups(self, names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-        """The probes and the segments of each situation."""
-        known = {name: reading for name in names if (reading := self._readings.get(name)) is not None}
-        values: dict[str, list[float]] = defaultdict(list)
-        for reading in known.values():
-            for probe, value in reading.items():
-                if not math.isnan(value):
-                    values[probe].append(value)
-        edges = {probe: np.linspace(min(some), max(some), 4)[1:3] for probe, some in values.items()}
-        groups: dict[tuple[tuple[str, int], ...], list[str]] = defaultdict(list)
-        for name, reading in known.items():
-            thirds = [
-                (probe, -1 if math.isnan(value) else int(np.searchsorted(edges[probe], value)))
-                for probe, value in reading.items()
-            ]
-            groups[tuple(thirds)].append(name)
-        return [([probe for probe, _ in thirds], group) for thirds, group in groups.items()]
-
-
-class ForkPairs:
-    """Pairs of segments that continue from one moment, each such pair as likely as any other.
-
-    They differ in what was done and what came of it alone, as answers to one prompt do. Where a DB has none that are left,
-    pairs are drawn at random.
-    """
-
-    def __init__(self, db: SegmentDB) -> None:
-        self._db = db
-        self._moments: dict[str, str] = {}
-
-    def propose(
-        self,
-        names: Sequence[str],
-        taken: Container[Pair],
-        count: int,
-        rng: np.random.Generator,
-        asked: Iterable[str] = (),
-    ) -> list[Query]:
-        """See :meth:`Strategy.propose`."""
-        # Segments of one moment share their number; few others do.
-        of_one_number = RandomPairs(lambda name: name.rpartition("/")[2])
-        found: list[Query] = []
-        seen: set[Pair] = set()
-        while len(found) < count and len(seen) < _READS + count:
-            drawn = of_one_number.propose(names, Either(taken, seen), count - len(found), rng)
-            if not drawn:
-                break
-            seen |= {query.pair for query in drawn}
-            moments = [{self._moment(name) for name in query.pair} for query in drawn]
-            found += [
-                query for query, of_pair in zip(drawn, moments, strict=True) if len(of_pair - {""}) == 1
-            ]
-        if not found:
-            return RandomPairs().propose(names, taken, count, rng)
-        return [Query(*query.pair, "fork", "both continue from the same moment") for query in found]
-
-    def _moment(self, name: str) -> str:
-        """What the moment that a segment forked from is called; "" where it did not."""
-        if name not in self._moments:
-            try:
-                sidecar = self._db.load(name).sidecar
-            except SegmentError:
-                sidecar = None
-            self._moments[name] = "" if sidecar is None or not sidecar.forked else sidecar.reason
-        return self._moments[name]
-
-
 # --- By how it looks ------------------------------------------------------------------------------------------
 
 
@@ -411,7 +285,7 @@ class DiversePairs:
         looks = self._looks.of(dict.fromkeys(name for pair in pairs for name in pair), POOL_SIZE)
         seen = sorted(set(asked))
         some = rng.permutation(len(seen))[:_CENTRES]
-        before = self._looks.of((seen[i] for i in some), _READS)
+        before = self._looks.of((seen[i] for i in some), READS)
         at = {name: i for i, name in enumerate(looks)}
         readable = [i for i, (one, two) in enumerate(pairs) if one in at and two in at]
         if not readable:
