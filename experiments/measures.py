@@ -15,13 +15,14 @@ import torch
 
 from lib import cli
 from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
-from lib.agent.evaluate import ProbeMeans, evaluate
+from lib.agent.evaluate import Observer, ProbeMeans, evaluate
 from lib.agent.finetune_metrics import FinetuneMetrics
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
+from lib.envs.control import backflip
 from lib.envs.make import make_world
-from lib.envs.play import Policy, play
+from lib.envs.play import Policy, Turn, play
 from lib.envs.world import World
 from lib.files import write_atomic
 from lib.reporting import format_mean
@@ -77,6 +78,26 @@ def first_lives(policy: Policy, world: World, seed: int, device: torch.device) -
     return Lives(scores, steps)
 
 
+class Backflip:
+    """The published measure of Hopper's backflip in each game, per step: an observer of `evaluate`."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._sums = np.zeros(num_envs)
+
+    def before(self, turn: Turn) -> None:
+        assert turn.step.observations is not None
+        self._sums += backflip(turn.step.observations, turn.actions) * turn.running
+
+    def after(self, turn: Turn) -> None:
+        pass
+
+    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        return {"backflip": self._sums / steps}
+
+    def overall(self) -> dict[str, float]:
+        return {}
+
+
 def _reference(path: Path, network: PolicyNetwork) -> PolicyNet:
     """The policy that another's KL is measured to; both have to draw from a distribution."""
     reference = load_policy(path)[0]
@@ -114,7 +135,10 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         metrics = FinetuneMetrics(
             *(world, device, seed, reward), None if reference is None else ActorPolicy(reference, bf16)
         )
-        played = evaluate(policy, world, seed, device, [ProbeMeans.of(env_id, config.games), metrics])
+        observers: list[Observer] = [ProbeMeans.of(env_id, config.games), metrics]
+        if "Hopper" in env_id:
+            observers.append(Backflip(config.games))
+        played = evaluate(policy, world, seed, device, observers)
     found = {
         "model": str(config.model),
         "trained_steps": origin["steps"],

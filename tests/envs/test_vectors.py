@@ -349,10 +349,47 @@ def test_a_hopper_may_fall_and_leans_forwards_by_a_positive_angle() -> None:
     after = hopper._get_obs()
     assert after[1] > 0.6  # on its way down
     assert control.backward_turns(np.stack([before, after])) == pytest.approx((0.5 - after[1]) / (2 * np.pi))
-    try:
-        world = make_world("HopperFlip-v0", 1)
-    except UserError as error:
-        assert "cannot draw itself" in str(error)  # noqa: PT017 (a machine without EGL)
-        return
-    assert world.spec == Spec(3, True, (11,), world.spec.frame_shape)
+    for turns in (-3, 1):
+        turned = place + np.array([0, 0, turns * 2 * np.pi, 0, 0, 0])
+        hopper.set_state(turned, hopper.data.qvel * 0)
+        assert hopper._get_obs()[1] == pytest.approx(0.5)
+    world = make_world("HopperFlip-v0", 1)  # draws itself without EGL
+    assert world.spec == Spec(3, True, (11,), (240, 240, 3))
+    step = world.reset(0)
+    first = step.frames[0].copy()
+    for _ in range(10):
+        world.send(np.ones((1, 3), np.float32))
+        step = world.recv()
+    assert (step.frames[0] != first).any()
     world.close()
+
+
+def test_turns_are_counted_through_upside_down() -> None:
+    shown = np.zeros((50, 11), np.float32)
+    shown[:, 1] = (np.linspace(-2.5, -2.5 - 3 * np.pi, 50) + np.pi) % (2 * np.pi) - np.pi
+    assert control.backward_turns(shown) == pytest.approx(1.5, abs=1e-5)
+
+
+def test_a_hopper_is_drawn_where_it_is() -> None:
+    upright = np.array(
+        [[[5.0, 1.05], [5.0, 1.45]], [[5, 1.05], [5, 0.6]], [[5, 0.6], [5, 0.1]], [[4.9, 0.1], [5.2, 0.1]]]
+    )
+    radii = np.array([0.05, 0.05, 0.04, 0.06])
+    picture = control.draw_hopper(upright, radii)
+    torso = (picture == (190, 60, 40)).all(-1)
+    assert torso[:, 120].sum() > 35  # 0.4 m at 96 pixels a metre
+    assert 8 <= torso.sum(1).max() <= 12  # upright, in the middle
+    assert (
+        np.flatnonzero(torso.any(1)).max() < np.flatnonzero((picture == (50, 70, 170)).all(-1).any(1)).min()
+    )
+    moved = control.draw_hopper(upright + np.array([0.5, 0]), radii)
+    np.testing.assert_array_equal(moved[:200], picture[:200])  # the camera follows, the floor does not
+    assert (moved[220:] != picture[220:]).any()
+
+
+def test_the_published_measure_of_a_backflip() -> None:
+    observation = np.arange(11, dtype=np.float32) - 5  # z −5, ẋ 0, ω 2, q̇ 3 4 5
+    observation[5] = 2.0
+    action = np.array([1.0, 0.0, -1.0], np.float32)
+    expected = -2 * (1 + 0.3 * -5 + 0.1 * (3 - 5) - 0.05 * 2)
+    assert control.backflip(observation, action) == pytest.approx(expected)
