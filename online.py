@@ -182,7 +182,7 @@ def together(stages: dict[str, list[str]]) -> int | None:
     """Runs commands at once until the first of them, the agent, ends; then stops the others.
 
     Args:
-      stages: command lines by name: scripts of this folder and their arguments.
+      stages: command lines by name: scripts of this folder, or `-m` and a module, and their arguments.
 
     Returns:
       None when the agent finished; otherwise an exit status: STOPPED after Ctrl-C, else that of a command that failed.
@@ -198,10 +198,12 @@ def together(stages: dict[str, list[str]]) -> int | None:
     with Interrupt() as interrupt:
         try:
             for name, words in stages.items():
-                print(f"{name:>7} $ ./{shlex.join(words)}", flush=True)
+                module = words[0] == "-m"
+                print(f"{name:>7} $ {'python ' if module else './'}{shlex.join(words)}", flush=True)
+                script = words if module else [str(Path(__file__).parent / words[0]), *words[1:]]
                 # In groups of their own, so that each gets Ctrl-C once, from here: a second one would cost its work.
                 processes[name] = process = subprocess.Popen(
-                    [sys.executable, str(Path(__file__).parent / words[0]), *words[1:]],
+                    [sys.executable, *script],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,

@@ -80,6 +80,9 @@ class Training:
     Args:
       config: the flags.
       stopwatch: takes the time of the parts.
+
+    Attributes:
+      together: makes one decision of the processes that learn together.
     """
 
     def __init__(self, config: TrainConfig, stopwatch: Stopwatch | None = None) -> None:
@@ -94,6 +97,7 @@ class Training:
                 _time(self._run, stopwatch)
             self()
             self._stack = stack.pop_all()
+        self.together = self._run.ranks.together
 
     @property
     def network(self) -> PolicyNet:

@@ -33,6 +33,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "segments": ("benchmarks.segments", "size_and_loading"),
     "fit": ("benchmarks.reward_fit", "against_original"),
     "at-once": ("benchmarks.side_by_side", "at_once"),
+    "ranks": ("benchmarks.side_by_side", "together"),
     "help": ("benchmarks.startup", "help_of_scripts"),
     "startup-page": ("benchmarks.startup", "first_page"),
     "label-page": ("benchmarks.label_page", "key_presses"),

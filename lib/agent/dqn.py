@@ -206,21 +206,18 @@ class DQN(OffPolicy):
             losses = quantile_huber_loss(values, targets, network.levels)
         loss = (batch.weights * losses).mean()
 
-        optimizer = self.optimizers["values"]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        self.differentiate({"values": loss})
         norm = nn.utils.clip_grad_norm_(network.parameters(), config.grad_clip)
-        optimizer.step()
+        self.optimizers["values"].step()
         errors = (targets.mean(1) - values.detach().mean(1)).abs()
         self.replay.prioritise(batch.at, errors)
         parts = {
-            "loss_total": loss.detach(),
+            "loss_total": loss,
             "values": (batch.weights * values.detach().mean(1)).mean(),
             "td_error": (batch.weights * errors).mean(),
             "batch_rewards": (batch.weights * batch.returns).mean(),
-            "grad_norm": norm,
         }
-        return parts
+        return self.of_all(parts) | {"grad_norm": norm}
 
 
 def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:

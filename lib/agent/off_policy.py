@@ -12,7 +12,7 @@ from lib.agent.exploration import HeldActions, state_entropy
 from lib.agent.replay import Batch, Replay
 from lib.agent.rollout import GameLog, Player, Recorder
 from lib.envs.world import World
-from lib.learner import Advance, Game, LearnedPolicy
+from lib.learner import ALONE, Advance, Alone, Game, LearnedPolicy
 from lib.reward.model import RewardModel
 
 _OTHERS = 2048  # states that distances are measured to
@@ -32,6 +32,7 @@ class OffPolicy:
       reward: what pays in place of the score.
       recorder: sees every step.
       held: exploration by held actions.
+      ranks: the processes that learn together, each in environments of its own and out of a replay of its own.
 
     Attributes:
       network: see above.
@@ -59,15 +60,23 @@ class OffPolicy:
         reward: RewardModel | None = None,
         recorder: Recorder | None = None,
         held: HeldActions | None = None,
+        ranks: Alone = ALONE,
     ) -> None:
         self.network, self.steps, self.updates = network, 0, 0
         self.player = Player(world, device, seed, reward, recorder, held)
+        ours, of_each = world.num_envs, ranks.everyone(world.num_envs)
+        before, self._all_envs = sum(of_each[: ranks.rank]), sum(of_each)
         self.replay = Replay(
-            *(world.spec, world.num_envs, config.replay_steps, device, self._paid),
-            *(config.gamma, config.n_step, config.priority, config.replay_mb),
+            *(world.spec, ours, config.replay_steps * ours // self._all_envs, device, self._paid),
+            *(config.gamma, config.n_step, config.priority, config.replay_mb * ours / self._all_envs),
         )
+        first, last = (envs * config.batch_size // self._all_envs for envs in (before, before + ours))
+        self._batch_size = max(1, last - first)
+        # A resumed run may have to fill its replay anew; a small one is full before learning starts.
+        rows = min(ranks.everyone(self.replay.capacity // ours))
+        self._enough = min(config.learning_starts, (rows - 1) * self._all_envs)
         self.target = copy.deepcopy(self.critics).requires_grad_(False)
-        self._spec, self._envs = world.spec, world.num_envs
+        self._spec, self._envs, self._ranks = world.spec, ours, ranks
         self._config, self._device, self._bf16 = config, device, bf16
         self._games = GameLog(world.num_envs)
         self._acted = 0  # steps, those of `play` included
@@ -89,7 +98,11 @@ class OffPolicy:
         raise NotImplementedError
 
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One update; returns scalars on the device by chart name."""
+        """One update; returns scalars on the device by chart name.
+
+        Args:
+          batch: this process's part. Its weights are such that the means of all processes add up to that of the whole.
+        """
         raise NotImplementedError
 
     def policy(self) -> LearnedPolicy:
@@ -99,7 +112,7 @@ class OffPolicy:
     def advance(self) -> Advance:
         """One step of every environment, and the updates that are due for it."""
         games = self._act()
-        self.steps += self._envs
+        self.steps += self._all_envs
         lr = self._config.lr * max(0.0, 1 - self.steps / self._config.lr_decay_steps)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -107,14 +120,12 @@ class OffPolicy:
         made = self._learn()
         means = torch.stack([torch.stack(list(each.values())) for each in made]).mean(0) if made else ()
         scalars = dict(zip(made[0], means, strict=True)) if made else {}
-        return Advance(self._envs, {**scalars, "lr": lr}, games)
+        return Advance(self._all_envs, {**scalars, "lr": lr}, games)
 
     def _learn(self) -> list[dict[str, torch.Tensor]]:
         """The updates that are due after a step of every environment."""
-        # A resumed run may have to fill its replay anew; a small one is full before learning starts.
-        enough = min(self._config.learning_starts, self.replay.capacity - self._envs)
-        if self.replay.steps >= enough:
-            self._due += self._config.replay_ratio * self._envs
+        if self.replay.steps // self._envs * self._all_envs >= self._enough:
+            self._due += self._config.replay_ratio * self._all_envs
         made = [self.update() for _ in range(int(self._due))]
         self._due %= 1
         return made
@@ -137,7 +148,7 @@ class OffPolicy:
         played = self.player.play(actions, self._observations)
         self._observations = self.player.viewer.observations
         self.replay.add(played, self._observations)
-        self._acted += self._envs
+        self._acted += self._all_envs
         step, learned = played.step, played.learned
         paid = 0 * step.score if learned is None else learned.cpu().numpy()
         return self._games.add(step.score, ~step.reset, paid)
@@ -150,9 +161,12 @@ class OffPolicy:
         return torch.randint(count, (self._envs,), generator=generator, device=self._device)
 
     def update(self) -> dict[str, torch.Tensor]:
-        """One batch, and a move of the target network where one is due."""
+        """One batch, of which every process draws its part, and a move of the target network where one is due."""
         beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
-        batch = self.replay.sample(self._config.batch_size, self.player.generator, beta)
+        batch = self.replay.sample(self._batch_size, self.player.generator, beta)
+        count = (batch.weights > 0).sum()
+        [of_all] = self._ranks.total([count])
+        batch = batch._replace(weights=batch.weights * (count / of_all.clamp(min=1)))
         if self._config.state_entropy and self.player.reward is None:
             others = self.replay.sample_states(_OTHERS, self.player.generator)
             batch = batch._replace(returns=state_entropy(batch.following, others))
@@ -161,6 +175,27 @@ class OffPolicy:
         if self.updates % self._config.target_every == 0:
             self.follow()
         return scalars
+
+    def differentiate(self, losses: dict[str, torch.Tensor]) -> None:
+        """Leaves gradients, summed over all processes, in the parameters of optimisers.
+
+        Args:
+          losses: float `[]`, by the name of the optimiser whose parameters alone get its gradients.
+        """
+        gradients: list[torch.Tensor] = []
+        for name, loss in losses.items():
+            optimizer = self.optimizers[name]
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward(inputs=parameters)
+            gradients += [parameter.grad for parameter in parameters]
+        for gradient, of_all in zip(gradients, self._ranks.total(gradients), strict=True):
+            gradient.copy_(of_all)
+
+    def of_all(self, scalars: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Scalars on the device by name, summed over all processes."""
+        [summed] = self._ranks.total([torch.stack([scalar.detach() for scalar in scalars.values()])])
+        return dict(zip(scalars, summed.unbind(), strict=True))
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -193,7 +228,11 @@ class OffPolicy:
         return self.network.named_parameters()
 
     def state(self) -> dict[str, Any]:
-        """All that `load_state` needs; the games under way are lost, and the replay with --no-save-replay."""
+        """All that `load_state` needs; the games under way are lost.
+
+        So is the replay with --no-save-replay, and where several processes have a part of it each.
+        """
+        saves = self._config.save_replay and self._ranks.size == 1
         return {
             "steps": self.steps,
             "updates": self.updates,
@@ -202,7 +241,7 @@ class OffPolicy:
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "replay": self.replay.state() if self._config.save_replay else None,
+            "replay": self.replay.state() if saves else None,
             "device": self._device.type,
             "actions": self.player.generator.get_state(),
         }
@@ -215,8 +254,8 @@ class OffPolicy:
         self.target.load_state_dict(state["target"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
-        if state["replay"] is not None:
+        if state["replay"] is not None and self._ranks.size == 1:
             self.replay.load_state(state["replay"])
             self.replay.begin(self._observations)
-        if state["device"] == self._device.type:
+        if state["device"] == self._device.type and self._ranks.rank == 0:
             self.player.generator.set_state(state["actions"])

@@ -173,7 +173,6 @@ class SAC(OffPolicy):
         alpha = network.log_alpha.detach().exp()
         actions, log_prob = squashed_sample(network.actor(batch.observations), noise[0])
         temperature_loss = -(weights * network.log_alpha * (log_prob.detach() + self._entropy)).mean()
-        self._step("temperature", temperature_loss)
 
         with torch.no_grad():
             after, after_log_prob = squashed_sample(network.actor(batch.following), noise[1])
@@ -181,12 +180,12 @@ class SAC(OffPolicy):
             targets = batch.returns + batch.discounts * values
         errors = network.critics(batch.observations, batch.actions) - targets
         critic_loss = (weights * errors.square()).mean(1).sum() / 2
-        self._step("critics", critic_loss)
+        self._step({"temperature": temperature_loss, "critics": critic_loss})
         self.replay.prioritise(batch.at, errors.detach().abs().mean(0))
 
         values = network.critics(batch.observations, actions).amin(0)
         actor_loss = (weights * (alpha * log_prob - values)).mean()
-        self._step("actor", actor_loss)
+        self._step({"actor": actor_loss})
         parts = {
             "loss_actor": actor_loss,
             "loss_critic": critic_loss,
@@ -194,17 +193,15 @@ class SAC(OffPolicy):
             "loss_total": critic_loss,
             "values": (weights * values).mean(),
             "entropy": -(weights * log_prob).mean(),
-            "temperature": alpha,
             "batch_rewards": (weights * batch.returns).mean(),
         }
-        return {name: part.detach() for name, part in parts.items()}
+        return self.of_all(parts) | {"temperature": alpha}
 
-    def _step(self, name: str, loss: torch.Tensor) -> None:
-        """One step of an optimiser, whose parameters alone get gradients."""
-        optimizer = self.optimizers[name]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward(inputs=[parameter for group in optimizer.param_groups for parameter in group["params"]])
-        optimizer.step()
+    def _step(self, losses: dict[str, torch.Tensor]) -> None:
+        """One step of some optimisers."""
+        self.differentiate(losses)
+        for name in losses:
+            self.optimizers[name].step()
 
 
 def network_from_state(state: dict[str, torch.Tensor], source: str) -> SACNet:

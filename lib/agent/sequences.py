@@ -13,6 +13,7 @@ from lib.agent.returns import (
     leave_one_out,
     normalised,
 )
+from lib.learner import ALONE, Total
 
 ESTIMATORS = ("ppo", "reinforce", "rloo", "grpo")
 """What `answer_advantages` can do."""
@@ -87,6 +88,7 @@ def answer_advantages(
     answers: int = 1,
     gamma: float = 1.0,
     lambda_: float = 0.95,
+    total: Total = ALONE.total,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What each token was worth, by one of `ESTIMATORS`.
 
@@ -109,16 +111,17 @@ def answer_advantages(
       answers: to each prompt, side by side among the B.
       gamma: discount γ of ppo and reinforce.
       lambda_: mixing parameter λ of ppo.
+      total: sums over all processes; normalised is over the tokens of all.
 
     Returns:
       Advantages and the returns that values are fitted to, float `[T, B]` each; 0 on padding.
     """
     if estimator == "ppo":
         advantages, returns = token_advantages(rewards, values, mask, gamma, lambda_)
-        return normalised(advantages, mask), returns
+        return normalised(advantages, mask, total), returns
     returns = discounted_returns(rewards, last_tokens(mask), gamma) * mask
     if estimator == "reinforce":
-        return normalised(returns, mask), returns
+        return normalised(returns, mask, total), returns
     whole = rewards.sum(0).view(-1, answers)
     baselined = leave_one_out(whole) if estimator == "rloo" else group_normalised(whole)
     return baselined.flatten() * mask, returns

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from lib.agent.kl import adapted, k1, k2, k3
 from lib.agent.losses import surrogate_loss, value_error
 from lib.agent.returns import explained_variance
 from lib.agent.sequences import answer_advantages, token_rewards
-from lib.learner import Advance
+from lib.learner import ALONE, Advance, Alone
 from lib.preferences.answers import Answer, distinct_2
 from lib.text.language import LanguageModel
 from lib.text.layers import above, branch, log_probs_of, log_softmax_of
@@ -121,6 +122,7 @@ class TextLearner:
       settings: of the algorithm.
       bf16: whether the trained layers compute in bf16; their weights are float32.
       should_stop: ends sampling between two tokens.
+      ranks: the processes that learn together; each answers its share of the prompts.
 
     Attributes:
       steps: answers given so far.
@@ -139,7 +141,9 @@ class TextLearner:
         settings: LearnerSettings,
         bf16: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
+        ranks: Alone = ALONE,
     ) -> None:
+        self._ranks = ranks
         self.language, self.at, self.settings, self.steps, self.updates = language, at, settings, 0, 0
         self.actor = branch(language.network, at)
         self._prompts, self._bf16, self._should_stop = prompts, bf16, should_stop
@@ -163,14 +167,17 @@ class TextLearner:
 
     def advance(self) -> Advance:
         """Answers prompts and learns from the answers. Does nothing where the end was asked for meanwhile."""
-        settings = self.settings
-        answers = self.answer(list(self._next_prompts()), [settings.seed, self.updates], settings.answers)
-        if answers is None:
+        settings, prompts = self.settings, list(self._next_prompts())
+        share = self._ranks.share(len(prompts))
+        ours, before = [prompts[at] for at in share], share.start * settings.answers
+        answers = self.answer(ours, [settings.seed, self.updates], settings.answers, before=before)
+        if self._ranks.together(answers is None) or answers is None:
             return Advance(0, {}, [])
         parts = self._learn(self.experience(answers))
-        self.steps += len(answers)
+        made = len(prompts) * settings.answers
+        self.steps += made
         self.updates += 1
-        return Advance(len(answers), parts, [])
+        return Advance(made, parts, [])
 
     def play(self) -> None:
         """Nothing: answers for a DB are sampled by `lib.text.record`."""
@@ -218,7 +225,12 @@ class TextLearner:
     # --- Experience ---------------------------------------------------------------------------------------------
 
     def answer(
-        self, prompts: Sequence[Prompt], seed: list[int], each: int = 1, reference: bool = False
+        self,
+        prompts: Sequence[Prompt],
+        seed: list[int],
+        each: int = 1,
+        reference: bool = False,
+        before: int = 0,
     ) -> list[Answer] | None:
         """Answers to prompts, those to one side by side; None where the end was asked for meanwhile.
 
@@ -227,13 +239,14 @@ class TextLearner:
           seed: of the answers.
           each: how many answers to each prompt.
           reference: whether the reference answers, rather than the actor.
+          before: how many answers of the same seed come before these; each has random numbers of its own.
         """
         settings, policy = self.settings, self.language if reference else self.policy()
         asked = [prompt for prompt in prompts for _ in range(each)]
         found: list[Answer] = []
         for at in range(0, len(asked), settings.batch_size):
             batch = asked[at : at + settings.batch_size]
-            rngs = (np.random.default_rng([*seed, at + place]) for place in range(len(batch)))
+            rngs = (np.random.default_rng([*seed, before + at + place]) for place in range(len(batch)))
             chances = np.stack([rng.random(settings.tokens) for rng in rngs])
             tokens = [prompt.tokens for prompt in batch]
             drawn = sample(policy, tokens, chances, settings.temperature, self._should_stop)
@@ -326,66 +339,93 @@ class TextLearner:
 
     def _learn(self, experience: Experience) -> dict[str, torch.Tensor | float]:
         """The passes over an experience; returns scalars by chart name."""
-        settings, mask = self.settings, experience.mask
+        settings, mask, total = self.settings, experience.mask, self._ranks.total
         scores = experience.scores
         finished = torch.tensor([answer.finished for answer in experience.answers], device=mask.device)
         if settings.unfinished_score is not None:
             scores = torch.where(finished, scores, settings.unfinished_score)
         kl = KL_ESTIMATORS[settings.kl_estimator](experience.log_probs, experience.reference)
         rewards = token_rewards(scores, kl, mask, self.kl_coef, settings.score_clip)
-        advantages, returns = answer_advantages(
+        worth = answer_advantages(
             *(settings.algo, rewards, experience.values, mask, settings.answers),
             *(settings.gamma, settings.gae_lambda),
+            total,
         )
         falls = 1 - self.updates / settings.lr_decay if settings.lr_decay else 1.0
         for group in self._optimizer.param_groups:
             group["lr"] = settings.lr * max(0.0, falls)
         rng = np.random.default_rng([settings.seed, self.updates])
+        ours, of_each = len(experience.answers), self._ranks.everyone(len(experience.answers))
+        before, answers = sum(of_each[: self._ranks.rank]), sum(of_each)
         steps = [
-            self._step(experience, rows.tolist(), advantages, returns)
+            self._step(
+                experience, (rows[(rows >= before) & (rows < before + ours)] - before).tolist(), *worth
+            )
             for _ in range(settings.epochs)
-            for rows in np.array_split(rng.permutation(len(experience.answers)), settings.minibatches)
+            for rows in np.array_split(rng.permutation(answers), settings.minibatches)
         ]
         parts: dict[str, torch.Tensor | float] = {
             name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]
         }
-        answer_kl = (experience.exact_kl * mask).sum(0).mean()
+        columns = {
+            "learned": experience.scores,
+            "kl_ref": (experience.exact_kl * mask).sum(0),
+            "tokens": mask.sum(0).float(),
+            "finished": finished.float(),
+        }
+        [sums] = total([torch.stack([column.sum() for column in columns.values()])])
+        means = dict(zip(columns, sums / answers, strict=True))
+        texts = self._ranks.gather([answer.text for answer in experience.answers])
         parts |= {
-            "learned": experience.scores.mean(),
-            "kl_ref": answer_kl,
+            **means,
             "kl_coef": self.kl_coef,
             "lr": self._optimizer.param_groups[0]["lr"],
-            "tokens": mask.sum(0).float().mean(),
-            "finished": finished.float().mean(),
-            "distinct_2": torch.tensor(
-                distinct_2(answer.text for answer in experience.answers), device=mask.device
-            ),
+            "distinct_2": torch.tensor(distinct_2(itertools.chain(*texts)), device=mask.device),
         }
         if self._critic is not None:
-            parts["explained_variance"] = explained_variance(experience.values, returns, mask)
+            parts["explained_variance"] = explained_variance(experience.values, worth[1], mask, total)
         if settings.kl_target and self.updates >= settings.critic_warmup:
-            answers = len(experience.answers)
-            self.kl_coef = adapted(self.kl_coef, answer_kl, settings.kl_target, answers, settings.kl_horizon)
+            self.kl_coef = adapted(
+                self.kl_coef, means["kl_ref"], settings.kl_target, answers, settings.kl_horizon
+            )
         return parts
 
     def _step(
         self, experience: Experience, rows: list[int], advantages: torch.Tensor, returns: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """One step of the optimiser on some answers; means over their tokens."""
-        settings, optimizer = self.settings, self._optimizer
+        """One step of the optimiser on some answers, of which this process has these; means over their tokens."""
+        settings, optimizer, total = self.settings, self._optimizer, self._ranks.total
         optimizer.zero_grad(set_to_none=True)
-        count = experience.mask[:, rows].sum()
-        sums: dict[str, torch.Tensor] = {}
+        [count] = total([experience.mask[:, rows].sum()])
+        acts = self._acts()
+        names = [*(("loss_policy", "approx_kl") if acts else ()), "loss_total"]
+        names += ["clip_fraction"] if acts and settings.clip_range else []
+        names += ["loss_value"] if self._critic is not None else []
+        sums = {name: torch.zeros((), device=count.device) for name in names}
         for micro in self._micro(rows):
             losses = self._losses(experience, micro, advantages, returns)
             loss = losses["loss_total"] / count
             loss.backward()
             for name, part in losses.items():
-                sums[name] = sums.get(name, torch.zeros_like(count)) + part.detach() / count
+                sums[name] = sums[name] + part.detach() / count
+        learning = [*(self._trained.parameters() if acts else ())]
+        learning += [*(() if self._critic is None else self._critic.parameters())]
+        if self._ranks.size > 1:
+            gradients = [
+                torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in learning
+            ]
+            *summed, of_all = total([*gradients, torch.stack([*sums.values()])])
+            sums = dict(zip(sums, of_all.unbind(), strict=True))
+            for weight, gradient in zip(learning, summed, strict=True):
+                weight.grad = gradient
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         sums["grad_norm"] = nn.utils.clip_grad_norm_(weights, settings.grad_clip)
         optimizer.step()
         return sums
+
+    def _acts(self) -> bool:
+        """Whether the actor learns now, not the critic alone."""
+        return self.updates >= self.settings.critic_warmup or self._critic is None
 
     def _losses(
         self, experience: Experience, rows: list[int], advantages: torch.Tensor, returns: torch.Tensor
@@ -401,7 +441,7 @@ class TextLearner:
         }
         parts = {}
         total = torch.zeros((), device=where.device)
-        if self.updates >= settings.critic_warmup or self._critic is None:
+        if self._acts():
             hidden = self._hidden([experience.actor[row] for row in rows])
             log_probs = log_probs_of(self._head, hidden, flat["tokens"], settings.temperature)
             log_ratio = log_probs - flat["log_probs"]

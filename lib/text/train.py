@@ -16,7 +16,7 @@ from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import Evaluation
 from lib.checkpoints import storable
 from lib.cli import UserError, one_line
-from lib.devices import resolve_bf16, resolve_device, set_random_state
+from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
 from lib.interrupt import Interrupt, Stopped
 from lib.learner import Advance, Learner
 from lib.memory import keep_freed_memory
@@ -27,7 +27,7 @@ from lib.preferences.text_teachers import JUDGES, value_of
 from lib.provenance import made_by, now
 from lib.reporting import Charts, Progress, format_count, format_mean
 from lib.reward.report.page import signed, write_page
-from lib.runs import load_state, locked, make_run_dir, write_config
+from lib.runs import load_state, locked
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, save_policy
 from lib.text.layers import above
@@ -40,6 +40,8 @@ from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift
 from lib.training.evaluation import EvaluationHook
 from lib.training.loop import Hook, Stop
+from lib.training.parts import run_folder
+from lib.training.ranks import joined
 from lib.training.recording import Recording
 
 STAGE = "01_text.py"
@@ -165,18 +167,31 @@ def finetune(config: TextConfig) -> Finetuned:
 
     A resumed run on a CPU ends with the very weights that it would have had without the interruption.
 
+    Several processes that torchrun has started learn together (`lib.training.ranks`): each answers its share of the
+    prompts of an update and learns from these. The first one does all the rest.
+
     Raises:
       UserError: something about the flags, a file, the memory or the disk that the user can mend.
     """
     assert config.name is not None
     assert config.reward is not None
     with contextlib.ExitStack() as stack:
+        ranks = stack.enter_context(joined(config.dev))
+        first = ranks.rank == 0
+        if ranks.size > config.rollout // config.answers:
+            raise UserError(
+                f"--rollout {config.rollout}: expected a prompt or more for each of the {ranks.size} processes of torchrun"
+            )
         device = resolve_device(config.dev)
         keep_freed_memory()
+        threads = own_threads(0)
+        if threads:
+            torch.set_num_threads(threads)
         torch.manual_seed(config.seed)
         state = None
         if config.resume is not None:
-            stack.enter_context(locked(config.resume))
+            if first:
+                stack.enter_context(locked(config.resume))
             state = load_state(config.resume, STAGE)
             if state is not None and config.steps <= min(state["steps"], state["examined"]):
                 raise UserError(
@@ -205,22 +220,16 @@ def finetune(config: TextConfig) -> Finetuned:
         settings = LearnerSettings(
             **{name: getattr(config, name) for name in fields}, lr_decay=config.updates
         )
-        learner = TextLearner(language, at, reward, prompts, settings, bf16, lambda: stop.asked)
+        learner = TextLearner(language, at, reward, prompts, settings, bf16, lambda: stop.asked, ranks)
 
         base = language.root or Root(language.folder, language.weights, at)
         base = dataclasses.replace(base, at=min(base.at, at))
-        folder = None if config.save is None else TextFolder(config.save, base)
-        run_dir = config.resume
-        if run_dir is None:
-            run_dir = make_run_dir(config.runs, config.algo or "", config.name)
-            stack.enter_context(locked(run_dir))
-        write_config(
-            run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=config.resume is not None
-        )
+        folder = None if config.save is None or not first else TextFolder(config.save, base)
+        run_dir = run_folder(config, config.algo or "", ranks, stack)
         steps = 0 if state is None else state["steps"]
         purge_step = None if config.resume is None else 0 if state is None else steps + 1
-        charts = stack.enter_context(Charts(run_dir, purge_step))
-        progress = stack.enter_context(Progress())
+        charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
+        progress = stack.enter_context(Progress(quiet=not first))
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
             f"curves in {run_dir}"
@@ -235,22 +244,23 @@ def finetune(config: TextConfig) -> Finetuned:
         measure = AnswersMeasure(learner, held_out, judges, config.eval_answers, config.seed)
         evaluation = EvaluationHook(config, measure, charts, progress, monitor, checkpoints, stop)
         drift = Drift(config, evaluation, checkpoints, progress, stop)
-        hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor]
+        hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor] if first else []
         monitor.others = checkpoints.hooks = hooks
         if state is not None:
             learner.load_state(state)
             for hook in hooks:
                 hook.load_state(state)
             set_random_state(state["random"], device)
-        loop.run(learner, hooks, config.steps, stop)
-        if not stop.asked:
+        loop.run(learner, hooks, config.steps, stop, ranks.together)
+        if first and not stop.asked:
             _side_by_side(config, learner, held_out, run_dir, progress)
+        stopped = ranks.together(stop.asked)  # torchrun ends the others when one has failed
         where = f"saved {checkpoints.saved}" if checkpoints.saved else "nothing saved: no --save"
-        if stop.asked:
+        if stopped:
             progress.line(f"stopped by request, {where}; resume with --resume {run_dir}")
         else:
             progress.line(f"stopped by {DRIFTED}, {where}" if stop.reason else where)
-        return Finetuned(checkpoints.saved, run_dir, stop.asked)
+        return Finetuned(checkpoints.saved, run_dir, stopped)
 
 
 def _judge(name: str) -> Callable[[Answer], float]:

@@ -119,7 +119,8 @@ class NewestReward(Hook):
             usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
         while not self._ranks.together(self._stop()) and not self._take(steps):
             clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))
-            if recorder is not None and clips < wanted and not recorder.full:
+            full = self._ranks.together(recorder is not None and recorder.full)
+            if recorder is not None and clips < wanted and not full:
                 self._say(steps, "opening")
                 learner.play()
             else:

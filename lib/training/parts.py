@@ -21,6 +21,7 @@ from lib.learner import Alone
 from lib.memory import keep_freed_memory
 from lib.provenance import git_commit, versions
 from lib.runs import load_state, locked, make_run_dir, write_config
+from lib.training.loop import RunConfig
 from lib.training.ranks import joined
 
 STAGE = "01_a2c.py"
@@ -33,8 +34,6 @@ def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torc
         raise UserError(
             f"--num-envs {config.num_envs}: expected one or more for each of the {ranks.size} processes of torchrun"
         )
-    if ranks.size > 1 and config.off_policy:
-        raise UserError(f"--algo {config.algo} learns in one process: leave out torchrun, or take a2c or ppo")
     device = resolve_device(config.dev)
     keep_freed_memory()
     threads = own_threads(config.threads)
@@ -44,11 +43,12 @@ def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torc
     return ranks, device, resolve_bf16(config.bf16, device), ranks.share(config.num_envs)
 
 
-def run_folder(config: TrainConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
+def run_folder(config: RunConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
     """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
     run_dir = config.resume
     if ranks.rank == 0:
         if run_dir is None:
+            assert config.name is not None
             run_dir = make_run_dir(config.runs, stage, config.name)
             stack.enter_context(locked(run_dir))
         resumed = config.resume is not None

@@ -194,7 +194,8 @@ def build(
     seed = game_seed(config.seed, steps, ranks.rank)
     learner = (make_learner or _LEARNERS[config.algo])(
         *(network, world, config, device, bf16, seed),
-        **({} if config.off_policy else {"penalty": penalty, "ranks": ranks}),
+        **({} if config.off_policy else {"penalty": penalty}),
+        ranks=ranks,
         reward=reward,
         recorder=None if recorder is None else Tap(recorder, recording),
         held=held_actions(config, world, seed),
@@ -202,7 +203,8 @@ def build(
 
     if isinstance(learner, OffPolicy):
         kept, size = learner.replay.capacity, learner.replay.megabytes
-        saved = "saved with the state" if config.save_replay else "not saved: a resumed run fills it anew"
+        saves = config.save_replay and ranks.size == 1
+        saved = "saved with the state" if saves else "not saved: a resumed run fills it anew"
         progress.line(f"replay: up to {kept} steps, {size:.0f} MB on {device}, {saved}")
 
     arena = world

@@ -10,26 +10,35 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lib.learner import ALONE, Alone
 from lib.preferences.answers import distinct_2
 from lib.text.language import load_language_model
 from lib.text.layers import above, between, log_probs_of, token_log_probs
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
+from lib.training.ranks import joined
 from tests.text.tiny import FAMILIES, save_tiny
+from tests.training.test_ranks import in_ranks
 
 
 def _learner(
-    folder: Path, family: str = "llama", at: int = 2, bf16: bool = False, **settings: Any
+    folder: Path,
+    family: str = "llama",
+    at: int = 2,
+    bf16: bool = False,
+    ranks: Alone = ALONE,
+    **settings: Any,
 ) -> TextLearner:
     """On prompts of different lengths, with the token that ends an answer among theirs."""
-    language = load_language_model(save_tiny(folder, family), torch.device("cpu"), bf16)
+    made = (folder / "config.json").exists()
+    language = load_language_model(folder if made else save_tiny(folder, family), torch.device("cpu"), bf16)
     torch.manual_seed(0)
     network = TextRewardNet(language.network.model, Shape(1, 2))
     torch.nn.init.normal_(network.head.weight)
     reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
     prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
     usual = {"rollout": 12, "tokens": 24, "lr": 1e-2, "micro_batch": 4}
-    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings), bf16)
+    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings), bf16, ranks=ranks)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,6 +173,44 @@ def test_all_prompts_have_their_turn_before_any_comes_again(tmp_path: Path) -> N
     assert len(asked) == 12
     for at in range(0, 12, 3):
         assert sorted(asked[at : at + 3]) == ["p0", "p1", "p2"]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "ppo": {"kl_target": 1.0, "critic_warmup": 1, "minibatches": 3},
+    "grpo": {"algo": "grpo", "answers": 2, "minibatches": 8},
+}
+"""Five prompts an update: 2 and 3 of them for each of two processes. In eight minibatches one of them may have nothing."""
+
+
+def learns(ranks: Alone, folder: Path, case: str) -> dict[str, Any]:
+    each = CASES[case].get("answers", 1)
+    learner: Any = _learner(folder, ranks=ranks, lr=0.3, rollout=5 * each, **CASES[case])
+    # Adam's steps do not tell a small gradient from noise.
+    learner._optimizer = torch.optim.SGD([weight for _, weight in learner.weights()])
+    said = [learner.advance().scalars for _ in range(3)]
+    scalars = [{name: float(value) for name, value in scalars.items()} for scalars in said]
+    weights = {name: weight.detach() for name, weight in learner.weights()}
+    return {"weights": weights, "said": scalars, "steps": learner.steps}
+
+
+def learns_all(root: Path) -> dict[str, dict[str, Any]]:
+    with joined("cpu") as ranks:
+        return {case: learns(ranks, root, case) for case in CASES}
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_what_one_process_learns(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path / "model")  # Transformers saves nothing in a second process
+    first, second = in_ranks(tmp_path / "two", learns_all, folder)
+    for case in CASES:
+        one = learns(ALONE, folder, case)
+        assert first[case]["steps"] == second[case]["steps"] == one["steps"]
+        for name, right in one["weights"].items():
+            torch.testing.assert_close(first[case]["weights"][name], right, rtol=1e-6, atol=1e-6)
+            assert torch.equal(first[case]["weights"][name], second[case]["weights"][name]), name
+        for of_rank in (first, second):
+            for now, right in zip(of_rank[case]["said"], one["said"], strict=True):
+                assert now == pytest.approx(right, rel=1e-4, abs=1e-5)
 
 
 def test_log_probs_by_chunks_are_those_of_all_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.agent.actor_critic import ActorCritic, _minibatches
 from lib.agent.config import TrainConfig
+from lib.agent.dqn import QNet
 from lib.agent.evaluate import Evaluation
 from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
+from lib.agent.replay import Batch
 from lib.agent.rollout import Rollout
+from lib.agent.sac import SAC, SACNet
 from lib.cli import UserError
 from lib.envs.make import make_world
-from lib.learner import ALONE, Alone
+from lib.learner import ALONE, Alone, Learner
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.reward.checkpoints import save_reward_model
@@ -30,7 +33,7 @@ from lib.reward.fit import check_alone, fit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.training.ranks import joined
-from lib.training.train import train
+from lib.training.train import _LEARNERS, train
 from tests.reward.clips import grey_db
 from tests.scripts import warm
 from tests.training.test_resume import differences
@@ -58,7 +61,7 @@ def ended(folder: Path, work: Callable[..., Any], *args: Any, size: int = 2) -> 
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         process.kill()  # of use only where it takes longer
         process.join()
     return [process.exitcode for process in processes]
@@ -189,12 +192,71 @@ def rollout(network: PolicyNet, generator: torch.Generator, share: range, learne
     )
 
 
+OFF_POLICY: dict[str, dict[str, Any]] = {
+    "sac": {"env": "Pendulum-v1", "algo": "sac", "lr": 1e-3},
+    "dqn": {
+        "env": "CartPole-v1",
+        "algo": "dqn",
+        "lr": 1e-3,
+        "target_every": 3,
+        "target_step": 0.5,
+        "grad_clip": 0.5,
+    },
+    "dqn qr": {"env": "CartPole-v1", "algo": "dqn", "quantiles": 5, "dueling": True},
+}
+
+
+def learns_from_batches(ranks: Alone, case: str) -> dict[str, Any]:
+    """What a rank's share of eight made-up batches teaches; the shares are of 2 and 3 environments of 5."""
+    config = TrainConfig(name="x", num_envs=ENVS, batch_size=4 * ENVS, replay_steps=100, **OFF_POLICY[case])
+    share = ranks.share(ENVS)
+    world = make_world(config.env, len(share))
+    torch.manual_seed(5)
+    learner: Any = _LEARNERS[config.algo](
+        _LEARNERS[config.algo].new_network(config, world), world, config, CPU, False, 0, ranks=ranks
+    )
+    generator, ours = torch.Generator().manual_seed(7), slice(4 * share.start, 4 * share.stop)
+
+    def drawn(count: int, *_: object) -> Batch:
+        """As a replay draws them: of the valid steps, a third of all, the weights are equal and 1 on average."""
+        assert count == 4 * len(share)
+        batch = made_up_batch(learner.network, generator)
+        batch = Batch(*(column[ours] for column in batch))
+        return batch._replace(weights=batch.weights / batch.weights.mean().clamp(min=1 / count))
+
+    learner.replay.sample = drawn
+    if config.algo == "sac":
+        noise = torch.Generator().manual_seed(8)
+        learner.learn = lambda batch: learner.learn_with(
+            batch, torch.randn(2, 4 * ENVS, 1, generator=noise)[:, ours]
+        )
+    said = [{name: float(value) for name, value in learner.update().items()} for _ in range(8)]
+    world.close()
+    return {"network": learner.network.state_dict(), "target": learner.target.state_dict(), "said": said}
+
+
+def made_up_batch(network: SACNet | QNet, generator: torch.Generator) -> Batch:
+    """Four steps of each environment; more of them are valid in the last environments than in the first."""
+    count, size = 4 * ENVS, network.spec.observation_size or 0
+    observations, following = torch.randn(2, count, size, generator=generator)
+    actions = torch.randint(network.spec.num_actions, (count,), generator=generator)
+    if network.spec.continuous:
+        actions = torch.rand(count, network.spec.num_actions, generator=generator)
+    returns, chance = torch.randn(2, count, generator=generator)
+    discounts = 0.9 * (torch.rand(count, generator=generator) > 0.2)
+    valid = chance.sigmoid() > torch.linspace(0.8, 0.3, count)
+    return Batch(observations, actions, returns, discounts, following, valid.float(), torch.arange(count))
+
+
 ENV_IDS = "CartPole-v1", "Pendulum-v1"
 
 
-def learns_all() -> dict[tuple[str, str], dict[str, Any]]:
+def learns_all() -> dict[Any, dict[str, Any]]:
     with joined("cpu") as ranks:
-        return {(case, env): learns(ranks, case, env) for case in CASES for env in ENV_IDS}
+        found: dict[Any, dict[str, Any]] = {
+            (case, env): learns(ranks, case, env) for case in CASES for env in ENV_IDS
+        }
+        return found | {case: learns_from_batches(ranks, case) for case in OFF_POLICY}
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +270,20 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_learn_what_one_process_learns(case: str, env: str, learned: list[Any]) -> None:
     """Weights, the normaliser's statistics and all that is charted."""
-    one = learns(ALONE, case, env)
-    first, second = (of_rank[case, env] for of_rank in learned)
+    assert_equal_learning(learns(ALONE, case, env), *(of_rank[case, env] for of_rank in learned))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OFF_POLICY)
+def test_two_ranks_learn_from_their_replays_what_one_process_learns(case: str, learned: list[Any]) -> None:
+    one, (first, second) = learns_from_batches(ALONE, case), (of_rank[case] for of_rank in learned)
+    assert_equal_learning(one, first, second)
+    for name, right in one["target"].items():
+        torch.testing.assert_close(first["target"][name], right, rtol=1e-6, atol=1e-6)
+
+
+def assert_equal_learning(one: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Of one process and of two ranks."""
     for name, right in one["network"].items():
         torch.testing.assert_close(first["network"][name], right, rtol=1e-6, atol=1e-6)
         assert torch.equal(first["network"][name], second["network"][name]), name
@@ -255,7 +329,7 @@ class IsAsked(Accident):
     what = "SIGTERM"
 
 
-def trains(learner: type[ActorCritic], settings: dict[str, Any]) -> tuple[Any, ...]:
+def trains(learner: type[Learner], settings: dict[str, Any]) -> tuple[Any, ...]:
     """Checkpoint, folder, whether it was stopped; or what an error said."""
     try:
         made = train(TrainConfig(**settings), make_learner=learner, evaluate=one_game, seconds=0.0)
@@ -292,6 +366,26 @@ def test_a_run_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
     after = SegmentDB(tmp_path / "db").names
     assert len(after) > len(names)
     assert set(after) > set(names)
+
+
+@pytest.mark.slow
+def test_a_run_with_replays_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """Three environments play 60 steps each, and half as many updates are due for those after the first 30 steps."""
+    settings = flags(tmp_path, algo="sac", rollout=None, batch_size=9, learning_starts=30, replay_steps=600)
+    first, second = in_ranks(tmp_path / "two", trains, SAC, settings)
+    assert second == (None, first[1], False)
+    (run,) = (tmp_path / "runs").iterdir()
+    state = state_of(tmp_path)
+    assert (state["steps"], state["updates"], state["replay"]) == (180, 76, None)
+    assert {name[:2] for name in SegmentDB(tmp_path / "db").names} == {"00", "01", "02"}
+
+    again = settings | {"resume": run}
+    assert train(TrainConfig(**again | {"steps": 240}), evaluate=one_game).checkpoint is not None
+    state = state_of(tmp_path)
+    assert (state["steps"], state["updates"]) == (240, 76 + 17)  # none until the replay holds 30 steps again
+    assert state["replay"]["filled"] == 20
+    in_ranks(tmp_path / "three", trains, SAC, again | {"steps": 300}, size=3)
+    assert (state_of(tmp_path)["steps"], state_of(tmp_path)["updates"]) == (300, 93 + 16)
 
 
 @pytest.mark.slow
