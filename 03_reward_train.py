@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Stage 3: fit a reward model to the labels of one or more DBs, and report whether it is any good."""
+"""Stage 3: fit a reward model to the labels of one or more DBs, and report whether it is any good; with --policy, fit a
+policy to them instead."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         if config.judge is not None:
             audit(config)
+            return
+        if config.policy is not None:
+            from lib.agent.dpo import Policies
+
+            fit(config, ranks, Policies, file="{}.dat")
             return
         fitted = fit(config, ranks, kind)
     if ranks.rank:

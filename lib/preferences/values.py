@@ -100,6 +100,7 @@ AIR = {
 }
 """What each thing in a clip of Seaquest counts to the teacher `air`; its docstring says why."""
 _IDLE_STEPS = 15
+_LAST_BREATH = 0.02  # oxygen, a unit of 62
 
 
 def air(segment: Segment) -> float:
@@ -114,7 +115,9 @@ def air(segment: Segment) -> float:
     - Climb: with a diver and half a tank or less, depth at the first such step minus depth at the last, −1 to 1. From
       the sea bed it takes 24 steps, so that a clip can show all of it. Only the first life of a clip counts.
     - A refuel, 2, is worth another 512 steps (2157–2171); so is a rescue of six divers (1528–1603). A lost submarine
-      costs as much: it takes 55 steps and one of four lives.
+      costs as much: it takes 55 steps and one of four lives. One that is hit costs nothing in a clip that begins with a
+      climb due, below the surface with half a tank or less and a diver: to stay there loses it as surely, only later, so
+      that a climb which meets a shark is no worse than none. One that runs out of air does cost.
     - To end a clip in the lower half of the water with the bar flashing (16 of 64 units), −0.5: the climb is overdue.
     - To spend 15 steps (one second) with more than half a tank where no oxygen is used up (heights 13 to 19;
       2105–2109), −1: a game can last for ever there and come to nothing. Steps until the bar has filled up, and 15 more,
@@ -140,6 +143,8 @@ def air(segment: Segment) -> float:
     before, after, hidden = aboard[:-1], aboard[1:], np.isnan(depth)
     first_life = np.cumsum(hidden) == 0
     climbing = depth[first_life & (aboard > 0) & (tank <= 0.5)]
+    climb_is_due = aboard[0] > 0 and tank[0] <= 0.5 and at_surface(frames)[0] == 0
+    hit_on_the_way = climb_is_due and hidden.any() and tank[hidden.argmax() - 1] > _LAST_BREATH
     filled = np.flatnonzero(np.diff(tank) > 0)
     rested = np.arange(len(frames)) > (filled[-1] + 1 + _IDLE_STEPS if len(filled) else -1)
     seen = {
@@ -150,7 +155,7 @@ def air(segment: Segment) -> float:
         "climb": climbing[0] - climbing[-1] if len(climbing) else 0.0,
         "refuel": counter.refuels[0],
         "rescue": counter.rescues[0],
-        "submarine lost": _losses(hidden),
+        "submarine lost": _losses(hidden) - hit_on_the_way,
         "low and deep": tank[-1] <= LOW_OXYGEN and depth[-1] > 0.5,
         "idle": np.count_nonzero(rested & (depth < TOP) & (tank > 0.5)) >= _IDLE_STEPS,
         "hit": _hits(scores, at_surface(frames) == 0, hidden),

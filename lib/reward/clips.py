@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
@@ -19,7 +20,7 @@ from lib.reward.epoch import (
     pair_loss,
     train_epoch,
 )
-from lib.reward.features import policy_features
+from lib.reward.features import Features, PolicyFeatures, policy_features
 from lib.reward.masks import Mask, masks_for
 from lib.reward.member import Material, MemberFit
 from lib.reward.model import Member, RewardModel
@@ -28,19 +29,24 @@ from lib.reward.store import SegmentStore
 
 
 class Clips(Material[RewardModel, PreferenceData]):
-    """The clips of a fit, read as `Material` says, or from `data` that was read before."""
+    """The clips of a fit, read as `Material` says, or from `data` that was read before; of `features` in their place."""
 
     save = staticmethod(save_reward_model)
 
     def __init__(
-        self, config: FitConfig, lines: Sequence[int] | None = None, data: PreferenceData | None = None
+        self,
+        config: FitConfig,
+        lines: Sequence[int] | None = None,
+        data: PreferenceData | None = None,
+        features: Features | None = None,
     ) -> None:
         self.config, self.device = config, resolve_device(config.dev)
         self.bf16 = resolve_bf16(config.bf16, self.device)
         self.data = data or load_preferences(
             *(config.dbs, config.memory_mb, config.num_actions, config.weights(), config.only, config.input),
             lines=lines,
-            features=None if config.features is None else policy_features(config.features),
+            features=features if config.features is None else policy_features(config.features),
+            steps=config.steps,
         )
         if len(self.data.segments):
             checked_masks(config, self.data.segments)  # before anything is written
@@ -52,6 +58,10 @@ class Clips(Material[RewardModel, PreferenceData]):
     def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
         sources = map(self.data.segments.source, range(len(self.data.segments)))
         return self.data.pairs, [(str(db.root), name) for db, name in sources]
+
+    def network(self) -> nn.Module:
+        """A network with new weights."""
+        return new_network(self.config, self.data.segments, self.device)
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> "ClipMember":
         return ClipMember(self, train, test, number)
@@ -67,20 +77,20 @@ class Clips(Material[RewardModel, PreferenceData]):
             disagreement = mean_disagreement(model, segments, self.device, config.frame_stride)
             pairs = self.data.pairs.subset(test)
             best = evaluate_ensemble(model, segments, pairs, pair_loss(config), self.device)
+        features = segments.features
+        assert features is None or isinstance(features, PolicyFeatures)
         return RewardModel(
-            members, self.device, self.bf16, disagreement=disagreement, features=segments.features
+            members, self.device, self.bf16, disagreement=disagreement, features=features
         ), best
 
 
 class ClipMember(MemberFit):
     """A member that is fitted to clips."""
 
-    network: RewardNet
-
     def __init__(self, clips: Clips, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(clips, train, test, number)
         config, self._segments, self._bf16 = clips.config, clips.data.segments, clips.bf16
-        self.network = new_network(config, self._segments, self._device)
+        self.network = clips.network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
 
     def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:

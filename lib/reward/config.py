@@ -62,6 +62,14 @@ class FitConfig:
         help="the model sees the hidden units of this policy of pictures, frozen, and the action: fewer labels and "
         "seconds do",
     )
+    policy: Path | None = flag(
+        default=None,
+        metavar="FILE",
+        help="fit this policy itself, without a reward model (DPO), and write it to OUT/NAME.dat; see --beta, --steps",
+    )
+    steps: int | None = flag(
+        default=None, min=1, metavar="N", help="fit on the first N steps of each clip (default: all)"
+    )
     mask: list[str] = flag(
         default=[],
         nargs=1,
@@ -109,6 +117,11 @@ class FitConfig:
     snippets: bool = flag(
         default=False,
         help="augment (under test): fit on 35 to 45 steps in a row of clips of 50, drawn anew in every epoch",
+    )
+    beta: float = flag(
+        default=0.01,
+        min=1e-6,
+        help="price of a nat that --policy moves away from what it was, in log-odds of a preference",
     )
     loss: str = flag(
         default="bradley-terry",
@@ -182,6 +195,11 @@ class FitConfig:
             )
         if self.fresh_weights and not self.watch:
             raise UserError("--fresh-weights expects refits: add --watch")
+        for name in ("features", "half_frames", "watch", "audit", "judge", "model"):
+            if self.policy is not None and getattr(self, name):
+                raise UserError(f"--policy fits no reward model: leave out {as_flag(name)}")
+        if self.policy is not None and self.ensemble > 1:
+            raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
         if self.judge is not None and self.audit is None:
             raise UserError(
                 "--judge expected --audit POLICY beside it, the policy whose play is to be judged"

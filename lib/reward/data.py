@@ -13,7 +13,7 @@ from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
 from lib.preferences.schedule import LEAST_LABELS
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
-from lib.reward.features import PolicyFeatures
+from lib.reward.features import Features
 from lib.reward.store import SegmentStore
 
 PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
@@ -83,7 +83,8 @@ def load_preferences(
     only: Collection[str] = (),
     input: str | None = None,
     lines: Sequence[int] | None = None,
-    features: PolicyFeatures | None = None,
+    features: Features | None = None,
+    steps: int | None = None,
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -96,14 +97,14 @@ def load_preferences(
       weights: how much the labels of a labeller (a person's or a teacher's name) count, 1 by default; labels of weight
         0 are left out.
       only: labellers whose labels to use; empty for all.
-      input, features: what the network will see; see `SegmentStore`.
+      input, features, steps: what the network will see; see `SegmentStore`.
       lines: of each DB, how many lines of labels.json to read, as `PreferenceData.lines` of an earlier call has them;
         None for all.
 
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
-    store = SegmentStore(memory_mb, input, features)
+    store = SegmentStore(memory_mb, input, features, steps)
     found = read_labels(dbs, store, weights, only, lines)
     if num_actions is not None:
         store.set_num_actions(num_actions)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.cli import UserError
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs
 from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.model import RewardModel
-from lib.reward.network import RewardNet
 from lib.reward.store import SegmentStore
 
 _SNIPPET = 0.7, 0.9  # share of a clip
@@ -22,7 +22,7 @@ PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
 StepRewards = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """r̂, float32 `[N]`, of inputs (frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`)
-and actions (int64 `[N]`, or float32 `[N, A]`): a `RewardNet`, or an ensemble of them."""
+and actions (int64 `[N]`, or float32 `[N, A]`): a `RewardNet`, an ensemble of them, or a policy in their place."""
 
 
 def pair_loss(config: FitConfig) -> PairLoss:
@@ -108,7 +108,7 @@ def random_snippets(segments: SegmentStore, pairs: Pairs, rng: np.random.Generat
 
 
 def train_epoch(
-    network: RewardNet,
+    network: nn.Module,
     optimizer: torch.optim.Optimizer,
     segments: SegmentStore,
     pairs: Pairs,
@@ -253,7 +253,7 @@ def mean_disagreement(
 
 @torch.no_grad()
 def output_statistics(
-    network: RewardNet, segments: SegmentStore, bf16: bool, stride: int = 1
+    network: nn.Module, segments: SegmentStore, bf16: bool, stride: int = 1
 ) -> tuple[float, float]:
     """Mean and standard deviation of r̂ over every `stride`-th step of every segment.
 

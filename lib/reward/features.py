@@ -1,6 +1,7 @@
 """What a policy's frozen network makes of observations, as inputs of a reward model."""
 
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -10,6 +11,20 @@ from lib.cli import UserError
 from lib.convolutions import Convolutions
 
 _HEAD = 512  # units
+
+
+class Features(Protocol):
+    """What is made of a clip's observations once, before it is fitted to.
+
+    Attributes:
+      size: F, how many numbers.
+    """
+
+    size: int
+
+    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+        """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
+        ...
 
 
 class PolicyFeatures(nn.Module):

@@ -9,8 +9,8 @@ from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import Segment, SegmentError, Sidecar
-from lib.reward.features import PolicyFeatures
+from lib.preferences.segments import MAX_STEPS, Segment, SegmentError, Sidecar
+from lib.reward.features import Features
 
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
 
@@ -23,6 +23,7 @@ class SegmentStore:
       input: what the network will see, one of `lib.reward.network.INPUTS`; that is what is held. None: the vectors
         that the policy observed, where the first segment has any, else frames.
       features: of a policy, that the network sees in place of its observations.
+      steps: how many of a segment's first steps are fitted to; None for all.
 
     Attributes:
       input: the same, not None once there is a segment.
@@ -30,11 +31,15 @@ class SegmentStore:
     """
 
     def __init__(
-        self, memory_mb: float, input: str | None = None, features: PolicyFeatures | None = None
+        self,
+        memory_mb: float,
+        input: str | None = None,
+        features: Features | None = None,
+        steps: int | None = None,
     ) -> None:
         self._budget = memory_mb * 1e6
         self.input = input if features is None else "observation"
-        self.features = features
+        self.features, self._steps = features, steps
         self.env_id = ""
         self._sources: list[tuple[SegmentDB, str]] = []
         self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -101,7 +106,7 @@ class SegmentStore:
         self.env_id = self.env_id or env_id
         self._sources.append((db, name))
         self._sidecars.append(segment.sidecar)
-        self._lengths.append(len(segment.actions))
+        self._lengths.append(min(len(segment.actions), self._steps or MAX_STEPS))
         self._hold(len(self._sources) - 1, segment)
         return len(self._sources) - 1
 
@@ -180,7 +185,7 @@ class SegmentStore:
             seen, actions = self._seen(segment), segment.actions
         if self.spec.observation_shape == PICTURE_SHAPE:
             seen = stacked_clip(seen)
-        steps = slice(offset, stop, stride)
+        steps = slice(offset, self._lengths[index] if stop is None else stop, stride)
         return seen[steps], actions[steps]
 
     def observation_statistics(self) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +195,7 @@ class SegmentStore:
         return seen.mean(0).astype(np.float32), np.where(std > _CONSTANT, std, 1).astype(np.float32)
 
     def length(self, index: int) -> int:
-        """T, the steps of a segment."""
+        """T, the steps of a segment that are fitted to."""
         return self._lengths[index]
 
     def source(self, index: int) -> tuple[SegmentDB, str]:

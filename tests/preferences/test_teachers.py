@@ -500,6 +500,15 @@ def dives() -> dict[str, Segment]:
             game.play(action, count)
         return clip(game, first, first + 50)
 
+    def hit(oxygen: int) -> Segment:
+        """A submarine meets a shark where it waits."""
+        game = Game()
+        game.play("NOOP", 40)
+        game.play("DOWN", 30)
+        game.give(divers=1, oxygen=oxygen)
+        game.play("NOOP", 60)
+        return clip(game, 72, 122)
+
     second = begun()
     second.give(divers=1)
     second.play("NOOP", 20)
@@ -515,6 +524,8 @@ def dives() -> dict[str, Segment]:
         "climb to a refuel": play(("UP", 30), ("NOOP", 30), oxygen=12, divers=1),
         "lost with a diver": play(("NOOP", 60), depth=4, oxygen=1, divers=2),
         "second diver": clip(second, 44, 94),
+        "hit with half a tank": hit(oxygen=30),
+        "hit with a full tank": hit(oxygen=60),
         "hover": play(("UP", 10), ("NOOP", 50), depth=3),
         "hover with half a tank": play(("UP", 10), ("NOOP", 50), depth=3, oxygen=40),
         "a moment at the top": play(("UP", 10), ("NOOP", 5), ("DOWN", 45), depth=3),
@@ -620,6 +631,8 @@ def test_air_values_what_seaquest_does(clips: dict[str, Segment], name: str, val
         ("low and deep", -0.5),
         ("climb to a refuel", 2 + 88 / 95),
         ("lost with a diver", -2 - 0.3),
+        ("hit with half a tank", 0),
+        ("hit with a full tank", -2),
         ("second diver", 0.3),
         ("hover", -1),
         ("hover with half a tank", -1),

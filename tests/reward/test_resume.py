@@ -204,7 +204,7 @@ def test_a_broken_loss_is_named_and_the_state_before_it_kept(
     trained, left = train_epoch, list(losses)
 
     def broken(network: torch.nn.Module, *rest: Any) -> float:
-        trained(network, *rest)  # type: ignore[arg-type]
+        trained(network, *rest)
         loss = left.pop(0)
         if loss != 0.5:
             with torch.no_grad():

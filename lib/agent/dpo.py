@@ -1,0 +1,138 @@
+"""DPO on clips: a policy is fitted to comparisons itself, without a reward model (Rafailov et al. 2023, arXiv 2305.18290).
+
+How far a policy has moved from its reference says what it takes the reward to be: r̂(s, a) = β log π(a|s)/π_ref(a|s), but
+for a term of the state, which clips of one moment share at their first step. On steps of a game in place of tokens this is
+contrastive preference learning (Hejna et al. 2024, arXiv 2310.13639) with a reference. The labels are fitted by the loop
+and the loss of a reward model (`lib.reward.fit`), with a policy in its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.agent.checkpoints import env_of, load_policy
+from lib.agent.distributions import log_prob_of
+from lib.agent.network import PolicyNet
+from lib.checkpoints import save_checkpoint
+from lib.cli import UserError
+from lib.provenance import lineage
+from lib.reward.clips import ClipMember, Clips
+from lib.reward.config import FitConfig
+from lib.reward.epoch import HeldOut
+from lib.reward.model import Member
+
+
+class PolicyBody(nn.Module):
+    """The body of a policy of pictures, frozen, whose features of a clip are computed once.
+
+    Attributes:
+      size: F, how many features.
+    """
+
+    def __init__(self, policy: PolicyNet) -> None:
+        super().__init__()
+        first = policy.policy[0]
+        assert isinstance(first, nn.Linear)
+        self.body, self.size = policy.body, first.in_features
+
+    @torch.no_grad()
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
+        features: torch.Tensor = self.body(observations).float()
+        return features
+
+
+class PolicyRatio(nn.Module):
+    """The head of a policy, as a reward model of what it has learned to do.
+
+    Args:
+      head: the head that it begins as, the reference.
+      beta: β, above 0.
+    """
+
+    def __init__(self, head: nn.Module, beta: float) -> None:
+        super().__init__()
+        self.policy, self._beta = copy.deepcopy(head), beta
+        self._reference = [copy.deepcopy(head).requires_grad_(False)]  # which is no part of this network
+
+    def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """r̂ = β log π(a|s)/π_ref(a|s), float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
+        new, old = (log_prob_of(head(features), actions) for head in (self.policy, self._reference[0]))
+        return self._beta * (new - old)
+
+
+class Policies(Clips):
+    """For the policy of `--policy`: its head is trained, on every one of the first `--steps` steps of each clip.
+
+    Raises:
+      UserError: as `Clips`; or the policy is not one of pictures that chooses among actions.
+    """
+
+    def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
+        assert config.policy is not None
+        policy, self._origin = load_policy(config.policy)
+        if not isinstance(policy, PolicyNet) or policy.observation_size is not None:
+            raise UserError(f"--policy {config.policy}: expected a policy of pictures by a2c or ppo")
+        self.policy = policy
+        super().__init__(
+            # ℓ2 would pull the policy's weights to 0 rather than to what they were.
+            dataclasses.replace(config, frame_stride=1, l2=0.0),
+            lines,
+            features=PolicyBody(policy),
+        )
+        if len(self.data.segments) and self.data.segments.spec.num_actions != policy.num_actions:
+            raise UserError(
+                f"--policy {config.policy}: expected {self.data.segments.spec.num_actions} actions like the clips, got "
+                f"{policy.num_actions}"
+            )
+
+    def network(self) -> nn.Module:
+        return PolicyRatio(self.policy.policy, self.config.beta).to(self.device)
+
+    def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> PolicyMember:
+        return PolicyMember(self, train, test, number)
+
+    def model(  # type: ignore[override]
+        self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
+    ) -> tuple[PolicyNet, HeldOut]:
+        policy = copy.deepcopy(self.policy)
+        policy.policy.load_state_dict(members[0].network.policy.state_dict())
+        return policy, held_out[0]
+
+    def parents(self) -> dict[str, Any]:
+        made_of = {"file": str(self.config.policy), **lineage(self._origin)}
+        return {**super().parents(), "policy": made_of}
+
+    def save(  # type: ignore[override]
+        self,
+        path: Path,
+        model: PolicyNet,
+        config: Any,
+        parents: dict[str, Any],
+        results: dict[str, Any],
+        refit: dict[str, Any] | None = None,
+    ) -> None:
+        payload = {
+            "state_dict": {key: value.cpu() for key, value in model.state_dict().items()},
+            "steps": self._origin.get("steps", 0),
+            "num_actions": model.num_actions,
+            "evaluation": {},
+            "results": results,
+        }
+        env_id = self.data.segments.env_id or env_of(self._origin)
+        save_checkpoint(path, "policy", payload, {**config, "env": env_id}, parents)
+
+
+class PolicyMember(ClipMember):
+    """A policy under way."""
+
+    def statistics(self) -> tuple[float, float]:
+        return 0.0, 1.0  # nobody is paid by it

@@ -1,0 +1,110 @@
+"""DPO on clips: what a policy pays, and that comparisons of what is done in one situation teach when to do it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lib.agent.checkpoints import load_policy
+from lib.agent.dpo import Policies, PolicyRatio
+from lib.agent.network import PolicyNet
+from lib.checkpoints import save_checkpoint
+from lib.cli import UserError
+from lib.envs.observation import grey_resize_cpu, stacked_clip
+from lib.learner import ALONE
+from lib.preferences.segments import Segment
+from lib.reward.config import FitConfig
+from lib.reward.fit import fit
+from tests.reward.clips import add_labels, clip, save
+
+ACTIONS = 4
+RIGHT = [1, 2]
+"""What is to be done where the first half of the picture is dark, and where the second one is."""
+
+
+def shown(half: int, seed: int) -> Segment:
+    """A clip in which one half of the picture is dark."""
+    bright = clip(190, seed=seed, num_actions=ACTIONS)
+    bright.frames[:, :, 24 * half : 24 * (half + 1)] = 0
+    return bright
+
+
+def saved(path: Path, network: PolicyNet) -> Path:
+    content = {"state_dict": network.state_dict(), "num_actions": ACTIONS, "steps": 7}
+    save_checkpoint(path, "policy", content, {"env": "Grey-v0"}, {})
+    return path
+
+
+def fork_db(root: Path, moments: int) -> Path:
+    """Two clips of each moment: the preferred one begins with what is right there. What follows says the opposite."""
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(moments):
+        right = RIGHT[number % 2]
+        wrong = int(rng.choice([action for action in range(ACTIONS) if action != right]))
+        names: list[str] = []
+        for begun, ended in ((right, wrong), (wrong, right)):
+            acted = dataclasses.replace(
+                shown(number % 2, seed=number), actions=np.array([begun] * 2 + [ended] * 3)
+            )
+            names.append(save(root, 2 * number + len(names), acted))
+        better, worse = names
+        add_labels(root, [(better, worse, 1) if rng.random() < 0.5 else (worse, better, 2)])
+    return root
+
+
+def flags(root: Path, **more: Any) -> FitConfig:
+    given: dict[str, Any] = {"policy": root / "v0.dat", "steps": 2, "lr": 1e-3, "epochs": 12, "bf16": False}
+    return FitConfig(
+        **{"dbs": [root / "db"], "name": "v1", "out": root, "runs": root / "runs", **given, **more}
+    )
+
+
+def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
+    torch.manual_seed(0)
+    features, actions = torch.randn(3, 6), torch.tensor([0, 1, 1])
+    network = PolicyRatio(torch.nn.Sequential(torch.nn.Linear(6, 2)), beta=0.5)
+    assert network(features, actions).tolist() == [0, 0, 0]
+    with torch.no_grad():
+        network.policy[0].bias += torch.tensor([0.0, 3.0])  # type: ignore[index]
+    old = torch.log_softmax(features @ network.policy[0].weight.T + network._reference[0][0].bias, 1)  # type: ignore[index]
+    new = torch.log_softmax(old + torch.tensor([0.0, 3.0]), 1)
+    right = 0.5 * (new - old)[torch.arange(3), actions]
+    torch.testing.assert_close(network(features, actions), right)
+
+
+@pytest.mark.slow
+def test_comparisons_teach_what_to_do_where(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before = PolicyNet(ACTIONS)
+    saved(tmp_path / "v0.dat", before)
+    fork_db(tmp_path / "db", 60)
+    fitted = fit(flags(tmp_path), ALONE, Policies, file="{}.dat")
+    assert fitted.best.accuracy == 1
+    after, origin = load_policy(tmp_path / "v1.dat")
+    assert isinstance(after, PolicyNet)
+    assert (origin["steps"], origin["config"]["env"]) == (7, "Grey-v0")
+    assert origin["parents"]["policy"]["file"] == str(tmp_path / "v0.dat")
+    for half, right in enumerate(RIGHT):
+        seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
+        chances = [network(seen)[0].softmax(1)[:, right].mean() for network in (before, after)]
+        assert chances[0] < 0.4
+        assert chances[1] > 0.8
+    for name, value in after.state_dict().items():
+        assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
+
+
+def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, observation_size=3))
+    fork_db(tmp_path / "db", 12)
+    with pytest.raises(UserError, match="expected a policy of pictures by a2c or ppo"):
+        Policies(flags(tmp_path))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS + 1))
+    with pytest.raises(UserError, match="expected 4 actions like the clips, got 5"):
+        Policies(flags(tmp_path))
+    for name, value in {"half_frames": True, "watch": True, "ensemble": 3}.items():
+        with pytest.raises(UserError, match="--policy fits"):
+            flags(tmp_path, **{name: value})
