@@ -24,22 +24,26 @@ class Site:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.base = f"http://localhost:{self.port}"
-        self._environment = os.environ | {"XDG_STATE_HOME": str(state)}
+        self.environment = os.environ | {"XDG_STATE_HOME": str(state)}
         self.link = ""
         self.name = ""  # whose labels count, when the site is shared by tests
         self.cookies: Any = None
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Any = None
 
-    def start(self, before: Callable[[], None] | None = None) -> "Site":
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), "-d", str(self.db), "--port", str(self.port), *self.flags],
+    def launch(self, words: list[str], before: Callable[[], None] | None) -> Any:
+        """Starts the script with this command line, after `before` was called in its process; a `subprocess.Popen`."""
+        return subprocess.Popen(
+            [sys.executable, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=self._environment,
+            env=self.environment,
             preexec_fn=before,
         )
-        assert self.process.stdout is not None
+
+    def start(self, before: Callable[[], None] | None = None) -> "Site":
+        words = [str(SCRIPT), "-d", str(self.db), "--port", str(self.port), *self.flags]
+        self.process = self.launch(words, before)
         for line in self.process.stdout:
             found = re.search(r"http://\S+token=\S+", line)
             if found:

@@ -1,15 +1,21 @@
 """The scripts, called where they are quick to call."""
 
+import contextlib
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.site import Site
 from lib import cli
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +73,49 @@ def _run(cwd: Path, script: str, args: list[str], streams: list[Path]) -> None:
     sys.argv = [str(ROOT / script), *args]
     sys.path.insert(0, str(ROOT))
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+class Forked:
+    """What a `Site` asks of a `subprocess.Popen`, of such a fork.
+
+    Args:
+      words: the command line of a script.
+      environment: its variables.
+    """
+
+    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+        reader, writer = warm.Pipe(duplex=False)
+        self._process = warm.Process(target=_begin, args=(words, environment, writer))
+        self._process.start()
+        writer.close()
+        self.pid, self.stdout = self._process.pid, os.fdopen(os.dup(reader.fileno()))
+
+    def send_signal(self, how: signal.Signals) -> None:
+        assert self.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, how)
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None
+        with self.stdout:
+            return self.stdout.read(), None
+
+
+def _begin(words: list[str], environment: dict[str, str], said: Connection) -> None:
+    os.environ.update(environment)
+    for number in (1, 2):
+        os.dup2(said.fileno(), number)
+    sys.argv = words
+    sys.path.insert(0, str(ROOT))
+    runpy.run_path(words[0], run_name="__main__")
+
+
+class ForkedSite(Site):
+    """The labelling page in such a fork, unless something is to be done in its process first."""
+
+    def launch(self, words: list[str], before: Callable[[], None] | None) -> Any:
+        return super().launch(words, before) if before else Forked(words, dict(self.environment))
 
 
 def refusal(line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, syn
 
 from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
+from tests.scripts import ForkedSite
 
 PATIENCE = 30_000
 """Milliseconds for what takes a moment on a quiet machine: answers that failed are sent again after up to 8 s, and a
@@ -95,7 +96,7 @@ def seaquest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def common(seaquest: Path, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("common")
     shutil.copytree(seaquest, folder / "db")
-    site = Site(folder / "db", folder / "state", "--repeat-rate", "0", "--goal", "500").start()
+    site = ForkedSite(folder / "db", folder / "state", "--repeat-rate", "0", "--goal", "500").start()
     context = browser.new_context()
     context.new_page().goto(site.link)
     site.cookies = context.storage_state()
@@ -123,7 +124,7 @@ def serve(seaquest: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
         if db is None:
             db = tmp_path / "seaquest"
             shutil.copytree(seaquest, db)
-        site = Site(db, tmp_path / "state", "--name", name, "--repeat-rate", "0", "--seed", "0", *flags)
+        site = ForkedSite(db, tmp_path / "state", "--name", name, "--repeat-rate", "0", "--seed", "0", *flags)
         sites.append(site)
         return site.start(before)
 
