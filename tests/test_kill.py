@@ -216,13 +216,13 @@ def test_training_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> None
     rng = np.random.default_rng(1)
     first: list[object] = [
         *("-n", "x", "-e", "MovingDot-v0", "--network", "shared", "--num-envs", 2, "--steps", "1M"),
-        *("--eval-every", 250, "--eval-games", 1, "--save", "save", "--db-path", "db", "--record-prob", 0.3),
-        *("--checkpoint-minutes", 0.01),
+        *("--eval-every", 250, "--eval-games", 1, "--save", "save", "--db-path", "db", "--record-prob", 1),
+        *("--rollout", 25, "--checkpoint-minutes", 0),  # two updates a clip, and a state after each
     ]
     told: set[str] = set()
     reached = [0]
     for _ in range(KILLS):
-        moment = int(rng.integers(4)), rng.uniform(0, 0.2)
+        moment = int(rng.integers(8)), rng.uniform(0, 0.2)
         told |= set(stages.run(tmp_path, "01_a2c.py", begin_or_resume(tmp_path, first), *moment)) - {
             "state",
             "evaluating",
