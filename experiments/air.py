@@ -1,0 +1,192 @@
+"""A skill from comparisons, on Seaquest and two cores: to come up for air, which training on the score does not teach.
+
+Clips fork from moments of v0's play. A simulated teacher compares those of one moment, and errs in a tenth. v0 is fitted to
+the comparisons (DPO), and so is a reward model, on which PPO goes on. No stage sees the score. The same command continues
+after the last stage that was finished; delete the folder to start over.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.measures import MeasureConfig
+from experiments.pipeline import Pipeline, settle
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.cli import flag
+from lib.label_ui.config import LabelConfig
+from lib.reward.config import FitConfig
+
+COLUMNS = {"score": 0, "refuels": 2, "pickups": 2, "steps": 0}
+"""Of the table, with their decimals."""
+
+
+@dataclass(frozen=True)
+class AirConfig:
+    """How much of everything."""
+
+    out: Path = flag(default=Path("air-out"), help="folder for everything it makes")
+    model: Path = flag("-m", default=Path("examples/seaquest/v0.dat"), metavar="FILE", help="v0")
+    forks: Path | None = flag(
+        default=None, metavar="DB", help="take a copy of these clips rather than record"
+    )
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
+    seed: int = flag(default=0, min=0, help="seed of every stage")
+    record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
+    labels: int = flag(default=1000, min=10, help="comparisons by the teacher")
+    steps: int = flag(default=100_000, min=1, help="steps of PPO")
+    games: int = flag(default=20, min=2, help="full games that each policy is measured by")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(AirConfig, argv, description=__doc__)
+    out, seed, dev = config.out, config.seed, config.dev
+    settle(config, out, ())
+    db, pipeline = out / "db", Pipeline(out)
+    record(pipeline, config, db)
+    label(pipeline, config, db)
+    start = out / "policies" / "start.dat"
+    policy = FitConfig(
+        dbs=[db],
+        name="start",
+        out=start.parent,
+        policy=config.model,
+        steps=25,
+        beta=0.03,
+        lr=3e-4,
+        error_rate=0.2,
+        epochs=6,
+        seed=seed,
+        dev=dev,
+        runs=out / "runs" / "start",
+    )
+
+    def fit_policy(_: Path | None) -> bool:
+        from lib.agent.dpo import Policies
+        from lib.learner import ALONE
+        from lib.reward.fit import fit
+
+        return fit(policy, ALONE, Policies, file="{}.dat").stopped
+
+    title = (
+        "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)"
+    )
+    pipeline.run("start", title, "03_reward_train.py", policy, fit_policy, [start, policy.runs])
+    reward = pipeline.fit(
+        "reward",
+        "4. A reward model is fitted to the same comparisons",
+        FitConfig(
+            dbs=[db],
+            name="air",
+            out=out / "rewards",
+            half_frames=True,
+            error_rate=0.2,
+            epochs=4,
+            seed=seed,
+            dev=dev,
+            runs=out / "runs" / "reward",
+        ),
+    )
+    v1 = pipeline.train(
+        "v1",
+        "5. PPO goes on from there on the learned reward; the score is never shown to it",
+        TrainConfig(
+            name="v1",
+            model=start,
+            reward=reward,
+            algo="ppo",
+            lr=2.5e-4,
+            gamma=0.995,
+            num_envs=32,
+            rollout=64,
+            entropy=0.01,
+            freeze_convs=True,
+            reward_offset=0.5,
+            reward_scale=0.5,
+            kl=0.02,
+            steps=config.steps,
+            eval_every=config.steps,
+            seed=seed,
+            dev=dev,
+            save=out / "v1",
+            runs=out / "runs" / "v1",
+        ),
+    )
+    rows: dict[str, dict[str, list[float]]] = {}
+    for name, model in (("v0", config.model), ("after DPO", start), ("v1", v1)):
+        measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
+        pipeline.measure(f"games of {name}", f"6. {config.games} full games of {name}", measured)
+        rows[name] = json.loads(measured.out.read_text())["games"]
+    print(table(rows, config.games))
+
+
+def record(pipeline: Pipeline, config: AirConfig, db: Path) -> None:
+    """Four continuations each of moments at random, and of each 25th step low on air with a diver on board."""
+    recording = TrainConfig(
+        name="forks",
+        record_only=True,
+        fork=4,
+        num_envs=16,
+        model=config.model,
+        db_path=db,
+        steps=config.record_steps,
+        record_prob=0.0015,
+        event_prob=1.0,
+        event_kinds="alarm",
+        hold_prob=0.02,
+        hold_shortest=12,
+        hold_longest=40,
+        seed=config.seed,
+        dev=config.dev,
+        runs=config.out / "runs" / "forks",
+    )
+
+    def work(_: Path | None) -> bool:
+        if config.forks is not None:
+            shutil.copytree(config.forks, db, ignore=shutil.ignore_patterns("*.json"))
+            return False
+        from lib.training.train import train
+
+        return train(recording).stopped
+
+    title = "1. v0 plays; now and then four clips continue from one moment, each holding an action of its own"
+    pipeline.run("forks", title, "01_a2c.py", recording, work, [db, recording.runs])
+
+
+def label(pipeline: Pipeline, config: AirConfig, db: Path) -> None:
+    """Comparisons within moments alone."""
+    labelling = LabelConfig(
+        db_path=db,
+        teacher="air",
+        strategy="fork",
+        random_share=0.0,
+        error_rate=0.1,
+        count=config.labels,
+        seed=config.seed,
+    )
+
+    def work(_: Path | None) -> None:
+        from lib.label_ui.simulated import give_labels
+
+        give_labels(labelling)
+
+    title = "2. A simulated teacher compares clips of one moment, and errs in a tenth"
+    pipeline.run("labels", title, "02_label_ui.py", labelling, work, [db / "labels.json"])
+
+
+def table(rows: dict[str, dict[str, list[float]]], games: int) -> str:
+    """What `experiments.measures` found of each policy, in Markdown."""
+    from lib.reporting import format_mean
+
+    lines = [f"\n{games} full games each, mean ± 95 %\n", f"| | {' | '.join(COLUMNS)} |"]
+    lines.append("|---|" + "---:|" * len(COLUMNS))
+    for name, figures in rows.items():
+        cells = [format_mean(figures[column], digits) for column, digits in COLUMNS.items()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    cli.run(main)
