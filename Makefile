@@ -9,7 +9,7 @@ TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist wo
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-text model doctor lint check test tests demo demo-text online rounds bench bench-quick docs try label label-db clean
+.PHONY: help install install-text model doctor lint check test tests demo demo-text online air rounds bench bench-quick docs try label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ demo-text: model ## the same on text: answers, comparisons, reward model, PPO an
 
 online: install ## labels while it trains: all at once on the moving dot, within 3 minutes (ONLINE="--people" and other flags)
 	$(PY) online.py $(ONLINE)
+
+air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)
+	$(PY) -m experiments.air $(AIR)
 
 rounds: install ## v0 to v3 on Seaquest, 100 labels a round, within an hour on a CPU (ROUNDS="--preset gpu" and other flags)
 	$(PY) -m experiments.rounds $(ROUNDS)

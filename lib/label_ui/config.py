@@ -51,7 +51,7 @@ class LabelConfig:
         default=0.2,
         min=0.0,
         max=1.0,
-        help="share of random pairs beside those of --strategy; only these judge a reward model",
+        help="share of random pairs beside those of --strategy; only these, and those of fork, judge a reward model",
     )
     repeat_rate: float = flag(
         default=0.05, min=0.0, max=0.5, help="share of pairs asked again with sides swapped; 0: never"

@@ -1,0 +1,45 @@
+"""experiments.air: what its stages are, and its table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import air
+from experiments.measures import MeasureConfig
+from tests.experiments.paper import Paper
+
+
+def test_every_command_is_read_by_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[Paper] = []
+
+    class Read(Paper):
+        def __init__(self, out: Path) -> None:
+            super().__init__(out)
+            read.append(self)
+
+        def run(self, name: str, title: str, script: str, config: Any, *rest: Any, **more: Any) -> None:
+            super().run(name, title, script, config, *rest, **more)
+            if isinstance(config, MeasureConfig):
+                games = {column: [1.0 * len(read), 3.0] for column in air.COLUMNS}
+                config.out.write_text(json.dumps({"games": games}))
+
+    monkeypatch.setattr(air, "Pipeline", Read)
+    air.main(["--out", str(tmp_path / "out"), "--seed", "3", "--labels", "300"])
+    (paper,) = read
+    measures = ["games of v0", "games of after DPO", "games of v1"]
+    assert list(paper.read) == ["forks", "labels", "start", "reward", "v1", *measures]
+    forks, labels, start, reward, v1 = list(paper.read.values())[:5]
+    assert (forks.fork, forks.num_envs % forks.fork, forks.seed) == (4, 0, 3)
+    assert (labels.strategy, labels.random_share, labels.count) == ("fork", 0, 300)
+    assert labels.db_path == forks.db_path
+    assert [fit.dbs for fit in (start, reward)] == [[forks.db_path]] * 2
+    assert (start.policy, reward.policy) == (forks.model, None)
+    assert v1.model == start.out / "start.dat"
+    assert v1.reward == reward.out / "reward-air.dat"
+    assert (v1.score_weight, v1.freeze_convs, v1.seed) == (0, True, 3)
+    assert paper.read["games of v1"].model == v1.save / "latest.dat"
+    assert "| after DPO | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
