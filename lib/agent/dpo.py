@@ -132,7 +132,11 @@ class Policies(Clips):
 
 
 class PolicyMember(ClipMember):
-    """A policy under way."""
+    """A policy under way. Its last epoch is kept: what it learns first of all shows in few of the held-out pairs."""
+
+    def end_epoch(self, train_loss: float, result: HeldOut) -> None:
+        self.best = None
+        super().end_epoch(train_loss, result)
 
     def statistics(self) -> tuple[float, float]:
         return 0.0, 1.0  # nobody is paid by it

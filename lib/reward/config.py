@@ -100,7 +100,9 @@ class FitConfig:
         group="algorithm", default=1e-3, min=0, help="Adam's learning rate; the original: 0.0001"
     )
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original: 64")
-    epochs: int = flag(default=100, min=1, help="most epochs")
+    epochs: int = flag(
+        default=100, min=1, help="most epochs; with --policy exactly so many, of which a few are enough"
+    )
     patience: int = flag(default=4, min=1, help="stop after N epochs without a lower held-out loss")
     l2: float = flag(
         default=1e-4, min=0, help="initial ℓ2 penalty; adapts to keep held-out ÷ training loss in 1.1 … 1.5"
