@@ -6,6 +6,7 @@ TensorBoard is imported where it is used, so that ``--help`` is instant.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import shutil
 import signal
@@ -55,6 +56,26 @@ class Charts:
         lines = {title: ["Multiline", list(tags)] for title, tags in charts.items()}
         self._write("add_custom_scalars", {"together": lines})
 
+    def settings(self, config: object, *measures: str) -> None:
+        """Puts a run into TensorBoard's table of runs, HParams.
+
+        Args:
+          config: A dataclass; its numbers, switches, texts and paths are columns.
+          measures: Tags of curves whose newest points are columns as well.
+        """
+        if self._writer is None:
+            return
+        from torch.utils.tensorboard.summary import hparams
+
+        columns = {
+            name: str(value) if isinstance(value, Path) else value for name, value in vars(config).items()
+        }
+        columns = {
+            name: value for name, value in columns.items() if isinstance(value, (bool, int, float, str))
+        }
+        for summary in hparams(columns, dict.fromkeys(measures))[:2]:  # the third would say how the run ended
+            self._write("file_writer.add_summary", summary)
+
     def text(self, tag: str, text: str) -> None:
         """Adds a text (Markdown)."""
         self._write("add_text", tag, text, 0)
@@ -76,7 +97,7 @@ class Charts:
         if self._writer is None:
             return
         try:
-            getattr(self._writer, method)(*values, **options)
+            operator.attrgetter(method)(self._writer)(*values, **options)
         except OSError as error:
             self._writer = None
             reason = error.strerror or error

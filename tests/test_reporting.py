@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -62,7 +63,38 @@ def test_charts(tmp_path: Path) -> None:
         silent.scalars({"reward": 1.0}, 1)
         silent.text("a", "b")
         silent.layout({"both": ["reward"]})
+        silent.settings(Settings(0.5, True, Path("v0"), None), "test_reward")
         silent.image("clip", picture)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    lr: float
+    bf16: bool
+    save: Path
+    model: Path | None
+    steps: int = 7
+
+
+def test_a_run_is_a_row_of_hparams(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+
+    with reporting.Charts(tmp_path) as charts:
+        charts.settings(Settings(0.5, True, Path("saves/v0"), None), "test_reward", "test_kl")
+        charts.scalars({"test_reward": 3.0}, 10)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("test_reward")] == [(10, 3.0)]
+    found = events.PluginTagToContent(metadata.PLUGIN_NAME)
+    experiment = metadata.parse_experiment_plugin_data(found[metadata.EXPERIMENT_TAG])
+    assert [info.name.tag for info in experiment.metric_infos] == ["test_reward", "test_kl"]
+    values = metadata.parse_session_start_info_plugin_data(found[metadata.SESSION_START_INFO_TAG]).hparams
+    assert {name: value.number_value or value.string_value for name, value in values.items()} == {
+        "lr": 0.5,
+        "bf16": 1.0,
+        "save": "saves/v0",
+        "steps": 7.0,
+    }
 
 
 class Terminal(io.StringIO):

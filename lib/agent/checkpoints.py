@@ -97,6 +97,9 @@ class CheckpointFolder:
     policy that it started from, where these are measured.
 
     Another kind of checkpoint is a subclass with a suffix of its own, `_write`, `_read` and `_drop`.
+
+    Attributes:
+      root: the folder.
     """
 
     suffix = ".dat"
@@ -107,7 +110,7 @@ class CheckpointFolder:
         except OSError as error:
             raise UserError(f"--save {root}: expected a folder to write to: {error.strerror}") from error
         remove_stale(root)
-        self._root = root
+        self.root = root
         self._best: dict[str, float] = {}
         self._written: set[str] = set()
         self._kept: set[str] = set()
@@ -142,7 +145,7 @@ class CheckpointFolder:
             **games.overall,
         }
         try:
-            self._write(self._root / name, policy, steps, evaluation if evaluated else {}, config, parents)
+            self._write(self.root / name, policy, steps, evaluation if evaluated else {}, config, parents)
             self._written.add(name)
             for link, value in _criteria(games).items() if evaluated else ():
                 if value > self._best.get(link, -float("inf")):
@@ -151,8 +154,8 @@ class CheckpointFolder:
             self._point("latest.dat", name)
             self._prune()
         except OSError as error:
-            raise UserError(f"--save {self._root}: could not write {name}: {error.strerror}") from error
-        return self._root / name
+            raise UserError(f"--save {self.root}: could not write {name}: {error.strerror}") from error
+        return self.root / name
 
     def _name(self, steps: int, games: Evaluation) -> str:
         return f"model_{steps:06d}-rw={float(games.scores.mean()):.0f}-steps={games.steps.mean():.0f}{self.suffix}"
@@ -182,14 +185,14 @@ class CheckpointFolder:
         path.unlink(missing_ok=True)
 
     def _at(self, link: str) -> Path:
-        return self._root / (link.removesuffix(".dat") + self.suffix)
+        return self.root / (link.removesuffix(".dat") + self.suffix)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the folder, for `restore`."""
         return {"best": dict(self._best), "written": sorted(self._written), "kept": sorted(self._kept)}
 
     def restore(self, state: dict[str, Any], steps: int, name: str) -> None:
-        """Goes on where a run was, and takes in what that run wrote after its state.
+        """Continues a run from its state, and takes in what the run wrote after that state.
 
         Args:
           state: what `state` said.
@@ -216,7 +219,7 @@ class CheckpointFolder:
         Returns:
           The file.
         """
-        path = self._root / self._at("best.dat").readlink()
+        path = self.root / self._at("best.dat").readlink()
         self._kept.add(path.name)
         return path
 
@@ -230,7 +233,7 @@ class CheckpointFolder:
 
     def _point(self, link: str, name: str) -> None:
         """Moves a link to a new checkpoint."""
-        fresh = self._root / f".{link}.new"
+        fresh = self.root / f".{link}.new"
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(name)
         fresh.replace(self._at(link))
@@ -242,7 +245,7 @@ class CheckpointFolder:
         """
         wanted = {self._at(link).resolve().name for link in LINKS} | self._kept
         for name in self._written - wanted:
-            self._drop(self._root / name)
+            self._drop(self.root / name)
         self._written &= wanted
 
 

@@ -38,7 +38,7 @@ from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift
-from lib.training.evaluation import EvaluationHook
+from lib.training.evaluation import MEASURES, EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.parts import run_folder
 from lib.training.ranks import joined
@@ -229,6 +229,8 @@ def finetune(config: TextConfig) -> Finetuned:
         steps = 0 if state is None else state["steps"]
         purge_step = None if config.resume is None else 0 if state is None else steps + 1
         charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
+        if config.resume is None:
+            charts.settings(config, *MEASURES)
         progress = stack.enter_context(Progress(quiet=not first))
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "

@@ -17,6 +17,7 @@ from lib.envs.world import STEPS_PER_SECOND, World
 from lib.reporting import format_mean
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.model import RewardModel
+from lib.training.summary import PAGE, read_evaluations, write_summary
 
 _DEFAULT_ENV = "SeaquestNoFrameskip-v4"
 
@@ -62,6 +63,11 @@ def play_games(config: PlayConfig) -> None:
     print(f"{env_id}: score {format_mean(scores)} (95 %, {config.games} games), best {max(scores):g}")
     if config.record is not None:
         print(f"videos in {config.record}")
+        if read_evaluations(config.model.parent):
+            page, video = config.record / PAGE, config.record / "game-01.mp4"
+            about = origin.get("config")
+            write_summary(config.model.parent, page, about if isinstance(about, dict) else {}, video)
+            print(f"the policy's training and its first game on one page: {page}")
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from lib.runs import STATE, Timer, save_state
 from lib.training.charts import ChartsHook
 from lib.training.loop import Hook, RunConfig
 from lib.training.recording import Recording
+from lib.training.summary import PAGE, log_evaluation, write_summary
 
 
 class Checkpoints(Hook):
@@ -71,6 +72,8 @@ class Checkpoints(Hook):
     def end(self, learner: Learner) -> None:
         if learner.steps > self._saved_at:
             self.save_policy(learner, self._monitor.games_seen(), evaluated=False)
+        if self.folder is not None:
+            write_summary(self.folder.root, self.folder.root / PAGE, self._kept_config)
         # A full disk is reported by what failed first.
         with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
             self.save_state(learner)
@@ -100,6 +103,11 @@ class Checkpoints(Hook):
         )
         self._saved_at = learner.steps
         self._state_due = True
+
+    def log(self, games: Evaluation, steps: int) -> None:
+        """Writes what an evaluation found after so many steps, with `--save`."""
+        if self.folder is not None:
+            log_evaluation(self.folder.root, self._run_dir.name, steps, games)
 
     def save_state(self, learner: Learner) -> None:
         """Writes the state needed to resume.

@@ -22,6 +22,9 @@ from lib.training.loop import Hook, RunConfig
 
 _SEED = 10_000  # evaluations play other games than training does
 
+MEASURES = ("test_reward", "test_learned", "test_kl", "test_steps")
+"""Charts of evaluations by which runs are compared."""
+
 Evaluate = Callable[..., Evaluation]
 """`lib.agent.evaluate.evaluate`, or what takes its arguments."""
 
@@ -184,7 +187,10 @@ class EvaluationHook(Hook):
             result, baseline = self._measure(learner.policy(), self._baseline)
         except Stopped:
             return None
+        if not self.readings:
+            self._charts.layout(_layout(self._config.finetunes))
         self.readings.append(_reading(result, learner.steps))
+        self._checkpoints.log(result, learner.steps)
         self._charts.scalars(_scalars(result), learner.steps)
         if self._config.finetunes:
             self._chart_changes(result, baseline, learner.steps)
@@ -195,12 +201,6 @@ class EvaluationHook(Hook):
         """Charts what became of the policy since the finetune began."""
         if self._first is None:
             self._first, self._baseline = {}, baseline
-            self._charts.layout(
-                {
-                    "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],
-                    "finetune: as measured": [_tag(name) for name in CHARTED],
-                }
-            )
         self._first = result.figures | self._first
         since = changes(result.figures, self._first)
         self._charts.scalars({f"finetune/{name}": value for name, value in since.items()}, steps)
@@ -218,6 +218,22 @@ def _scalars(result: Evaluation) -> dict[str, float]:
         "test_reward_interval": mean_interval(result.scores)[1],
         "test_reward_best": float(result.scores.max()),
         **{_tag(name): float(values.mean()) for name, values in result.figures.items()},
+    }
+
+
+def _layout(finetunes: bool) -> dict[str, list[str]]:
+    """Charts of several curves, the important ones first."""
+    charts = {"score": ["test_reward", "reward_100"]}
+    if finetunes:
+        charts |= {
+            "learned return": ["test_learned", "learned_return_100"],
+            "KL to the reference policy": ["test_kl"],
+            "finetune: change since the start": [f"finetune/{name}" for name in CHARTED],
+            "finetune: as measured": [_tag(name) for name in CHARTED],
+        }
+    return charts | {
+        "steps a game": ["test_steps", "steps"],
+        "losses": ["loss_total", "loss_policy", "loss_value"],
     }
 
 

@@ -35,7 +35,7 @@ from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift, start_of
-from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
+from lib.training.evaluation import MEASURES, Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.parts import (
@@ -179,6 +179,8 @@ def build(
     steps = 0 if state is None else state["steps"]
     purge_step = None if config.resume is None else 0 if state is None else steps + 1
     charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
+    if config.resume is None:
+        charts.settings(config, *MEASURES)
     progress = stack.enter_context(Progress(quiet=not first))
     among = f" in {ranks.size} processes" if ranks.size > 1 else ""
     progress.line(f"{config.env}: {config.num_envs} environments on {device}{among}, curves in {run_dir}")

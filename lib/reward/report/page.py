@@ -61,7 +61,7 @@ def write_page(template: str, *paths: Path, **values: object) -> None:
     """
     style, script = ("\n".join(path.read_text() for path in paths) for paths in (_STYLES, _SCRIPTS))
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
+        f"default-src 'none'; img-src data:; media-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         f"base-uri 'none'; form-action 'none'"
     )
     text = _templates.get_template(template).render(

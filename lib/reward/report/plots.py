@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from lib.plots import THEME, chart, inline_svg, styled
+from lib.reporting import format_count
 from lib.reward.fit import Epoch
 from lib.reward.report.figures import Bin, Ceiling, Share
 from lib.reward.report.probes import PaidFor
@@ -142,3 +143,14 @@ def along_the_game(steps: Sequence[float], means: Sequence[float], limit: float)
     axes.plot(steps, means, "o-", color=_TWO, markersize=6)
     axes.set(xlim=(0, None), ylim=(0, None))
     return inline_svg(figure, "disagreement along the game")
+
+
+@styled
+def over_training(
+    title: str, steps: Sequence[float], values: Sequence[float], halves: Sequence[float] | None = None
+) -> Markup:
+    """A figure of evaluations by steps of training, with half-widths of intervals around it."""
+    figure, (axes,) = chart("steps", "", height=210)
+    axes.xaxis.set_major_formatter(lambda step, _: format_count(step))
+    axes.errorbar(steps, values, halves, color=_ONE, marker="o", markersize=6)
+    return inline_svg(figure, f"{title} by steps of training")
