@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from nicegui import html, run, ui
 
@@ -48,10 +50,18 @@ class LiveOverview:
             else:
                 _show_overview(overview, self._desk.stats.goal)
                 if overview.labels and self._desk.model is None:
-                    html.p(
-                        "Fit a reward model to these labels and restart this page with --reward REWARD to see what "
-                        "it gives each step, and which labels it doubts."
-                    ).classes("muted wide")
+                    _how_to_fit(self._desk.db.root)
+
+
+def _how_to_fit(db: Path) -> None:
+    with card("What does a reward model make of these labels?", wide=True):
+        html.p(
+            "Fit one, then restart this page with it: it shows what each step is worth, and which labels it doubts."
+        )
+        path = shlex.quote(str(db))
+        html.pre(
+            f"./03_reward_train.py {path} -n mine -o rewards\n./02_label_ui.py -d {path} --reward rewards/reward-mine.dat"
+        ).classes("command").props("tabindex=0")
 
 
 def _show_overview(overview: Overview, goal: int | None) -> None:

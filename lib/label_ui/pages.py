@@ -51,7 +51,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
                 html.h1("Existing labels")
             await LabelTable(desk).build()
 
-    ui.run_with(app, title="Label", dark=None, tailwind=False, show_welcome_message=False)
+    ui.run_with(app, title="Label", language="en-US", dark=None, tailwind=False, show_welcome_message=False)
 
 
 @contextmanager

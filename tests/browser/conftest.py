@@ -215,12 +215,13 @@ def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
     contexts: list[BrowserContext] = []
     tabs: list[Tab] = []
 
-    def open(site: Site, link: str | None = None, **options: Any) -> Tab:
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 720}, storage_state=site.cookies, **options
-        )
+    def open(site: Site, link: str | None = None, hints: bool = False, **options: Any) -> Tab:
+        options = {"viewport": {"width": 1280, "height": 720}} | options
+        context = browser.new_context(storage_state=site.cookies, **options)
         if site.name:
             context.add_init_script(f"localStorage.labeller ??= {json.dumps(site.name)}")
+        if not hints:
+            context.add_init_script("localStorage.hinted = 'yes'")
         contexts.append(context)
         tab = Tab(context, site)
         tabs.append(tab)

@@ -605,3 +605,43 @@ def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Sit
             assert answer["y"] + answer["height"] <= 360
     assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 640
     assert tab.page.evaluate(BEYOND) == []
+
+
+def test_hints_stay_until_they_are_dismissed(site: Site, enter: Enter) -> None:
+    tab = enter(site, hints=True).label()
+    hints = tab.page.locator("#hints")
+    tab.press("1")
+    assert hints.is_visible()
+    assert tab.page.evaluate("() => document.documentElement.scrollHeight") == 720
+    tab.page.reload()
+    tab.ready()
+    assert hints.is_visible()
+    tab.page.get_by_role("button", name="Got it").click()
+    assert hints.is_hidden()
+    tab.press("2")
+    tab.page.reload()
+    tab.ready()
+    assert hints.is_hidden()
+
+
+def test_a_phone_answers_by_touch(site: Site, enter: Enter) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    tab = enter(site, hints=True, **phone).label()
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 390
+    for answer in ("1", "2", "0", "x"):
+        box = tab.page.locator(f"[data-answer='{answer}']").bounding_box()
+        assert box is not None
+        assert box["height"] >= 44  # Apple's and Google's guidelines: 44 to 48
+        assert box["width"] >= 100
+        assert box["y"] + box["height"] <= 844  # in sight, below the clips
+    for count, answer in enumerate(("1", "0", "2"), 1):
+        tab.ready()
+        tab.page.locator(f"[data-answer='{answer}']").tap()
+        tab.wait_labels(count)
+    lines = site.labels()
+    assert [line["label"] for line in lines] == [lines[0]["left"], 0, 3 - lines[2]["left"]]
+    tab.ready()
+    tab.page.locator("#pause").tap()
+    assert tab.page.inner_text("#pausetext") == "Play"
+    tab.page.locator("#undo").tap()
+    tab.wait_status("Taken back")

@@ -73,6 +73,11 @@ class Page {
     press("flag", () => this.flag());
     press("resample", () => this.mode.resample());
     press("who", () => this.rename());
+    $("hints").hidden = "hinted" in localStorage;
+    press("hinted", () => {
+      localStorage.hinted = "yes";
+      $("hints").hidden = true;
+    });
     // What lies ahead here goes to others now rather than in two minutes. A page that is shown again asks for it anew.
     addEventListener("pagehide", () => {
       const leave = new Blob([JSON.stringify({ page: this.id })], { type: "application/json" });
