@@ -72,11 +72,11 @@ class Checkpoints(Hook):
     def end(self, learner: Learner) -> None:
         if learner.steps > self._saved_at:
             self.save_policy(learner, self._monitor.games_seen(), evaluated=False)
-        if self.folder is not None:
-            write_summary(self.folder.root, self.folder.root / PAGE, self._kept_config)
         # A full disk is reported by what failed first.
         with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
             self.save_state(learner)
+            if self.folder is not None:
+                write_summary(self.folder.root, self.folder.root / PAGE, self._kept_config)
 
     def use_reward(self, model: RewardModel) -> bool:
         """Takes note of the reward model that pays from now on; returns whether it is another than before."""
