@@ -1,8 +1,8 @@
 """A skill from comparisons, on Seaquest and two cores: to come up for air, which training on the score does not teach.
 
 Clips fork from moments of v0's play. A simulated teacher compares those of one moment, and errs in a tenth. v0 is fitted to
-the comparisons (DPO), and so is a reward model, on which PPO goes on. No stage sees the score. The same command continues
-after the last stage that was finished; delete the folder to start over.
+the comparisons (DPO); nothing sees the score. The same command continues after the last stage that was finished; delete the
+folder to start over.
 """
 
 import json
@@ -36,7 +36,6 @@ class AirConfig:
     seed: int = flag(default=0, min=0, help="seed of every stage")
     record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
     labels: int = flag(default=1000, min=10, help="comparisons by the teacher")
-    steps: int = flag(default=100_000, min=1, help="steps of PPO")
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
 
@@ -47,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     db, pipeline = out / "db", Pipeline(out)
     record(pipeline, config, db)
     label(pipeline, config, db)
-    start = out / "policies" / "start.dat"
-    policy = FitConfig(
+    v1 = out / "v1.dat"
+    fitting = FitConfig(
         dbs=[db],
-        name="start",
-        out=start.parent,
+        name="v1",
+        out=out,
         policy=config.model,
         steps=25,
         beta=0.03,
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         epochs=6,
         seed=seed,
         dev=dev,
-        runs=out / "runs" / "start",
+        runs=out / "runs" / "v1",
     )
 
     def fit_policy(_: Path | None) -> bool:
@@ -68,56 +67,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lib.learner import ALONE
         from lib.reward.fit import fit
 
-        return fit(policy, ALONE, Policies, file="{}.dat").stopped
+        return fit(fitting, ALONE, Policies, file="{}.dat").stopped
 
     title = (
         "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)"
     )
-    pipeline.run("start", title, "03_reward_train.py", policy, fit_policy, [start, policy.runs])
-    reward = pipeline.fit(
-        "reward",
-        "4. A reward model is fitted to the same comparisons",
-        FitConfig(
-            dbs=[db],
-            name="air",
-            out=out / "rewards",
-            half_frames=True,
-            error_rate=0.2,
-            epochs=4,
-            seed=seed,
-            dev=dev,
-            runs=out / "runs" / "reward",
-        ),
-    )
-    v1 = pipeline.train(
-        "v1",
-        "5. PPO goes on from there on the learned reward; the score is never shown to it",
-        TrainConfig(
-            name="v1",
-            model=start,
-            reward=reward,
-            algo="ppo",
-            lr=2.5e-4,
-            gamma=0.995,
-            num_envs=32,
-            rollout=64,
-            entropy=0.01,
-            freeze_convs=True,
-            reward_offset=0.5,
-            reward_scale=0.5,
-            kl=0.02,
-            steps=config.steps,
-            eval_every=config.steps,
-            seed=seed,
-            dev=dev,
-            save=out / "v1",
-            runs=out / "runs" / "v1",
-        ),
-    )
+    pipeline.run("v1", title, "03_reward_train.py", fitting, fit_policy, [v1, fitting.runs])
     rows: dict[str, dict[str, list[float]]] = {}
-    for name, model in (("v0", config.model), ("after DPO", start), ("v1", v1)):
+    for name, model in (("v0", config.model), ("v1", v1)):
         measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
-        pipeline.measure(f"games of {name}", f"6. {config.games} full games of {name}", measured)
+        pipeline.measure(f"games of {name}", f"4. {config.games} full games of {name}", measured)
         rows[name] = json.loads(measured.out.read_text())["games"]
     print(table(rows, config.games))
 

@@ -30,16 +30,11 @@ def test_every_command_is_read_by_its_script(
     monkeypatch.setattr(air, "Pipeline", Read)
     air.main(["--out", str(tmp_path / "out"), "--seed", "3", "--labels", "300"])
     (paper,) = read
-    measures = ["games of v0", "games of after DPO", "games of v1"]
-    assert list(paper.read) == ["forks", "labels", "start", "reward", "v1", *measures]
-    forks, labels, start, reward, v1 = list(paper.read.values())[:5]
+    assert list(paper.read) == ["forks", "labels", "v1", "games of v0", "games of v1"]
+    forks, labels, v1 = list(paper.read.values())[:3]
     assert (forks.fork, forks.num_envs % forks.fork, forks.seed) == (4, 0, 3)
     assert (labels.strategy, labels.random_share, labels.count) == ("fork", 0, 300)
     assert labels.db_path == forks.db_path
-    assert [fit.dbs for fit in (start, reward)] == [[forks.db_path]] * 2
-    assert (start.policy, reward.policy) == (forks.model, None)
-    assert v1.model == start.out / "start.dat"
-    assert v1.reward == reward.out / "reward-air.dat"
-    assert (v1.score_weight, v1.freeze_convs, v1.seed) == (0, True, 3)
-    assert paper.read["games of v1"].model == v1.save / "latest.dat"
-    assert "| after DPO | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
+    assert (v1.dbs, v1.policy) == ([forks.db_path], forks.model)
+    assert paper.read["games of v1"].model == v1.out / "v1.dat"
+    assert "| v1 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
