@@ -1,8 +1,8 @@
 """A skill from comparisons, on Seaquest and two cores: to come up for air, which training on the score does not teach.
 
 Clips fork from moments of v0's play. A simulated teacher compares those of one moment, and errs in a tenth. v0 is fitted to
-the comparisons (DPO); nothing sees the score. The same command continues after the last stage that was finished; delete the
-folder to start over.
+the comparisons (DPO); the score is never shown to it. The same command continues after the last stage that was finished;
+delete the folder to start over.
 """
 
 import json

@@ -194,7 +194,7 @@ def test_finetuning_leaves_the_convolutions_and_changes_the_heads(one_round: Rou
 
 
 def test_play_says_score_and_learned_return(one_round: Round) -> None:
-    line, mean, where = one_round.play.stdout.splitlines()
+    line, mean, where, page = one_round.play.stdout.splitlines()
     found = re.fullmatch(
         r"game 1: score (\d+) in (\d+) steps, learned return (-?\d+\.\d) \(([+-]\d+\.\d{3}) a step\)", line
     )
@@ -203,12 +203,14 @@ def test_play_says_score_and_learned_return(one_round: Round) -> None:
     assert float(found[3]) / int(found[2]) == pytest.approx(float(found[4]), abs=1e-3)
     assert mean.startswith(f"SeaquestNoFrameskip-v4: score {found[1]}.0 (95 %, 1 games), best {found[1]}")
     assert where == "videos in videos"
+    assert page.endswith("videos/summary.html")
 
 
 def test_play_records_a_video_with_the_learned_reward(one_round: Round) -> None:
     found = re.search(r"in (\d+) steps", one_round.play.stdout)
     assert found
-    video = only(one_round.root / "videos", "*")
+    assert (one_round.root / "videos" / "summary.html").exists()
+    video = only(one_round.root / "videos", "*.mp4")
     assert video.name == "game-01.mp4"
     with av.open(str(video)) as container:
         frames = list(container.decode(video=0))

@@ -85,6 +85,9 @@ def joined(dev: str) -> Iterator[Alone]:
     if dev != "cpu":
         torch.cuda.set_device(resolve_device(dev))
     torch.distributed.init_process_group(backend, timeout=_TIMEOUT)
-    yield Ranks(torch.distributed.get_rank(), size)
+    ranks = Ranks(torch.distributed.get_rank(), size)
+    # One that failed at once would take away the store in which the others still look each other up.
+    ranks.together(False)
+    yield ranks
     # Not where an error is under way: the others learn of that by the end of this process.
     torch.distributed.destroy_process_group()
