@@ -6,7 +6,6 @@ delete the folder to start over.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from experiments.pipeline import Pipeline, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import flag
-from lib.label_ui.config import LabelConfig
 from lib.reward.config import FitConfig
 
 COLUMNS = {"score": 0, "refuels": 2, "pickups": 2, "steps": 0}
@@ -29,9 +27,6 @@ class AirConfig:
 
     out: Path = flag(default=Path("air-out"), help="folder for everything it makes")
     model: Path = flag("-m", default=Path("examples/seaquest/v0.dat"), metavar="FILE", help="v0")
-    forks: Path | None = flag(
-        default=None, metavar="DB", help="take a copy of these clips rather than record"
-    )
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
     seed: int = flag(default=0, min=0, help="seed of every stage")
     record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
@@ -45,34 +40,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     settle(config, out, ())
     db, pipeline = out / "db", Pipeline(out)
     record(pipeline, config, db)
-    label(pipeline, config, db)
-    v1 = out / "v1.dat"
-    fitting = FitConfig(
-        dbs=[db],
-        name="v1",
-        out=out,
-        policy=config.model,
-        steps=25,
-        beta=0.03,
-        lr=3e-4,
-        error_rate=0.2,
-        epochs=6,
+    pipeline.label(
+        "labels",
+        "2. A simulated teacher compares clips of one moment, and errs in a tenth",
+        db,
+        "air",
+        config.labels,
+        error_rate=0.1,
         seed=seed,
-        dev=dev,
-        runs=out / "runs" / "v1",
+        strategy="fork",
+        random_share=0.0,
     )
-
-    def fit_policy(_: Path | None) -> bool:
-        from lib.agent.dpo import Policies
-        from lib.learner import ALONE
-        from lib.reward.fit import fit
-
-        return fit(fitting, ALONE, Policies, file="{}.dat").stopped
-
-    title = (
-        "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)"
+    v1 = pipeline.fit(
+        "v1",
+        "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)",
+        FitConfig(
+            dbs=[db],
+            name="v1",
+            out=out,
+            policy=config.model,
+            steps=25,
+            beta=0.03,
+            lr=3e-4,
+            error_rate=0.2,
+            epochs=6,
+            seed=seed,
+            dev=dev,
+            runs=out / "runs" / "v1",
+        ),
     )
-    pipeline.run("v1", title, "03_reward_train.py", fitting, fit_policy, [v1, fitting.runs])
     rows: dict[str, dict[str, list[float]]] = {}
     for name, model in (("v0", config.model), ("v1", v1)):
         measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
@@ -103,36 +99,12 @@ def record(pipeline: Pipeline, config: AirConfig, db: Path) -> None:
     )
 
     def work(_: Path | None) -> bool:
-        if config.forks is not None:
-            shutil.copytree(config.forks, db, ignore=shutil.ignore_patterns("*.json"))
-            return False
         from lib.training.train import train
 
         return train(recording).stopped
 
     title = "1. v0 plays; now and then four clips continue from one moment, each holding an action of its own"
     pipeline.run("forks", title, "01_a2c.py", recording, work, [db, recording.runs])
-
-
-def label(pipeline: Pipeline, config: AirConfig, db: Path) -> None:
-    """Comparisons within moments alone."""
-    labelling = LabelConfig(
-        db_path=db,
-        teacher="air",
-        strategy="fork",
-        random_share=0.0,
-        error_rate=0.1,
-        count=config.labels,
-        seed=config.seed,
-    )
-
-    def work(_: Path | None) -> None:
-        from lib.label_ui.simulated import give_labels
-
-        give_labels(labelling)
-
-    title = "2. A simulated teacher compares clips of one moment, and errs in a tenth"
-    pipeline.run("labels", title, "02_label_ui.py", labelling, work, [db / "labels.json"])
 
 
 def table(rows: dict[str, dict[str, list[float]]], games: int) -> str:

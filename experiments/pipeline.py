@@ -104,7 +104,15 @@ class Pipeline:
         return config.save / "latest.dat"
 
     def label(
-        self, name: str, title: str, db: Path, teacher: str, labels: int, error_rate: float, seed: int
+        self,
+        name: str,
+        title: str,
+        db: Path,
+        teacher: str,
+        labels: int,
+        error_rate: float,
+        seed: int,
+        **more: Any,
     ) -> None:
         """A simulated teacher compares pairs of clips until a DB has so many labels.
 
@@ -116,12 +124,13 @@ class Pipeline:
           labels: in all, those from before included.
           error_rate: how often the teacher prefers the wrong segment.
           seed: of the pairs and the errors.
+          **more: further flags of 02_label_ui.py.
         """
         missing = labels - answered(db)
         if missing <= 0 and not self.done(name):
             return
         config = LabelConfig(
-            db_path=db, teacher=teacher, count=max(1, missing), error_rate=error_rate, seed=seed
+            db_path=db, teacher=teacher, count=max(1, missing), error_rate=error_rate, seed=seed, **more
         )
 
         def work(_: Path | None) -> None:
@@ -132,7 +141,7 @@ class Pipeline:
         self.run(name, title, "02_label_ui.py", config, work)
 
     def fit(self, name: str, title: str, config: FitConfig) -> Path:
-        """Fits a reward model and writes its report.
+        """Fits a reward model and writes its report, or fits a policy, with `--policy`.
 
         Args:
           name: of the stage.
@@ -140,9 +149,10 @@ class Pipeline:
           config: with a folder for the curves that no other stage has.
 
         Returns:
-          The reward model.
+          The reward model, or the policy.
         """
-        path = config.out / f"reward-{config.name}.dat"
+        file = "reward-{}.dat" if config.policy is None else "{}.dat"
+        path = config.out / file.format(config.name)
 
         def work(resume: Path | None) -> bool:
             from lib.learner import ALONE
@@ -154,10 +164,15 @@ class Pipeline:
 
             kind: Any = Clips
             write: Any = write_report
+            resumed = dataclasses.replace(config, resume=resume)
+            if config.policy is not None:
+                from lib.agent.dpo import Policies
+
+                return fit(resumed, ALONE, Policies, file).stopped
             if hold_answers(config.dbs):
                 from lib.text.fit import Answers as kind
                 from lib.text.report import write_text_report as write
-            fitted = fit(dataclasses.replace(config, resume=resume), ALONE, kind)
+            fitted = fit(resumed, ALONE, kind)
             with Charts(fitted.run_dir) as charts:
                 print(write(fitted, charts))
             print(f"report in {report_path(fitted.path)}")

@@ -43,6 +43,36 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     return read(state, str(path)), {} if payload.get("bare") else payload
 
 
+def save_policy(
+    path: Path,
+    network: PolicyNetwork,
+    steps: int,
+    evaluation: dict[str, Any],
+    config: Any,
+    parents: dict[str, Any],
+    **more: Any,
+) -> None:
+    """Writes a policy checkpoint.
+
+    Args:
+      path: the file.
+      network: the policy.
+      steps: how long it was trained.
+      evaluation: figures of games by these very weights; {} for none.
+      config: the configuration of what made it.
+      parents: what it came from.
+      **more: further content.
+    """
+    payload = {
+        "state_dict": {key: value.cpu() for key, value in network.state_dict().items()},
+        "steps": steps,
+        "num_actions": network.spec.num_actions,
+        "evaluation": evaluation,
+        **more,
+    }
+    save_checkpoint(path, "policy", payload, config, parents)
+
+
 def env_of(origin: dict[str, Any]) -> str:
     """The environment that a policy says it was trained in; "" where it says none.
 
@@ -169,13 +199,7 @@ class CheckpointFolder:
         config: dict[str, Any],
         parents: dict[str, Any],
     ) -> None:
-        payload = {
-            "state_dict": {key: value.cpu() for key, value in policy.network.state_dict().items()},
-            "steps": steps,
-            "num_actions": policy.spec.num_actions,
-            "evaluation": evaluation,
-        }
-        save_checkpoint(path, "policy", payload, config, parents)
+        save_policy(path, policy.network, steps, evaluation, config, parents)
 
     def _read(self, path: Path) -> dict[str, Any]:
         """What a checkpoint says of itself. Raises UserError."""

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.agent.checkpoints import env_of, load_policy
+from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.distributions import log_prob_of
 from lib.agent.network import PolicyNet
-from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.provenance import lineage
 from lib.reward.clips import ClipMember, Clips
@@ -95,7 +94,7 @@ class Policies(Clips):
             )
 
     def network(self) -> nn.Module:
-        return PolicyRatio(self.policy.policy, self.config.beta).to(self.device)
+        return PolicyRatio(self.policy.policy.to(self.device), self.config.beta)
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> PolicyMember:
         return PolicyMember(self, train, test, number)
@@ -120,19 +119,12 @@ class Policies(Clips):
         results: dict[str, Any],
         refit: dict[str, Any] | None = None,
     ) -> None:
-        payload = {
-            "state_dict": {key: value.cpu() for key, value in model.state_dict().items()},
-            "steps": self._origin.get("steps", 0),
-            "num_actions": model.num_actions,
-            "evaluation": {},
-            "results": results,
-        }
-        env_id = self.data.segments.env_id or env_of(self._origin)
-        save_checkpoint(path, "policy", payload, {**config, "env": env_id}, parents)
+        config = {**config, "env": self.data.segments.env_id or env_of(self._origin)}
+        save_policy(path, model, self._origin.get("steps", 0), {}, config, parents, results=results)
 
 
 class PolicyMember(ClipMember):
-    """A policy under way. Its last epoch is kept: what it learns first of all shows in few of the held-out pairs."""
+    """A policy under way. Its last epoch is kept: a hundred noisy held-out pairs do not tell when to stop."""
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
         self.best = None

@@ -64,7 +64,7 @@ class Forks:
         if self._events is not None:
             shown = self._events.shown(np.asarray(step.frames), step.observations)
             happened = self._events.happened(step.score, step.terminal)
-            seen = np.array([bool(kind) for kind in map(str.__add__, shown, happened)])
+            seen = np.array([bool(one or other) for one, other in zip(shown, happened, strict=True)])
             chosen |= seen & (self._rng.random(len(seen)) < self._event_prob)
         groups = (chosen & ~(step.terminal | step.truncated | step.reset)).reshape(-1, self._size)
         busy = self._recorder.recording.reshape(groups.shape).any(1)

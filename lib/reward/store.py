@@ -9,7 +9,7 @@ from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import MAX_STEPS, Segment, SegmentError, Sidecar
+from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.reward.features import Features
 
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
@@ -106,7 +106,7 @@ class SegmentStore:
         self.env_id = self.env_id or env_id
         self._sources.append((db, name))
         self._sidecars.append(segment.sidecar)
-        self._lengths.append(min(len(segment.actions), self._steps or MAX_STEPS))
+        self._lengths.append(len(segment.actions[: self._steps]))
         self._hold(len(self._sources) - 1, segment)
         return len(self._sources) - 1
 
@@ -148,7 +148,7 @@ class SegmentStore:
         grey = grey_resize_cpu(np.ascontiguousarray(segment.frames))
         if self.features is None:
             return grey
-        return self.features(torch.from_numpy(stacked_clip(grey))).numpy()
+        return self.features(torch.from_numpy(stacked_clip(grey)[: self._steps])).numpy()
 
     def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Frames uint8 `[T, H, W, 3]`, actions int64 `[T]` or float32 `[T, A]`, and for a network of vectors the
