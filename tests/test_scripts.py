@@ -292,7 +292,7 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
             if "steps/s" in line:
                 break
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 0, errors

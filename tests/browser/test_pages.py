@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 from benchmarks.site import Site
-from tests.browser.conftest import Tab
+from tests.browser.conftest import PATIENCE, Tab
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]
@@ -146,7 +146,7 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
             for i in range(1, 6)
         ),
     )
-    tab.page.wait_for_selector("text=5 of 50", timeout=12_000)
+    tab.page.wait_for_selector("text=5 of 50", timeout=PATIENCE)
     assert "bob" in tab.page.locator("table").inner_text()
     assert tab.page.locator(".growth svg").count() == 1
 
