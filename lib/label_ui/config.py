@@ -80,7 +80,10 @@ class LabelConfig:
     )
     keyword: str | None = flag(default=None, metavar="WORD", help="keyword: the word to prefer")
 
-    start_paused: bool = flag(group="page", default=False, help="show clips paused at their first step")
+    open: bool = flag(
+        group="page", default=False, help="open the page in this machine's browser, if there is one"
+    )
+    start_paused: bool = flag(default=False, help="show clips paused at their first step")
     speed: float = flag(default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1: the game's pace")
     ssl_cert: Path | None = flag(
         default=None, metavar="FILE", help="TLS certificate (PEM), to serve other machines"

@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 import warnings
+import webbrowser
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -140,9 +141,8 @@ def serve(config: LabelConfig) -> int:
         )
     )
     _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; answers are on disk as they are given.")
-    _say(
-        f"Open once (the link works for one browser, which then stays in):\n  {base}?token={keys.new_link('host')}"
-    )
+    link = f"{base}?token={keys.new_link('host')}"
+    _say(f"Open once (the link works for one browser, which then stays in):\n  {link}")
     if is_loopback(config.host):
         user, machine = _user(), socket.gethostname()
         _say(
@@ -160,6 +160,8 @@ def serve(config: LabelConfig) -> int:
             f"Note: {state_folder()} cannot be written, so browsers need a new link after a restart.",
             error=True,
         )
+    if config.open and _has_screen():
+        webbrowser.open(link)  # the listener holds its request until the server runs
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
@@ -222,6 +224,11 @@ def _bind(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: cannot listen there ({error.strerror or error})"
         ) from None
     return listener
+
+
+def _has_screen() -> bool:
+    """Whether a browser would get a window: without one Python would start a text browser in the terminal."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _user() -> str:

@@ -6,6 +6,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import grey_db
-from tests.scripts import refusal
+from tests.scripts import ForkedSite, refusal
 
 SCRIPT = Path(__file__).parents[2] / "02_label_ui.py"
 main = runpy.run_path(str(SCRIPT))["main"]
@@ -122,3 +123,19 @@ def save(path: Path, members: int) -> Path:
     model = RewardModel([Member(network, 0.0, 1.0) for network in networks], torch.device("cpu"))
     save_reward_model(path, model, {}, {}, {})
     return path
+
+
+def test_open_hands_the_link_to_a_browser_where_there_is_a_screen(tmp_path: Path) -> None:
+    make_db(tmp_path / "db", 2)
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    for screen in ("", ":0"):
+        site = ForkedSite(tmp_path / "db", tmp_path / "state", "--open")
+        site.environment |= {"BROWSER": str(browser), "DISPLAY": screen, "WAYLAND_DISPLAY": ""}
+        site.start()
+        while screen and not opened.exists():
+            time.sleep(0.05)
+        site.stop()
+        assert opened.exists() == bool(screen)
+    assert opened.read_text() == site.link
