@@ -77,8 +77,8 @@ docs: install ## the documentation as a site: site/index.html, which opens from 
 
 try: install ## compare clips that come with the project, at once; the labels go to runs/try/db
 	@mkdir -p runs/try && cp -Rn examples/seaquest/db runs/try/
-	@echo "Compare some pairs in the browser. After 20: $(PY) 03_reward_train.py runs/try/db -n mine -o runs/try"
-	$(PY) 02_label_ui.py -d runs/try/db --goal 20 --open
+	@echo "Compare some pairs in the browser. After 20, the overview offers to fit a reward model to your answers."
+	$(PY) 02_label_ui.py -d runs/try/db --goal 20 --fit-to runs/try --open
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" --open $(if $(PORT),--port "$(PORT)")

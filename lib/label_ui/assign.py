@@ -58,7 +58,7 @@ class Assigner:
         self._db = db
         self._leases = leases
         self._stats = stats
-        self._model = model
+        self.model = model
         self._repeat_rate = repeat_rate
         self._rng = rng
         self._prefetchers = {
@@ -127,8 +127,8 @@ class Assigner:
     ) -> list[Query]:
         """What to ask a page that has kept some pairs, up to the number it wants."""
         count = max(0, ask.want - kept)
-        if ask.strategy == RECHECK and self._model is not None:
-            return self._model.rechecks(who, live, count)
+        if ask.strategy == RECHECK and self.model is not None:
+            return self.model.rechecks(who, live, count)
         checks = self._repeat_checks(who, self._rng.binomial(count, self._repeat_rate))
         count -= len(checks)
         fresh = self._choose(ask.strategy, playable, live, count, IN_HAND - kept - len(checks))

@@ -85,6 +85,11 @@ class LabelConfig:
     )
     start_paused: bool = flag(default=False, help="show clips paused at their first step")
     speed: float = flag(default=2.0, choices=(0.5, 1.0, 2.0, 4.0), help="playback speed; 1: the game's pace")
+    fit_to: Path | None = flag(
+        default=None,
+        metavar="FOLDER",
+        help="offer on the page to fit a reward model of clips; it goes to this folder, and the page shows it",
+    )
     ssl_cert: Path | None = flag(
         default=None, metavar="FILE", help="TLS certificate (PEM), to serve other machines"
     )

@@ -67,3 +67,7 @@ class Desk:
             repeat_rate=repeat_rate,
             rng=rng,
         )
+
+    def show(self, ratings: Ratings) -> None:
+        """Replaces the reward model's view by that of another model."""
+        self.model = self.assign.model = ModelView(self.db, ratings)

@@ -11,17 +11,20 @@ from nicegui import html, run, ui
 
 from lib.cli import UserError
 from lib.label_ui.desk import Desk
+from lib.label_ui.fitting import FIRST_LOOK, Fitting
 from lib.label_ui.ledger import display_name
 from lib.label_ui.stats import Overview
-from lib.label_ui.widgets import ANSWERS, answer_kind, card, when
+from lib.label_ui.widgets import ANSWERS, answer_kind, button, card, when
 from lib.preferences.labels import Label
+
+_QUESTION = "What does a reward model make of these labels?"
 
 
 class LiveOverview:
     """The overview's figures, built anew when segments or labels have changed."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, desk: Desk, fitting: Fitting | None = None) -> None:
+        self._desk, self._fitting = desk, fitting
         self._shown: object = None
         self._place = html.div().classes("cards")
 
@@ -33,7 +36,8 @@ class LiveOverview:
         state: object
         overview: Overview | None
         try:
-            state = await run.io_bound(self._desk.db.version)
+            fit = self._fitting and (self._fitting.running, *self._fitting.lines)
+            state = await run.io_bound(self._desk.db.version), fit
             if state == self._shown:
                 return
             overview = await run.io_bound(self._desk.stats.overview)
@@ -49,12 +53,37 @@ class LiveOverview:
                     html.p(str(state))
             else:
                 _show_overview(overview, self._desk.stats.goal)
-                if overview.labels and self._desk.model is None:
+                if self._fitting is not None and overview.labels:
+                    _fit(self._fitting, overview.usable)
+                elif overview.labels and self._desk.model is None:
                     _how_to_fit(self._desk.db.root)
 
 
+def _fit(fitting: Fitting, labels: int) -> None:
+    """The offer of a fit, its last lines while it runs, and what it came to."""
+    with card(_QUESTION, wide=True):
+        if fitting.lines:
+            shown = [fitting.lines[-1]] if fitting.running else fitting.lines
+            html.pre("\n".join(shown)).classes("command").props("tabindex=0")
+        if fitting.running:
+            html.p("Fitting: a minute or so. You can go on labelling.").props("role=status")
+            return
+        if fitting.failed:
+            html.p("The fit failed; the last lines say why.").classes("alert")
+        if labels < FIRST_LOOK:
+            html.p(f"{FIRST_LOOK} labels are enough for a first look: {FIRST_LOOK - labels} to go.")
+            return
+        fitted = bool(fitting.lines) and not fitting.failed
+        with html.div().classes("buttons"):
+            if fitted:
+                ui.link("See what it learned from these labels", "/model").classes("button main")
+            button(
+                "Fit again" if fitting.lines else "Fit one now", fitting.start, kind="" if fitted else "main"
+            )
+
+
 def _how_to_fit(db: Path) -> None:
-    with card("What does a reward model make of these labels?", wide=True):
+    with card(_QUESTION, wide=True):
         html.p(
             "Fit one, then restart this page with it: it shows what each step is worth, and which labels it doubts."
         )

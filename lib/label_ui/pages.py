@@ -10,6 +10,7 @@ from nicegui import html, ui
 from starlette.requests import Request
 
 from lib.label_ui.desk import Desk
+from lib.label_ui.fitting import Fitting
 from lib.label_ui.keys import Keys
 from lib.label_ui.overview import LiveOverview
 from lib.label_ui.table import LabelTable
@@ -21,13 +22,14 @@ _STYLES = (
 )
 
 
-def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
+def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = None) -> None:
     """Adds the pages to the application.
 
     Args:
       app: The application; NiceGUI is mounted under it.
       desk: The DB.
       keys: Makes the links by which further browsers come in.
+      fitting: The fits that the overview offers, None without.
     """
 
     @ui.page("/", title="Overview")
@@ -42,7 +44,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys) -> None:
                     'title="Make a link that lets in one more browser"'
                 )
                 ui.link("Start labelling", "/label").classes("button main start")
-            await LiveOverview(desk).build()
+            await LiveOverview(desk, fitting).build()
 
     @ui.page("/labels", title="Labels")
     async def labels() -> None:

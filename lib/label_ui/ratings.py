@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -47,6 +48,7 @@ def load_rater(reward: Path, db_path: Path, dev: str) -> ClipRater:
     from lib.reward.checkpoints import load_reward_model
     from lib.reward.rater import ModelRater  # which imports torch: pages without a model need not wait for it
 
+    _leave_a_core()
     db, device = SegmentDB(db_path), resolve_device(dev)
     if holds_answers(db):
         from lib.text.rater import TextRater
@@ -54,6 +56,13 @@ def load_rater(reward: Path, db_path: Path, dev: str) -> ClipRater:
 
         return TextRater(load_text_reward(reward, device), db)
     return ModelRater(load_reward_model(reward, device), db)
+
+
+def _leave_a_core() -> None:
+    """Leaves a core to labelling while the reward model works in the background."""
+    import torch
+
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) - 1)))
 
 
 class Ratings:

@@ -11,6 +11,7 @@ import ssl
 import sys
 import warnings
 import webbrowser
+from pathlib import Path
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +21,7 @@ from lib.label_ui.access import MAX_BODY, Guard, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
+from lib.label_ui.fitting import Fitting
 from lib.label_ui.keys import Keys, load_secret, state_folder
 from lib.label_ui.pages import add_pages
 from lib.label_ui.ratings import Ratings, StepRater, load_rater
@@ -102,7 +104,6 @@ def serve(config: LabelConfig) -> int:
         rater = load_rater(config.reward, config.db_path, config.dev)
         if isinstance(rater, StepRater):  # answers are not rated step by step, and have no page of the model
             ratings = Ratings(rater, config.reward.name)
-        _leave_a_core()
     desk = Desk(
         config.db_path,
         strategies=_strategies(config, rater),
@@ -124,7 +125,7 @@ def serve(config: LabelConfig) -> int:
     app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
     # NiceGUI looks at every object there is when it starts, at those that PyTorch has deprecated too.
     warnings.filterwarnings("ignore", category=FutureWarning, module="nicegui")
-    add_pages(app, desk, keys)
+    add_pages(app, desk, keys, _fitting(config, desk))
     guarded = Guard(app, keys, own_names(config.host), secure=config.ssl_cert is not None)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -166,7 +167,7 @@ def serve(config: LabelConfig) -> int:
         server.run(sockets=[listener])
     except KeyboardInterrupt:
         _say("Stopped.")
-    if rater is not None:
+    if rater is not None or desk.model is not None:
         # A regular exit while a thread is inside PyTorch ends with "terminate called". Answers are on disk already.
         sys.stdout.flush()
         os._exit(0)
@@ -187,11 +188,21 @@ def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strat
     return found
 
 
-def _leave_a_core() -> None:
-    """Leaves a core to labelling while the reward model works in the background."""
-    import torch
+def _fitting(config: LabelConfig, desk: Desk) -> Fitting | None:
+    """The fits that the page offers. Raises UserError if the DB holds answers, whose model needs a language model."""
+    if config.fit_to is None:
+        return None
+    if desk.db.answers:
+        raise UserError(
+            f"--fit-to: expected a DB of clips, {config.db_path} holds answers; fit with 03_reward_train.py"
+        )
 
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+    def show(reward: Path) -> None:
+        rater = load_rater(reward, config.db_path, config.dev)
+        assert isinstance(rater, StepRater)
+        desk.show(Ratings(rater, reward.name))
+
+    return Fitting(config.db_path, config.fit_to, show)
 
 
 def _check_certificate(config: LabelConfig) -> None:

@@ -185,3 +185,28 @@ def test_without_a_model_there_is_a_hint(site: Site, enter: Enter) -> None:
     assert page.locator("#model").is_hidden()
     page.goto(f"{site.base}/model")
     page.wait_for_selector("text=start this page with --reward")
+
+
+def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path, tmp_path: Path) -> None:
+    site = serve("--fit-to", str(tmp_path / "mine"), db=db)
+    label(site)
+    page = enter(site).page
+    page.wait_for_selector("text=20 labels are enough for a first look: 16 to go.")
+    lines = (site.db / "labels.json").read_text()
+    pairs = [(a, b) for a in range(12) for b in range(a) if (b, a) not in PAIRS][:16]
+    more = [{"sample1": name(a), "sample2": name(b), "label": 1 + a % 2, "annotator": "ada"} for a, b in pairs]
+    (site.db / "labels.json").write_text("".join([lines, *(json.dumps(line) + "\n" for line in more)]))
+    page.get_by_role("button", name="Fit one now").click()
+    page.wait_for_selector("text=You can go on labelling.")
+    page.get_by_role("link", name="See what it learned from these labels").click(timeout=300_000)
+    page.wait_for_selector("text=reward-page.dat")
+    assert (tmp_path / "mine" / "reward-page.report.html").exists()
+    page.goto(site.base)
+    # One that fails says why, and the model that was there stays.
+    (tmp_path / "mine" / "runs").rename(tmp_path / "runs")
+    (tmp_path / "mine" / "runs").write_text("not a folder")
+    page.get_by_role("button", name="Fit again").click()
+    page.wait_for_selector("text=The fit failed; the last lines say why.", timeout=300_000)
+    assert "03_reward_train.py: error: " in page.locator(".command").inner_text()
+    page.goto(f"{site.base}/model")
+    page.wait_for_selector("text=reward-page.dat")

@@ -1,0 +1,70 @@
+"""Fits that the page offers: its labels become a reward model, which the page then shows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from lib.interrupt import ending_with_parent
+
+FIRST_LOOK = 20
+"""Labels from which a fit is offered."""
+
+_SCRIPT = Path(__file__).parents[2] / "03_reward_train.py"
+
+
+class Fitting:
+    """Runs 03_reward_train.py on a DB, one fit at a time, in a process of its own. For the event loop's thread.
+
+    Args:
+      db: The DB's folder.
+      out: Folder of the reward model; created if missing.
+      show: Called in a thread with the checkpoint after each fit that worked.
+
+    Attributes:
+      running: Whether a fit is under way.
+      failed: Whether the last one ended with an error.
+      lines: The last lines that it printed.
+    """
+
+    def __init__(self, db: Path, out: Path, show: Callable[[Path], None]) -> None:
+        self._db, self._out, self._show = db, out, show
+        self.running = self.failed = False
+        self.lines: deque[str] = deque(maxlen=3)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts a fit unless one is running."""
+        if not self.running:
+            self.running = True
+            self._task = asyncio.create_task(self._run())  # the loop itself keeps no reference
+
+    async def _run(self) -> None:
+        self.lines.clear()
+        try:
+            self.failed = not await self._fit()
+            if not self.failed:
+                await asyncio.to_thread(self._show, self._out / "reward-page.dat")
+        finally:
+            self.running = False
+
+    async def _fit(self) -> bool:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            _SCRIPT,
+            self._db,
+            *("-n", "page", "-o", self._out, "--runs", self._out / "runs"),
+            env={"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), **os.environ},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=ending_with_parent(),
+        )
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.lines.append(line.decode(errors="replace").rstrip())
+        return await process.wait() == 0
