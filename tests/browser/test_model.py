@@ -194,7 +194,9 @@ def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path,
     page.wait_for_selector("text=20 labels are enough for a first look: 16 to go.")
     lines = (site.db / "labels.json").read_text()
     pairs = [(a, b) for a in range(12) for b in range(a) if (b, a) not in PAIRS][:16]
-    more = [{"sample1": name(a), "sample2": name(b), "label": 1 + a % 2, "annotator": "ada"} for a, b in pairs]
+    more = [
+        {"sample1": name(a), "sample2": name(b), "label": 1 + a % 2, "annotator": "ada"} for a, b in pairs
+    ]
     (site.db / "labels.json").write_text("".join([lines, *(json.dumps(line) + "\n" for line in more)]))
     page.get_by_role("button", name="Fit one now").click()
     page.wait_for_selector("text=You can go on labelling.")
