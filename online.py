@@ -42,11 +42,12 @@ class OnlineConfig:
     out: Path = flag(group="most used", default=Path("online-out"), help="folder for everything it makes")
     env: str = flag("-e", default=_DOT, help="environment")
     people: bool = flag(
-        default=False, help="serve the labelling page in place of the simulated teacher; it prints its link"
+        default=False,
+        help="serve the labelling page, and print its link, instead of using the simulated teacher",
     )
     teacher: str = flag(default="score", help="who labels without --people; see 02_label_ui.py --teacher")
     steps: int = flag(default=60_000, min=1, help="steps of training")
-    labels: int = flag(default=400, min=20, help="labels in all")
+    labels: int = flag(default=400, min=20, help="total number of labels")
     dev: str = flag(default="cpu", help="device of the networks")
     seed: int = flag(default=0, min=0, help="seed of everything")
 
@@ -54,23 +55,23 @@ class OnlineConfig:
         group="labels while it trains",
         default=100,
         min=10,
-        help="how many of --labels are due before the first step",
+        help="number of --labels due before the first step",
     )
     label_schedule: str = flag(
-        default="constant", choices=SCHEDULES, help="how the others are spread over --steps"
+        default="constant", choices=SCHEDULES, help="how the other labels are spread over --steps"
     )
     strategy: str = flag(
         default="recent",
-        help="how pairs are chosen, a fifth of them at random; see 02_label_ui.py --strategy",
+        help="how pairs are chosen (a fifth always at random); see 02_label_ui.py --strategy",
     )
     error_rate: float = flag(
         default=0.0, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
     refit_every: int = flag(default=50, min=1, help="new labels for each refit")
-    segments: int = flag(default=1000, min=4, help="segments recorded in the course of the training, about")
+    segments: int = flag(default=1000, min=4, help="approximate number of segments recorded during training")
 
     eval_every: int = flag(group="evaluation", default=15_000, min=1, help="steps between evaluations")
-    eval_games: int = flag(default=32, min=2, help="full games of each")
+    eval_games: int = flag(default=32, min=2, help="full games per evaluation")
     check: bool = flag(default=True, help="compare the final score on the moving dot with the best possible")
 
     train: dict[str, Any] = flag(

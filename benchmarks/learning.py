@@ -30,7 +30,7 @@ class LearningConfig:
 
     steps: int = flag(default=200_000, min=1, help="steps of each run")
     seeds: int = flag(default=3, min=2, help="runs of each kind")
-    games: int = flag(default=30, min=1, help="full games that judge a run")
+    games: int = flag(default=30, min=1, help="full games to evaluate a run")
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     ours: dict[str, Any] = flag(
         default={}, of=TrainConfig, help="more flags of 01_a2c.py for ours, such as algo=ppo"
@@ -38,7 +38,7 @@ class LearningConfig:
     theirs: dict[str, Any] = flag(
         default={"bf16": False, "num_envs": 16},
         of=TrainConfig,
-        help="flags of the plain loop; by default fp32 and the 16 games of the original, else the same",
+        help="flags of the plain loop (default: the same, with fp32 and the original's 16 games)",
     )
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
 

@@ -75,12 +75,12 @@ class QualityConfig:
     error_rate: float = flag(
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
-    labels: list[int] = flag(default=[50, 100, 300, 1000], nargs="+", help="how many labels to fit to")
+    labels: list[int] = flag(default=[50, 100, 300, 1000], nargs="+", help="numbers of labels to fit to")
     seeds: list[int] = flag(default=[0, 1, 2, 3, 4], nargs="+", help="seeds of split, labels and fit")
     recipes: list[str] = flag(
-        default=["ours", "original"], nargs="+", help=f"what to compare: {', '.join(RECIPES)}"
+        default=["ours", "original"], nargs="+", help=f"recipes to compare: {', '.join(RECIPES)}"
     )
-    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit, the original's too")
+    frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit, including the original's")
     test_pairs: int = flag(default=2000, min=10, help="pairs to test on")
     memory_mb: int = flag(default=3000, min=0, help="memory for decoded segments")
     out: Path = flag(default=Path("benchmarks/results/quality"), help="folder for the figures")

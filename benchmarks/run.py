@@ -55,15 +55,13 @@ class BenchConfig:
         default=[],
         choices=tuple(BENCHMARKS),
         metavar="ROW",
-        help=f"measure these alone: {', '.join(BENCHMARKS)}",
+        help=f"measure only these: {', '.join(BENCHMARKS)}",
     )
     dev: str = flag(default="cpu", help="device of the networks, on both sides: cpu, cuda, cuda:1")
     num_envs: int | None = flag(
-        default=None, min=1, help="environments of ours; by default those of 01_a2c.py"
+        default=None, min=1, help="number of our environments (default: that of 01_a2c.py)"
     )
-    policy: Path | None = flag(
-        default=None, help="policy whose segments are weighed; by default one is trained"
-    )
+    policy: Path | None = flag(default=None, help="policy whose segments are measured (default: train one)")
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
 
     def __post_init__(self) -> None:

@@ -54,16 +54,16 @@ class BenchmarkConfig:
 
     db: Path = flag("-d", help="segments with recorded scores")
     seeds: int = flag(default=3, min=1, help="runs of each strategy, with seeds 0, 1, 2, …")
-    labels: int = flag(default=300, min=10, help="labels to end with")
-    round: int = flag(default=50, min=10, help="labels a round; the first round's are random")
-    strategies: list[str] = flag(default=list(STRATEGIES), choices=STRATEGIES, help="what to compare")
+    labels: int = flag(default=300, min=10, help="total number of labels")
+    round: int = flag(default=50, min=10, help="labels per round; those of the first round are random")
+    strategies: list[str] = flag(default=list(STRATEGIES), choices=STRATEGIES, help="strategies to compare")
     random_share: float = flag(
         default=0.2, min=0.01, max=1, help="share of random pairs among those of a strategy"
     )
     teacher: str = flag(default="score", help="who labels; see 02_label_ui.py --teacher")
     error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong one")
     accuracy: float = flag(
-        default=0.7, min=0.5, max=1, help="how often the reward model is to be right: labels needed for that"
+        default=0.7, min=0.5, max=1, help="accuracy for which the number of labels needed is reported"
     )
     test_pairs: int = flag(default=1000, min=10, help="pairs to test on")
     ensemble: int = flag(default=3, min=2, help="members of the reward model")

@@ -93,18 +93,18 @@ ARMS = {
 class AblationConfig:
     """What to compare, at which budget. What is None by default depends on --preset."""
 
-    preset: str = flag(group="most used", default="cpu", choices=tuple(PRESETS), help="size of it all")
-    out: Path = flag(default=Path("runs/ablation"), help="folder for everything the experiment makes")
-    arms: list[str] = flag(
-        default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="recipes to compare, some of"
+    preset: str = flag(
+        group="most used", default="cpu", choices=tuple(PRESETS), help="size of the experiment"
     )
-    seeds: int = flag(default=3, min=1, help="runs of each recipe: another fit, another finetune")
+    out: Path = flag(default=Path("runs/ablation"), help="folder for everything the experiment makes")
+    arms: list[str] = flag(default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="recipes to compare")
+    seeds: int = flag(default=3, min=1, help="runs of each recipe, each with its own fit and finetune")
     env: str = flag("-e", default="SeaquestNoFrameskip-v4", help="environment")
     v0: Path | None = flag(
-        default=None, help="policy that all start from, with --db; without, one is trained"
+        default=None, help="policy that all recipes start from, with --db (default: train one)"
     )
     db: Path | None = flag(
-        default=None, help="segments to label, with --v0; they are copied, labels in it count for nothing"
+        default=None, help="segments to label, with --v0; they are copied without their labels"
     )
     dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     max_minutes: float | None = max_minutes()
@@ -115,8 +115,10 @@ class AblationConfig:
         min=1,
         help=by_preset(PRESETS, "steps of v0, where it is trained here", "v0_steps"),
     )
-    segments: int = flag(default=1000, min=4, help="segments recorded of its training, about")
-    labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all")
+    segments: int = flag(
+        default=1000, min=4, help="approximate number of segments recorded during the training of v0"
+    )
+    labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all recipes")
     teacher: str = flag(
         default="seaquest", help="who compares, and judges fresh clips; see 02_label_ui.py --teacher"
     )
@@ -134,7 +136,7 @@ class AblationConfig:
         default={"kl": 1.0},
         of=TrainConfig,
         formerly="leash",
-        help="flags of 01_a2c.py for the KL penalty, where a recipe has one",
+        help="flags of 01_a2c.py for the KL penalty, if a recipe has one",
     )
 
     eval_every: int = flag(
@@ -143,7 +145,7 @@ class AblationConfig:
         min=1,
         help=by_preset(PRESETS, "steps between its evaluations", "eval_every"),
     )
-    games: int = flag(default=20, min=2, help="full games of an evaluation")
+    games: int = flag(default=20, min=2, help="full games per evaluation")
 
     train_v0: dict[str, Any] = flag(
         group="flags of the scripts",

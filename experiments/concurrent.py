@@ -73,21 +73,21 @@ class ConcurrentConfig:
     """What to compare, at which budget. What is None by default depends on --preset."""
 
     preset: str = flag(
-        group="most used", default="dot", choices=tuple(PRESETS), help="which game, and the size of it all"
+        group="most used", default="dot", choices=tuple(PRESETS), help="game and size of the experiment"
     )
     out: Path = flag(default=Path("runs/concurrent"), help="folder for everything the experiment makes")
-    arms: list[str] = flag(
-        default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="what to compare, some of"
-    )
-    seeds: int = flag(default=5, min=1, help="runs of each")
+    arms: list[str] = flag(default=list(ARMS), choices=tuple(ARMS), metavar="ARM", help="methods to compare")
+    seeds: int = flag(default=5, min=1, help="runs of each method")
     env: str = flag("-e", default=None, help=by_preset(PRESETS, "environment", "env"))
-    model: Path | None = flag("-m", default=None, help="policy that all begin with; without, one of chance")
+    model: Path | None = flag(
+        "-m", default=None, help="policy that all methods begin with (default: a random one)"
+    )
     steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of training in all", "steps"))
     labels: int = flag(default=None, min=20, help=by_preset(PRESETS, "labels in all", "labels"))
     dev: str = flag(default="cpu", help="device of the networks")
     max_minutes: float | None = max_minutes()
 
-    rounds: int = flag(group="labels", default=4, min=2, help="rounds of the arm that has them")
+    rounds: int = flag(group="labels", default=4, min=2, help="rounds of the method with rounds")
     opening_labels: int = flag(
         default=None, min=10, help=by_preset(PRESETS, "of these, before the first step", "opening_labels")
     )
@@ -103,7 +103,9 @@ class ConcurrentConfig:
         max=1,
         help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
     )
-    segments: int = flag(default=1000, min=4, help="segments recorded in the course of a training, about")
+    segments: int = flag(
+        default=1000, min=4, help="approximate number of segments recorded during a training"
+    )
 
     eval_every: int = flag(
         group="evaluation",

@@ -52,18 +52,18 @@ class DemoConfig:
     topics: int = flag(
         default=48, min=3, max=len(TOPICS), help="films to ask about; a third of them is held out"
     )
-    answers: int = flag(default=3, min=2, help="answers to each prompt, to be compared")
-    tokens: int = flag(default=24, min=1, help="longest answer")
+    answers: int = flag(default=3, min=2, help="answers to each prompt to compare")
+    tokens: int = flag(default=24, min=1, help="longest answer, in tokens")
     labels: int = flag(default=250, min=10, help="comparisons by the teacher")
     cut: int | None = flag(default=None, min=0, help="of 03_reward_train.py")
     upper: int = flag(default=0, min=0, help="of 03_reward_train.py; 0 fits the head alone, in seconds")
     updates: int = flag(default=40, min=1, help="updates of PPO")
-    rollout: int = flag(default=64, min=2, help="answers of an update")
-    kl: float = flag(default=0.05, min=0, help="price of a nat away from the model")
+    rollout: int = flag(default=64, min=2, help="answers per update")
+    kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
     lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
     unfrozen: str = flag(default="4", help="layers that PPO trains")
     judged: int = flag(default=4, min=1, help="answers to each held-out prompt in the table")
-    best_of: int = flag(default=16, min=4, help="of how many answers the best is shown")
+    best_of: int = flag(default=16, min=4, help="answers from which the best is chosen")
 
 
 def prompts_of(topics: Sequence[str]) -> list[str]:

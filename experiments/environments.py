@@ -114,7 +114,7 @@ class EnvironmentsConfig:
         positional=True,
         default="cartpole",
         choices=tuple(TASKS),
-        help="what is taught: cartpole, dot or hopper",
+        help="task: cartpole, dot or hopper",
     )
     seeds: int = flag(default=3, min=1, help="seeds: 0, 1, …")
     out: Path = flag(default=Path("runs/environments"), help="folder for everything the experiment makes")

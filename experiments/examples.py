@@ -28,8 +28,8 @@ class ExamplesConfig:
     out: Path = flag("-o", help="folder of the example")
     model: Path | None = flag("-m", default=None, help="policy or reward checkpoint to take")
     name: str = flag("-n", default="v0", help="name of its copy, OUT/NAME.dat")
-    db_path: Path | None = flag(default=None, help="DB to take clips of; they go to OUT/db")
-    clips: int = flag(default=100, min=2, help="how many")
+    db_path: Path | None = flag(default=None, help="DB to take clips from; they go to OUT/db")
+    clips: int = flag(default=100, min=2, help="number of clips")
 
     def __post_init__(self) -> None:
         if self.model is None and self.db_path is None:

@@ -78,7 +78,7 @@ class HandwrittenConfig(TrainConfig):
         "-r",
         default=Path("experiments/handwritten_reward.py"),
         metavar="RULE",
-        help="what the run's files say it was paid by; no model is loaded",
+        help="name under which the run's files record the reward; no model is loaded",
     )
 
 

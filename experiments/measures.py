@@ -38,11 +38,11 @@ class MeasureConfig:
     model: Path = flag("-m", help="policy checkpoint")
     out: Path = flag("-o", help="JSON file for the figures")
     games: int = flag(default=20, min=2, help="full games")
-    lives: int = flag(default=10, min=1, help="games that end with their first life")
+    lives: int = flag(default=10, min=1, help="games that end when the first life is lost")
     reward: Path | None = flag(
-        "-r", default=None, help="reward model whose return and disagreement are measured"
+        "-r", default=None, help="reward model; its return and disagreement are measured"
     )
-    reference: Path | None = flag(default=None, help="policy that the KL is measured to")
+    reference: Path | None = flag(default=None, help="policy from which the KL is measured")
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
 

@@ -64,7 +64,7 @@ class RoundsConfig:
     )
     out: Path = flag(default=Path("runs/rounds"), help="folder for everything the experiment makes")
     env: str = flag("-e", default=_GAME, help="environment")
-    rounds: int = flag(default=3, min=1, help="finetunes, each from the last")
+    rounds: int = flag(default=3, min=1, help="finetunes, each starting from the last")
     labels: int = flag(default=100, min=2, help="pairs that the teacher compares in each round")
     teacher: str = flag(default="seaquest", help="who compares; see 02_label_ui.py --teacher")
     dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
@@ -78,7 +78,9 @@ class RoundsConfig:
         help=by_preset(PRESETS, "steps of v0 on the score", "v0_steps"),
     )
     steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
-    segments: int = flag(default=1000, min=4, help="segments recorded of each version's training, about")
+    segments: int = flag(
+        default=1000, min=4, help="approximate number of segments recorded during each version's training"
+    )
     error_rate: float = flag(
         default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
     )
@@ -94,7 +96,7 @@ class RoundsConfig:
         default=None, min=2, help=by_preset(PRESETS, "full games behind each row of the table", "games")
     )
     lives: int = flag(
-        default=10, min=1, help="single lives of which the best counts, as in the original's table"
+        default=10, min=1, help="single lives, of which the best counts, as in the original's table"
     )
 
     train_v0: dict[str, Any] = flag(

@@ -33,9 +33,9 @@ class SideBySideConfig:
 
     left: Path = flag(positional=True, help="policy checkpoint")
     right: Path = flag(positional=True, help="another one, of the same environment")
-    captions: list[str] = flag(nargs=2, metavar="TEXT TEXT", help="what stands below either")
-    out: Path = flag(metavar="FILE", help="the picture, an animated WebP")
-    seconds: float = flag(default=12.0, min=0.1, help="of play; where a game ends, the next begins")
+    captions: list[str] = flag(nargs=2, metavar="TEXT TEXT", help="captions below the two pictures")
+    out: Path = flag(metavar="FILE", help="animated WebP to write")
+    seconds: float = flag(default=12.0, min=0.1, help="seconds of play; when a game ends, the next begins")
     env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the left policy's)")
     seed: int = flag(default=0, min=0, help="seed of the games and the actions, the same for both")
 

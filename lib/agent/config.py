@@ -156,11 +156,11 @@ class TrainConfig:
     )
     model: Path | None = flag("-m", default=None, metavar="FILE", help="policy checkpoint to start from")
     finetune: bool = flag(
-        default=False, help="change --model gently: a tenth of the learning rate, --freeze-convs"
+        default=False, help="change --model gently: a tenth of the learning rate, and --freeze-convs"
     )
 
     seed: int = flag(group="task and data", default=0, min=0, help="seed of games, weights and actions")
-    clip_score: bool = flag(default=None, help="train on the sign of the score; on for Atari games only")
+    clip_score: bool = flag(default=None, help="train on the sign of the score (default: for Atari games)")
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
     db_max_mb: float | None = flag(
         default=None, min=0, metavar="MB", help="stop recording at this size of --db-path"
@@ -183,20 +183,20 @@ class TrainConfig:
     event_kinds: str | None = flag(
         default=None,
         metavar="KIND,KIND",
-        help="events of --event-prob: refuel, rescue, pickup, alarm (Seaquest: low on air with a diver), lost-life, "
-        "large-score, novelty (of vectors) (default: all but alarm, whose clips leave no room for the refuels that "
-        "follow; novelty only where nothing else is known of an environment)",
+        help="events for --event-prob: refuel, rescue, pickup, alarm (Seaquest: low on air with a diver), "
+        "lost-life, large-score, novelty (for vectors) (default: all but alarm, whose clips leave no "
+        "room for the refuels that follow; novelty only if nothing else is known of an environment)",
     )
     event_envs: int = flag(
-        default=8, min=1, help="environments that --event-prob looks at; each keeps its last 50 frames"
+        default=8, min=1, help="environments that --event-prob watches; each keeps its last 50 frames"
     )
 
     fork: int = flag(
         default=0,
         min=0,
         metavar="K",
-        help="with --record-only, in Atari games: K clips from each moment that --record-prob or --event-prob chooses, "
-        "which hold different actions for --hold-shortest to --hold-longest steps",
+        help="with --record-only, Atari only: K clips from each moment that --record-prob or --event-prob "
+        "chooses, each holding its own random action for --hold-shortest to --hold-longest steps",
     )
 
     lr: float = _by_algorithm("lr", group="algorithm", help="learning rate; a tenth with --finetune")
@@ -206,7 +206,8 @@ class TrainConfig:
     network: str = _by_algorithm(
         "network",
         choices=("separate", "shared"),
-        help="of policies of pictures: 512 units for each head, as the original, or shared by both, as SB3's CnnPolicy",
+        help="for policies of pictures: 512 units for each head, like the original, or shared by both, "
+        "like SB3's CnnPolicy",
     )
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
     gae_lambda: float = _by_algorithm(
@@ -220,11 +221,17 @@ class TrainConfig:
     value_clip_range: float = _by_algorithm(
         "value_clip_range", formerly="value_clip", help="for values; 0: off"
     )
-    target_kl: float = _by_algorithm("target_kl", help="end an update at this KL to the old policy; 0: never")
-    normalise_advantages: bool = flag(default=None, help="mean 0, variance 1 in each rollout; on with ppo")
+    target_kl: float = _by_algorithm(
+        "target_kl", help="end an update once the KL to the old policy exceeds this; 0: never"
+    )
+    normalise_advantages: bool = flag(
+        default=None, help="scale advantages to mean 0, variance 1 in each rollout; on with ppo"
+    )
     value_coef: float = _by_algorithm("value_coef", help="weight of the value loss")
-    grad_clip: float = _by_algorithm("grad_clip", help="largest norm of the gradient")
-    lr_decay_steps: int = flag(default=80_000_000, min=1, help="steps in which the rate falls linearly to 0")
+    grad_clip: float = _by_algorithm("grad_clip", help="clip the gradient to this norm")
+    lr_decay_steps: int = flag(
+        default=80_000_000, min=1, help="steps over which the learning rate falls linearly to 0"
+    )
     hold_prob: float = flag(
         default=0.0,
         min=0,
@@ -237,19 +244,17 @@ class TrainConfig:
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
 
     batch_size: int = _by_algorithm(
-        "batch_size", group="algorithms with a replay: sac, dqn", help="steps that an update learns from"
+        "batch_size", group="algorithms with a replay: sac, dqn", help="steps per update"
     )
-    replay_ratio: float = _by_algorithm("replay_ratio", help="updates for each step of an environment")
+    replay_ratio: float = _by_algorithm("replay_ratio", help="updates per step of an environment")
     learning_starts: int = _by_algorithm(
         "learning_starts", help="steps before the first update, at random unless -m is given"
     )
     replay_steps: int = _by_algorithm("replay_steps", help="steps that the replay keeps")
     replay_mb: float = _by_algorithm(
-        "replay_mb", metavar="MB", help="most memory for them; fewer where they take more"
+        "replay_mb", metavar="MB", help="memory limit for the replay; fewer steps if they take more"
     )
-    save_replay: bool = _by_algorithm(
-        "save_replay", help="save the replay with the state that --resume needs"
-    )
+    save_replay: bool = _by_algorithm("save_replay", help="save the replay in the state for --resume")
     n_step: int = _by_algorithm("n_step", help="steps of reward in a return")
     priority: float = _by_algorithm(
         "priority",
@@ -257,18 +262,20 @@ class TrainConfig:
         help="draw steps in proportion to their error to this power; 0: uniformly (arXiv 1511.05952)",
     )
     target_step: float = _by_algorithm(
-        "target_step", max=1, help="how far the target network moves to the learning one, 1: all the way"
+        "target_step", max=1, help="how far the target network moves towards the learning one; 1: all the way"
     )
-    target_every: int = _by_algorithm("target_every", help="updates between its moves")
+    target_every: int = _by_algorithm("target_every", help="updates between moves of the target network")
     state_entropy: bool = _by_algorithm(
         "state_entropy",
-        help="sac: until the first model of --watch-reward learn to visit unlike states, so that the first clips differ",
+        help="sac: until the first model of --watch-reward, learn to visit different states, so that the "
+        "first clips differ",
     )
-    epsilon: float = _by_algorithm("epsilon", max=1, help="dqn: share of random actions in the end")
+    epsilon: float = _by_algorithm("epsilon", max=1, help="dqn: final share of random actions")
     exploration: float = _by_algorithm(
         "exploration",
         max=1,
-        help="dqn: part of --steps in which that share falls from 1; with -m it never was 1",
+        help="dqn: part of --steps over which that share falls from 1; with -m it is --epsilon from the "
+        "start",
     )
     double: bool = _by_algorithm(
         "double", help="dqn: the learning network chooses the action that the target values"
@@ -286,9 +293,11 @@ class TrainConfig:
         help="KL penalty β: subtract β (log π − log π_ref) from each reward; π_ref is the policy of --model",
     )
     kl_reference: Path | None = flag(
-        default=None, metavar="FILE", help="policy that --kl refers to in place of --model's"
+        default=None, metavar="FILE", help="reference policy of --kl, instead of --model"
     )
-    kl_target: float = flag(default=0.0, min=0, help="adapt --kl to hold the KL near this; 0: leave it")
+    kl_target: float = flag(
+        default=0.0, min=0, help="adapt --kl to hold the KL near this; 0: keep --kl fixed"
+    )
     kl_horizon: int = flag(
         default=50_000, min=1, help="steps in which --kl-target changes --kl by at most a fifth"
     )
@@ -306,13 +315,13 @@ class TrainConfig:
     reward_offset: float = flag(
         default=0.0,
         metavar="C",
-        help="add C to the learned reward of each step: what it is worth to be alive",
+        help="add C to the learned reward of each step, as pay for being alive",
     )
     reward_scale: float = flag(
         default=1.0,
         min=0,
         metavar="S",
-        help="multiply by S: paid is S (learned reward + C − KL penalty); --score-weight comes on top",
+        help="pay S (learned reward + C − KL penalty); --score-weight is added after that",
     )
     score_weight: float = flag(
         default=0.0, min=0, metavar="W", help="add W times the score to the learned reward"
@@ -324,11 +333,11 @@ class TrainConfig:
         help="reload --reward whenever 03_reward_train.py --watch replaces it; wait for the first",
     )
     labels: int = flag(default=5500, min=0, help="labels due by the end of --steps, with --watch-reward")
-    opening_labels: int = flag(default=500, min=0, help="how many of --labels are due before the first step")
+    opening_labels: int = flag(default=500, min=0, help="number of --labels due before the first step")
     label_schedule: str = flag(
         default="constant",
         choices=SCHEDULES,
-        help="spread the others evenly, or at the paper's rate h ÷ (steps + h)",
+        help="spread the other labels evenly, or at the paper's rate h ÷ (steps + h)",
     )
     label_halving: int = flag(
         default=5_000_000, min=1, help="h: steps after which the paper's rate has halved"
@@ -345,12 +354,15 @@ class TrainConfig:
     teacher: str | None = flag(
         default=None,
         choices=tuple(TEACHERS),
-        help="simulated teacher that compares a finetune's clips with each other and with those of its start",
+        help="simulated teacher that compares a finetune's clips with each other and with clips from its "
+        "start",
     )
     drift_patience: int = flag(
-        default=3, min=1, help="warn after N evaluations with more learned reward, less score and agreement"
+        default=3,
+        min=1,
+        help="warn after N evaluations with a higher learned reward but lower score and agreement",
     )
-    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience runs out")
+    stop_on_drift: bool = flag(default=False, help="end the run at the warning of --drift-patience")
 
     resume: Path | None = flag(
         group="machine",
@@ -358,12 +370,10 @@ class TrainConfig:
         metavar="RUN",
         help=f"continue the run of this folder; only {', '.join(map(as_flag, MAY_DIFFER))} may change",
     )
-    checkpoint_minutes: float = flag(
-        default=5.0, min=0, help="minutes between the states that --resume needs"
-    )
+    checkpoint_minutes: float = flag(default=5.0, min=0, help="minutes between saved states for --resume")
     threads: int = flag(default=0, min=0, help="threads of the networks on a CPU; 0: one per core")
     env_threads: int = flag(default=0, min=0, help="threads of the emulators; 0: one per core")
-    bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+    bf16: bool | None = flag(default=None, help="compute in bf16 (default: if the device is fast at it)")
     runs: Path = flag(
         default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
     )

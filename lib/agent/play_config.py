@@ -21,13 +21,13 @@ class PlayConfig:
         "-r", default=None, metavar="DIR", help="record an mp4 of each game here, or a page of the answers"
     )
     reward: Path | None = flag(
-        default=None, metavar="FILE", help="reward model whose reward of each step, or answer, to show"
+        default=None, metavar="FILE", help="reward model; its reward of each step, or answer, is shown"
     )
     env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the policy's own)")
     info: Path | None = flag(
         default=None,
         metavar="FILE",
-        help="play nothing; print where a checkpoint, segment, labels.json, DB or run came from",
+        help="play nothing; print the origin of a checkpoint, segment, labels.json, DB or run",
     )
     prompts: Path | None = flag(
         default=None, metavar="FILE", help="answer these prompts, one a line, instead of playing"
@@ -52,11 +52,11 @@ class PlayConfig:
         default=[],
         nargs=2,
         metavar="FILE DB",
-        help="play nothing; add such a file's answers and labels to a DB",
+        help="play nothing; add the answers and labels of such a file to a DB",
     )
     reference: bool = flag(
         default=False,
-        help="play an Atari game through ptan's wrappers, one frame at a time: slow, to compare with",
+        help="play an Atari game through ptan's wrappers, one frame at a time (slow), for comparison",
     )
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")

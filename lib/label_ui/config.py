@@ -21,7 +21,8 @@ class LabelConfig:
     strategy: str = flag(
         default="random",
         choices=STRATEGIES,
-        help="how pairs are chosen; alike: among clips that begin in the same situation; fork: among those that continue from one moment",
+        help="how pairs are chosen; alike: among clips that begin in the same situation; fork: among clips "
+        "that continue from one moment",
     )
     reward: Path | None = flag(
         default=None,
@@ -51,13 +52,14 @@ class LabelConfig:
         default=0.2,
         min=0.0,
         max=1.0,
-        help="share of random pairs beside those of --strategy; only these, and those of fork, judge a reward model",
+        help="share of random pairs beside those of --strategy; only random pairs and those of fork judge "
+        "a reward model",
     )
     repeat_rate: float = flag(
         default=0.05, min=0.0, max=0.5, help="share of pairs asked again with sides swapped; 0: never"
     )
     seed: int | None = flag(
-        default=None, min=0, help="seed of the choice of pairs; a simulated teacher's is 0"
+        default=None, min=0, help="seed of the choice of pairs (a simulated teacher's default: 0)"
     )
 
     error_rate: float | None = flag(
@@ -88,7 +90,7 @@ class LabelConfig:
     fit_to: Path | None = flag(
         default=None,
         metavar="FOLDER",
-        help="offer on the page to fit a reward model of clips; it goes to this folder, and the page shows it",
+        help="offer to fit a reward model of clips on the page, save it in this folder and show it",
     )
     ssl_cert: Path | None = flag(
         default=None, metavar="FILE", help="TLS certificate (PEM), to serve other machines"

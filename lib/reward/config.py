@@ -20,7 +20,7 @@ class FitConfig:
         metavar="DB",
         help="folders of recorded clips, each with a labels.json",
     )
-    name: str = flag("-n", metavar="NAME", help="name of the model, which is written to OUT/reward-NAME.dat")
+    name: str = flag("-n", metavar="NAME", help="name of the model, written to OUT/reward-NAME.dat")
     out: Path = flag("-o", metavar="OUT", help="folder for the model and its report")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the network: cpu, cuda, cuda:1")
     ensemble: int = flag(
@@ -32,16 +32,14 @@ class FitConfig:
         max=0.99,
         help="share of answers assumed random, half of them wrong: twice a simulated teacher's --error-rate",
     )
-    frame_stride: int = flag(
-        default=10, min=1, help="fit on every N-th step of a clip, from a random first one"
-    )
+    frame_stride: int = flag(default=10, min=1, help="fit on every N-th step of a clip, starting at random")
     watch: bool = flag(
         default=False, help="run until stopped: refit whenever there are --refit-every new labels"
     )
     audit: Path | None = flag(
         default=None,
         metavar="POLICY",
-        help="play this policy and report where the members of --ensemble disagree",
+        help="play this policy and report where the members of --ensemble disagree about it",
     )
     resume: Path | None = flag(
         default=None,
@@ -53,19 +51,21 @@ class FitConfig:
         group="task and data",
         default=None,
         choices=("frame", "observation"),
-        help="what the model sees: the colour frame and the action, or what the policy sees: four grey 84×84 frames "
-        "alone, or a vector and the action (default: frame; observation where the DBs hold vectors)",
+        help="what the model sees: the colour frame and the action, or what the policy sees: four grey "
+        "84×84 frames alone, or a vector and the action (default: frame; observation if the DBs hold "
+        "vectors)",
     )
     features: Path | None = flag(
         default=None,
         metavar="POLICY",
-        help="the model sees the hidden units of this policy of pictures, frozen, and the action: fewer labels and "
-        "seconds do",
+        help="show the model the frozen hidden units of this policy of pictures, and the action; takes "
+        "fewer labels and seconds",
     )
     policy: Path | None = flag(
         default=None,
         metavar="FILE",
-        help="fit this policy itself, without a reward model (DPO), and write it to OUT/NAME.dat; see --beta, --steps",
+        help="fit this policy directly, without a reward model (DPO), and write it to OUT/NAME.dat; see "
+        "--beta, --steps",
     )
     steps: int | None = flag(
         default=None, min=1, metavar="N", help="fit on the first N steps of each clip (default: all)"
@@ -101,7 +101,7 @@ class FitConfig:
     )
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original: 64")
     epochs: int = flag(
-        default=100, min=1, help="most epochs; with --policy exactly so many, of which a few are enough"
+        default=100, min=1, help="largest number of epochs; with --policy the exact number (a few are enough)"
     )
     patience: int = flag(default=4, min=1, help="stop after N epochs without a lower held-out loss")
     l2: float = flag(
@@ -118,12 +118,13 @@ class FitConfig:
     )
     snippets: bool = flag(
         default=False,
-        help="augment (under test): fit on 35 to 45 steps in a row of clips of 50, drawn anew in every epoch",
+        help="augment (experimental): fit on 35 to 45 consecutive steps of each clip of 50, drawn anew in "
+        "every epoch",
     )
     beta: float = flag(
         default=0.01,
         min=1e-6,
-        help="price of a nat that --policy moves away from what it was, in log-odds of a preference",
+        help="price of each nat that --policy moves away from where it began, in log-odds of a preference",
     )
     loss: str = flag(
         default="bradley-terry",
@@ -136,26 +137,29 @@ class FitConfig:
         group="answers of a language model",
         default=None,
         metavar="FOLDER",
-        help="language model to fit upper layers of (default: the one that gave the answers)",
+        help="language model whose upper layers are fitted (default: the one that gave the answers)",
     )
     cut: int | None = flag(
-        default=None, min=0, metavar="N", help="leave the first N layers as they are (default: two thirds)"
+        default=None, min=0, metavar="N", help="freeze the first N layers (default: two thirds)"
     )
-    upper: int = flag(default=2, min=0, metavar="N", help="fit up to N layers above these; 0: the head alone")
+    upper: int = flag(default=2, min=0, metavar="N", help="fit up to N layers above --cut; 0: the head alone")
     pooling: str = flag(
-        default="last", choices=("last", "mean"), help="what the head sees of an answer's tokens"
+        default="last", choices=("last", "mean"), help="tokens of an answer that the head sees"
     )
     length_control: bool = flag(
-        default=False, help="take what an answer's length explains out of what is paid"
+        default=False, help="subtract the part of the reward that an answer's length explains"
     )
 
     refit_every: int = flag(
         group="labels while it trains", default=50, min=1, help="new labels per refit of --watch"
     )
-    refit_epochs: int = flag(default=10, min=1, help="most epochs of a refit; the first fit has --epochs")
+    refit_epochs: int = flag(
+        default=10, min=1, help="largest number of epochs of a refit; the first fit has --epochs"
+    )
     fresh_weights: bool = flag(
         default=False,
-        help="begin each refit of --watch from new weights, with --epochs, not from the last model's",
+        help="begin each refit of --watch from new weights, with --epochs, instead of the last model's "
+        "weights",
     )
 
     audit_env: str | None = flag(
@@ -173,12 +177,12 @@ class FitConfig:
         group="machine",
         default=5.0,
         min=0,
-        help="minutes between states for --resume, at least; each is saved after an epoch",
+        help="minutes between saved states for --resume, at least; a state is saved only after an epoch",
     )
     memory_mb: int = flag(
         default=4096, min=0, metavar="MB", help="keep this much of the clips decoded in memory"
     )
-    bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+    bf16: bool | None = flag(default=None, help="compute in bf16 (default: if the device is fast at it)")
     runs: Path = flag(
         default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
     )

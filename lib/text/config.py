@@ -29,61 +29,63 @@ class TextConfig:
         default=None, metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line'
     )
     db_path: Path | None = flag(
-        default=None, metavar="DB", help="folder for the answers; made when missing (without --algo)"
+        default=None, metavar="DB", help="folder for the answers; created if missing (without --algo)"
     )
     answers: int = flag(
         default=None,
         min=1,
-        help="answers to each prompt; those that the DB has of this model and seed count "
-        "(default: 2; with --algo rloo and grpo 4, ppo and reinforce 1)",
+        help="answers to each prompt, including those of this model and seed already in the DB (default: "
+        "2; with --algo rloo and grpo 4, ppo and reinforce 1)",
     )
     tokens: int = flag(default=64, min=1, max=8192, help="longest answer, in tokens")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the model: cpu, cuda, cuda:1")
 
     temperature: float = flag(
-        group="sampling", default=1.0, min=0.01, max=100, help="divides the logits; below 1 is tamer"
+        group="sampling", default=1.0, min=0.01, max=100, help="divides the logits; below 1 answers vary less"
     )
     chat: bool | None = flag(
-        default=None, help="put prompts into the model's chat template (default: where it has one)"
+        default=None, help="put prompts into the model's chat template (default: if it has one)"
     )
     batch_size: int = flag(default=32, min=1, help="answers sampled at once")
-    seed: int = flag(default=0, min=0, help="seed of the answers; another one samples others")
-    bf16: bool | None = flag(default=None, help="compute in bf16 (default: where the device is fast at it)")
+    seed: int = flag(default=0, min=0, help="seed of the answers")
+    bf16: bool | None = flag(default=None, help="compute in bf16 (default: if the device is fast at it)")
 
     algo: str | None = flag(
         group="finetuning",
         default=None,
         choices=ALGORITHMS,
-        help="finetune the model by this algorithm rather than fill a DB: needs -n and -r; dpo, which learns from the "
-        "labels of --db-path: -n and --save",
+        help="finetune the model with this algorithm instead of filling a DB; needs -n and -r (dpo learns "
+        "from the labels of --db-path and needs -n and --save)",
     )
     name: str | None = flag(
         "-n", default=None, metavar="NAME", help="name of the run, in its folder under --runs"
     )
     reward: Path | None = flag(
-        "-r", default=None, metavar="FILE", help="reward model that pays, of 03_reward_train.py"
+        "-r", default=None, metavar="FILE", help="reward model to train on, from 03_reward_train.py"
     )
     save: Path | None = flag(
-        default=None, metavar="DIR", help="write checkpoints here, small folders: the best and the latest"
+        default=None, metavar="DIR", help="write checkpoints (small folders) here: the best and the latest"
     )
     updates: int = flag(default=50, min=1, help="updates to train for")
-    rollout: int = flag(default=64, min=1, help="answers of an update")
+    rollout: int = flag(default=64, min=1, help="answers per update")
     unfrozen: str = flag(
         default="4",
         metavar="N",
         help='upper layers to train, with the last norm; "all" for all of them; embedding and head stay',
     )
     lr: float = flag(default=1e-4, min=0, help="learning rate; it falls linearly to 0 over --updates")
-    epochs: int = flag(default=2, min=1, help="passes over the answers of an update")
+    epochs: int = flag(default=2, min=1, help="passes over the answers of each update")
     minibatches: int = flag(default=2, min=1, help="minibatches per pass")
     micro_batch: int = flag(
-        default=16, min=1, help="answers learned from at once; fewer need less memory and change nothing else"
+        default=16,
+        min=1,
+        help="answers learned from at once; fewer need less memory but give the same result",
     )
     clip_range: float = flag(default=0.2, min=0, max=1, help="PPO's ε for the ratio; 0: off")
     value_clip_range: float = flag(default=0.2, min=0, help="for values; 0: off")
     value_coef: float = flag(default=0.5, min=0, help="weight of the value loss")
-    grad_clip: float = flag(default=1.0, min=0, help="largest norm of the gradient")
-    gae_lambda: float = flag(default=0.95, min=0, max=1, help="λ of GAE, for ppo")
+    grad_clip: float = flag(default=1.0, min=0, help="clip the gradient to this norm")
+    gae_lambda: float = flag(default=0.95, min=0, max=1, help="ppo: λ of GAE")
     kl: float = flag(
         default=0.05,
         min=0,
@@ -91,7 +93,9 @@ class TextConfig:
         help="KL penalty β: subtract β (log π − log π_ref) from the reward of each token; π_ref is the model of -m",
     )
     kl_estimator: str = flag(
-        default="k1", choices=("k1", "k2", "k3"), help="of the KL at each token; k1 alone is unbiased here"
+        default="k1",
+        choices=("k1", "k2", "k3"),
+        help="estimator of the KL at each token; only k1 is unbiased here",
     )
     kl_target: float = flag(
         default=0.0, min=0, help="adapt --kl to hold the KL of an answer near this many nats; 0: leave it"
@@ -100,34 +104,35 @@ class TextConfig:
         default=1000, min=1, help="answers in which --kl-target changes --kl by at most a fifth"
     )
     score_clip: float = flag(
-        default=5.0, min=0, help="learned rewards count up to ± this; one is a standard deviation"
+        default=5.0, min=0, help="clip learned rewards to ± this many standard deviations"
     )
     unfinished_score: float | None = flag(
         default=None,
-        help="fixed reward of answers that --tokens cuts off (default: as the reward model says)",
+        help="fixed reward of answers that --tokens cuts off (default: the reward model's)",
     )
-    critic_warmup: int = flag(default=0, min=0, help="updates of the critic alone at the start, for ppo")
+    critic_warmup: int = flag(default=0, min=0, help="ppo: updates of the critic alone at the start")
 
     eval_prompts: Path | None = flag(
         group="evaluation",
         default=None,
         metavar="FILE",
-        help="held-out prompts to evaluate on (default: the last tenth of --prompts, which then is not trained on)",
+        help="held-out prompts to evaluate on (default: the last tenth of --prompts, then left out of "
+        "training)",
     )
     eval_updates: int = flag(
-        default=10, min=1, help="updates between evaluations; one comes before the first"
+        default=10, min=1, help="updates between evaluations; the first evaluation comes before training"
     )
     eval_answers: int = flag(default=1, min=1, help="answers to each held-out prompt")
     judge: list[str] = flag(
         default=[],
         metavar="NAME",
-        help="value the answers of evaluations apart from the reward model: teachers and judges of docs/text.md, or "
-        "module:function of an answer; the first one says which checkpoint is best",
+        help="value the answers of evaluations independently of the reward model: teachers and judges of "
+        "docs/text.md, or module:function of an answer; the first one decides which checkpoint is best",
     )
     drift_patience: int = flag(
-        default=3, min=1, help="warn after N evaluations with more learned reward and a worse --judge"
+        default=3, min=1, help="warn after N evaluations with a higher learned reward and a lower --judge"
     )
-    stop_on_drift: bool = flag(default=False, help="end the run when --drift-patience runs out")
+    stop_on_drift: bool = flag(default=False, help="end the run at the warning of --drift-patience")
 
     resume: Path | None = flag(
         group="machine",
@@ -135,16 +140,14 @@ class TextConfig:
         metavar="RUN",
         help=f"continue the run of this folder; only {', '.join(map(as_flag, MAY_DIFFER))} may change",
     )
-    checkpoint_minutes: float = flag(
-        default=5.0, min=0, help="minutes between the states that --resume needs"
-    )
+    checkpoint_minutes: float = flag(default=5.0, min=0, help="minutes between saved states for --resume")
     runs: Path = flag(
         default=Path("runs"), metavar="DIR", help="folder of run folders, each with TensorBoard curves"
     )
     merge: Path | None = flag(
         default=None,
         metavar="FOLDER",
-        help="write the model of -m, a checkpoint of --save, as a whole model, and end",
+        help="write the checkpoint of -m as a whole model, and end",
     )
 
     def __post_init__(self) -> None:
