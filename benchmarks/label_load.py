@@ -5,6 +5,7 @@ Every tenth vote is sent twice, as after a lost receipt. Meanwhile slow-loris co
 requests of 100 MB come with and without a cookie. Afterwards every acknowledged vote must be on disk exactly once.
 
     .venv/bin/python -m benchmarks.label_load --minutes 5
+    .venv/bin/python -m benchmarks.label_load --minutes 1 --segments 100000 --labels 1000000
 
 prints votes, the time from a vote to the next pair, and the server's memory; exits with 1 where a vote was lost or doubled.
 """
@@ -14,6 +15,7 @@ import http.client
 import itertools
 import json
 import math
+import os
 import secrets
 import signal
 import socket
@@ -41,6 +43,26 @@ _DRIBBLERS = 50
 def segments_for(votes: int) -> int:
     """How many segments have enough pairs for so many votes."""
     return math.ceil(math.sqrt(2 * votes)) + 10
+
+
+def grow(db: Path, segments: int, labels: int) -> None:
+    """Makes a DB larger: links to its segments under new names, and labels of somebody on random pairs."""
+    seeds = sorted(db.glob("*/*.dat"))
+    names = [f"{path.parent.name}/{path.name}" for path in seeds]
+    for number in range(len(seeds), segments):
+        names.append(f"{number % 8:02d}/{number:08d}.dat")
+        os.link(seeds[number % len(seeds)], db / names[-1])
+    rng = np.random.default_rng(0)
+    with (db / "labels.json").open("w") as file:
+        for number in range(labels):
+            one, two = rng.integers(len(names), size=2)
+            line = {
+                "sample1": names[one],
+                "sample2": names[two - (one == two)],
+                "label": 1,
+                "annotator": "eve",
+            }
+            file.write(json.dumps(line | {"id": f"old{number:09d}", "time": float(number)}) + "\n")
 
 
 class Client:
@@ -223,12 +245,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--labellers", type=int, default=4)
     parser.add_argument("--rate", type=float, default=2.0, help="votes a second of each")
+    parser.add_argument(
+        "--segments", type=int, default=0, help="segments of the DB (default: enough for the votes)"
+    )
+    parser.add_argument("--labels", type=int, default=0, help="labels that it has at the start")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "db"
         db.mkdir()
         record(db, segments_for(round(args.labellers * args.rate * args.minutes * 60)))
+        grow(db, args.segments, args.labels)
+        begin = time.perf_counter()
         site = Site(db, Path(folder) / "state").start()
+        print(f"start to link: {time.perf_counter() - begin:.1f} s, {resident(site.process.pid):.0f} MB")
         try:
             outcome = load(site, args.labellers, args.rate, args.minutes * 60)
             print("\n".join(report(site, outcome)))

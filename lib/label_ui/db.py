@@ -102,7 +102,8 @@ class LabelledDB:
     def playable(self) -> list[str]:
         """As :meth:`sync`, without the segments that cannot be shown."""
         with self.lock:
-            return [name for name in self.sync() if name not in self.broken]
+            names = self.sync()
+            return [name for name in names if name not in self.broken] if self.broken else names
 
     def holds(self, names: Iterable[str]) -> bool:
         """Whether these were segments of the DB at the last `sync`."""

@@ -6,6 +6,7 @@ The original's files have `sample1`, `sample2` and `label` in a line; they load 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -71,6 +72,7 @@ Pair = tuple[str, str]
 MAX_RESPONSE_MS = 10**9
 
 _log = logging.getLogger(__name__)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_LINE = 65_536  # bytes; a label takes some 200
 
 
@@ -179,8 +181,10 @@ class LabelLog:
 
     def _forget(self) -> None:
         """Start anew: whole lines that were read once are not parsed again while the file still begins with them."""
-        self._whole = b""
+        self._size = 0  # of the whole lines that were read
+        self._digest = hashlib.blake2b()
         self._lines = 0
+        self._seen: tuple[int, ...] | None = None  # the file's status, if that is all that it holds
         self._labels: list[Label] = []
         self._wrong_lines: list[str] = []
 
@@ -214,7 +218,8 @@ class LabelLog:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not present():
                 return False
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            size, known = status.st_size, _status(status) == self._seen
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 line = b"\n" + line  # the last writer was cut off; its torn line must not swallow this one
             try:
@@ -228,6 +233,8 @@ class LabelLog:
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, size)
                 raise
+            if known:  # nobody else wrote since the last `read`, so it need not read this line again
+                self._take(line, _status(os.fstat(fd)))
         finally:
             os.close(fd)
         return True
@@ -244,19 +251,18 @@ class LabelLog:
         try:
             fd = self._open(os.O_RDONLY)
         except FileNotFoundError:
-            data = b""
+            data, status = b"", None
         else:
             with open(fd, "rb") as file:
+                status = _status(os.fstat(fd))
+                if status == self._seen:
+                    return list(self._labels)
                 data = file.read()
-        data = data.removeprefix(b"\xef\xbb\xbf")
-        if not data.startswith(self._whole):
+        data = data.removeprefix(_BYTE_ORDER_MARK)
+        if hashlib.blake2b(memoryview(data)[: self._size]).digest() != self._digest.digest():
             self._forget()
         end = data.rfind(b"\n") + 1
-        labels, problems = self._parse_lines(data[len(self._whole) : end])
-        self._labels += labels
-        self._wrong_lines += problems
-        self._lines += data.count(b"\n", len(self._whole), end)
-        self._whole = data[:end]
+        self._take(data[self._size : end], status if end == len(data) else None)
         labels, problems = self._parse_lines(data[end:])
         said = set(self.problems)
         self.problems = self._wrong_lines + problems
@@ -264,6 +270,16 @@ class LabelLog:
             if problem not in said:
                 _log.warning("%s", problem)
         return self._labels + labels
+
+    def _take(self, lines: bytes, status: tuple[int, ...] | None) -> None:
+        """Takes in whole lines that follow those that are known; `status` is that of a file that ends there."""
+        labels, problems = self._parse_lines(lines)
+        self._labels += labels
+        self._wrong_lines += problems
+        self._lines += lines.count(b"\n")
+        self._size += len(lines)
+        self._digest.update(lines)
+        self._seen = status
 
     def _parse_lines(self, data: bytes) -> tuple[list[Label], list[str]]:
         """The labels in some lines that follow those that are known, and what is wrong with the others."""
@@ -307,6 +323,11 @@ class LabelLog:
             os.close(fd)
             raise UserError(f"{self.path}: expected a file of labels, found a folder or device")
         return fd
+
+
+def _status(of: os.stat_result) -> tuple[int, ...]:
+    """Differs once a file was replaced or written to, whatever an editor makes of its modification time."""
+    return of.st_ino, of.st_size, of.st_ctime_ns
 
 
 def _parse(line: bytes) -> Label | str:

@@ -231,6 +231,24 @@ def test_a_line_read_while_it_is_written_is_there_at_the_next_read(log: LabelLog
         assert log.problems == []
 
 
+def test_two_writers_and_a_torn_line_read_what_a_new_reader_reads(log: LabelLog) -> None:
+    rng, logs = random.Random(0), [log, LabelLog(log.path)]
+    for number in range(200):
+        one = rng.choice(logs)
+        match rng.randrange(5):
+            case 0 | 1 | 2:
+                one.append(Label(A, B, rng.randrange(3), id=f"{number:012d}"))
+            case 3:
+                one.read()
+            case 4:
+                with log.path.open("ab") as file:
+                    file.write(b'{"sample1": "torn' + b"\n" * rng.randrange(2))
+        if rng.random() < 0.5:
+            fresh = LabelLog(log.path)
+            assert one.read() == fresh.read()
+            assert one.problems == fresh.problems
+
+
 def test_changes_made_by_hand_are_read(log: LabelLog) -> None:
     log.append(Label(A, B, 1))
     log.append(Label(A, C, 1))
