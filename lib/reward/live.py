@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lib.cli import UserError
 from lib.files import signature
@@ -40,6 +40,7 @@ class LiveReward:
       bf16: whether the networks compute in bf16.
       pessimism: k of `RewardModel`.
       check: raises UserError for a model that does not fit.
+      load: reads the file in place of `load_reward_model`, and raises UserError where it cannot be used.
 
     Raises:
       UserError: without `wait`, the file is missing or holds no reward model that fits.
@@ -56,12 +57,14 @@ class LiveReward:
         bf16: bool = False,
         pessimism: float = 0.0,
         check: Callable[[RewardModel], None] | None = None,
+        load: Callable[[Path], Any] | None = None,
     ) -> None:
         self.path = Path(path)
         self.model: RewardModel | None = None
         self.version = 0
         self.problem = ""
         self._dev, self._bf16, self._pessimism, self._check = str(dev), bf16, pessimism, check
+        self._read = load or self._load
         self._every, self._clock, self._next = every, clock, clock()
         self._seen: tuple[int, ...] | None = None
         if not wait and not self.refresh():
@@ -86,10 +89,13 @@ class LiveReward:
             if now is None or now == self._seen:
                 return False
             self._seen = now
-            self._load()
+            model = self._read(self.path)
         except (OSError, UserError) as error:
             self.problem = str(error)
             return False
+        self.model, self.problem = model, ""
+        version = model.origin.get("version")  # a file may say anything
+        self.version = version if type(version) is int else 0
         return True
 
     def poll(self) -> None:
@@ -110,13 +116,11 @@ class LiveReward:
             return torch.zeros(len(actions), device=actions.device)
         return self.model.pay(frames, actions, observations)
 
-    def _load(self) -> None:
+    def _load(self, path: Path) -> RewardModel:
         from lib.devices import resolve_device
         from lib.reward.checkpoints import load_reward_model
 
-        model = load_reward_model(self.path, resolve_device(self._dev), self._bf16, self._pessimism)
+        model = load_reward_model(path, resolve_device(self._dev), self._bf16, self._pessimism)
         if self._check is not None:
             self._check(model)
-        self.model, self.problem = model, ""
-        version = model.origin.get("version")  # a file may say anything
-        self.version = version if type(version) is int else 0
+        return model

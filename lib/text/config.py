@@ -63,6 +63,10 @@ class TextConfig:
     reward: Path | None = flag(
         "-r", default=None, metavar="FILE", help="reward model to train on, from 03_reward_train.py"
     )
+    watch_reward: bool = flag(
+        default=False,
+        help="reload --reward whenever 03_reward_train.py --watch replaces it; wait for the first",
+    )
     save: Path | None = flag(
         default=None, metavar="DIR", help="write checkpoints (small folders) here: the best and the latest"
     )
@@ -168,6 +172,10 @@ class TextConfig:
                     if self.algo is None
                     else f"--algo {self.algo} expects {as_flag(name)}, which did not come; see --help"
                 )
+        if self.watch_reward and self.algo in (None, "dpo"):
+            raise UserError(
+                "--watch-reward expects a reward model that pays: --algo ppo, reinforce, rloo or grpo"
+            )
         if self.algo is None:
             return
         if self.algo == "dpo" and self.resume is not None:

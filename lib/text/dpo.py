@@ -29,8 +29,8 @@ from lib.text.config import TextConfig
 from lib.text.fit import AnswerMember, OnAnswers
 from lib.text.language import LanguageModel, Root, save_policy
 from lib.text.layers import above, branch, log_probs_of
-from lib.text.learner import spread, token_grid
 from lib.text.reward import States, above_states, before_tokens, spoken
+from lib.text.roles import spread, token_grid
 
 _AT_ONCE = 16
 

@@ -26,20 +26,24 @@ from lib.preferences.teachers import own_teacher
 from lib.preferences.text_teachers import JUDGES, value_of
 from lib.provenance import made_by, now
 from lib.reporting import Charts, Progress, format_count, format_mean
+from lib.reward.live import LiveReward
 from lib.reward.report.page import signed, write_page
 from lib.runs import load_state, locked
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, save_policy
 from lib.text.layers import above
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.memory import tell_memory
 from lib.text.record import read_prompts
 from lib.text.reward import TextRewardModel, above_states, load_text_reward, trunk_states
+from lib.text.roles import kind_of
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift
 from lib.training.evaluation import MEASURES, EvaluationHook
 from lib.training.loop import Hook, Stop
+from lib.training.newest_reward import NewestReward
 from lib.training.parts import run_folder
 from lib.training.ranks import joined
 from lib.training.recording import Recording
@@ -122,7 +126,7 @@ class AnswersMeasure:
         answers = self._learner.answer(self._prompts, self._seed)
         if answers is None:
             raise Stopped
-        seen = self._learner.experience(answers)
+        seen = self._learner.roles.experience(answers)
         learned = seen.scores.double().cpu().numpy()
         judged = {name: np.array([value(a) for a in answers]) for name, value in self._judges.items()}
         measures = {
@@ -200,22 +204,31 @@ def finetune(config: TextConfig) -> Finetuned:
         judges = {name.rpartition(":")[2]: _judge(name) for name in config.judge}
         bf16 = resolve_bf16(config.bf16, device)
         language = load_language_model(config.model, device, bf16, config.chat)
-        reward = load_text_reward(config.reward, device, bf16, loaded=language)
-        if reward.language.vocabulary != language.vocabulary:
-            raise UserError(
-                f"{config.reward}: expected a reward model on the vocabulary of {config.model}, got one on that of "
-                f"{reward.language.folder}"
-            )
-        parents = {
-            "policy": {"file": str(config.model), "weights": language.weights},
-            "reward": {"file": str(config.reward), **reward.origin},
-        }
+        stop = Stop(stack.enter_context(Interrupt()))
+        progress = stack.enter_context(Progress(quiet=not first))
+        recording = Recording(None, stop)
+        load = _reward_loader(language, device, bf16)
+        newest = None
+        parents: dict[str, Any] = {"policy": {"file": str(config.model), "weights": language.weights}}
+        if config.watch_reward:
+
+            def pay_by(model: Any) -> None:
+                another = checkpoints.use_reward(model)
+                learner.use_reward(model, another)
+                evaluation.use_reward(model, another)
+
+            live = LiveReward(config.reward, load=load)
+            newest = NewestReward(config, live, recording, progress, stop, pay_by, ranks)
+            reward = newest.first()
+        else:
+            reward = load(config.reward)
+            parents["reward"] = {"file": str(config.reward), **reward.origin}
         if state is not None:
             _check_same(config, parents, state["parents"])
+            parents = state["parents"]
         prompts, held_out = _prompts(config, language)
         at, said = _cut(config, language, prompts[0])
         memory = tell_memory(config, language, reward, at, max(len(p.tokens) for p in (*prompts, *held_out)))
-        stop = Stop(stack.enter_context(Interrupt()))
         fields = {field.name for field in dataclasses.fields(LearnerSettings)} - {"lr_decay", "gamma"}
         settings = LearnerSettings(
             **{name: getattr(config, name) for name in fields}, lr_decay=config.updates
@@ -231,7 +244,6 @@ def finetune(config: TextConfig) -> Finetuned:
         charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
         if config.resume is None:
             charts.settings(config, *MEASURES)
-        progress = stack.enter_context(Progress(quiet=not first))
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
             f"curves in {run_dir}"
@@ -240,13 +252,14 @@ def finetune(config: TextConfig) -> Finetuned:
         if state is not None:
             progress.line(f"resuming after {format_count(steps)} answers")
 
-        recording = Recording(None, stop)
         monitor = ChartsHook(config, charts, progress, LOG_SECONDS, "answers")
         checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording, STAGE)
         measure = AnswersMeasure(learner, held_out, judges, config.eval_answers, config.seed)
         evaluation = EvaluationHook(config, measure, charts, progress, monitor, checkpoints, stop)
         drift = Drift(config, evaluation, checkpoints, progress, stop)
         hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor] if first else []
+        if newest is not None:
+            hooks.insert(0, newest)
         monitor.others = checkpoints.hooks = hooks
         if state is not None:
             learner.load_state(state)
@@ -263,6 +276,29 @@ def finetune(config: TextConfig) -> Finetuned:
         else:
             progress.line(f"stopped by {DRIFTED}, {where}" if stop.reason else where)
         return Finetuned(checkpoints.saved, run_dir, stopped)
+
+
+def _reward_loader(
+    language: LanguageModel, device: torch.device, bf16: bool
+) -> Callable[[Path], TextRewardModel]:
+    """What reads the reward models of a run; all of them are to consist of the layers that the first one has."""
+    began: tuple[LanguageModel, dict[str, Any]] | None = None
+
+    def load(path: Path) -> TextRewardModel:
+        nonlocal began
+        reward = load_text_reward(path, device, bf16, loaded=language if began is None else began[0])
+        kind = kind_of(reward)
+        if reward.language.vocabulary != language.vocabulary:
+            raise UserError(
+                f"{path}: expected a reward model on the vocabulary of {language.folder}, got one on that of "
+                f"{reward.language.folder}"
+            )
+        if began is not None and kind != began[1]:
+            raise UserError(f"{path}: expected the layers of the first reward model, {began[1]}, got {kind}")
+        began = reward.language, kind
+        return reward
+
+    return load
 
 
 def _judge(name: str) -> Callable[[Answer], float]:
@@ -296,6 +332,8 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt],
 def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
     """Refuses other models than the run began with, whatever their names."""
     for flag, role, key in (("-m", "policy", "weights"), ("-r", "reward", "created")):
+        if role not in now:  # --watch-reward takes any
+            continue
         made = [parents[role].get(key) for parents in (began, now)]
         if made[0] != made[1]:
             raise UserError(
@@ -324,63 +362,6 @@ def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[i
     return at, f"the upper {upper} of {count} layers are trained"
 
 
-def tell_memory(
-    config: TextConfig, language: LanguageModel, reward: TextRewardModel, at: int, longest: int
-) -> str:
-    """What a finetune needs, in words: an estimate, from shapes alone.
-
-    Args:
-      longest: tokens of the longest prompt.
-
-    Raises:
-      UserError: it is more than there is.
-    """
-    base, shape = language.network.model, language.network.config
-    size = next(base.parameters()).element_size()
-    trained = _count(above(base, at)) + (_count(reward.members[0].network) if config.algo == "ppo" else 0)
-    tokens = longest + config.tokens
-    width, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
-    layers = max(len(base.layers) - at, reward.shape.upper)
-    keys = 2 * width * shape.num_key_value_heads // shape.num_attention_heads
-    # Of a layer, autograd keeps about twelve tensors of its width and four of its inner width for each token.
-    learning = config.micro_batch * tokens * layers * 4 * (12 * width + 4 * inner) + 3 * 4 * 512 * words
-    sampling = config.batch_size * (tokens * len(base.layers) * keys * size + 20 * words)
-    needs = {
-        "training": trained
-        * (16 + (size if size < 4 else 0)),  # weight, gradient and two moments, in float32
-        "activations": max(learning, sampling) + 2 * config.rollout * tokens * width * size,
-    }
-    held = sum(map(_count, (language.network, *(member.network for member in reward.members)))) * size
-    if reward.language is not language:
-        held += _count(reward.language.network) * size
-    free, gb = _free(language.device), 1e9
-    said = (
-        f"memory: {held / gb:.1f} GB of weights, {needs['training'] / gb:.1f} GB for the {format_count(trained)} trained "
-        f"ones (weights, gradients, Adam), about {needs['activations'] / gb:.1f} GB of activations; "
-        f"{free / gb:.1f} GB are free"
-    )
-    if sum(needs.values()) > free:
-        raise UserError(
-            f"{said}, which is too little: fewer layers (--unfrozen), a smaller --micro-batch, --batch-size or "
-            f"--rollout, shorter --tokens, or a smaller model need less"
-        )
-    return said
-
-
-def _count(module: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
-
-
-def _free(device: torch.device) -> float:
-    """Bytes of memory that are free on a device."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024.0 * int(line.split()[1])
-    return float("inf")
-
-
 def _side_by_side(
     config: TextConfig, learner: TextLearner, prompts: Sequence[Prompt], run_dir: Path, progress: Progress
 ) -> None:
@@ -389,7 +370,7 @@ def _side_by_side(
     before, after = (learner.answer(shown, seed, reference=reference) for reference in (True, False))
     if before is None or after is None:
         return
-    paid = [learner.experience(answers).scores.tolist() for answers in (before, after)]
+    paid = [learner.roles.experience(answers).scores.tolist() for answers in (before, after)]
     rows = list(zip(before, after, *paid, strict=True))
     for one, other, first, second in rows[:_SHOWN]:
         progress.line(one_line(one.prompt)[:160])

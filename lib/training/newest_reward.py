@@ -8,6 +8,7 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
@@ -24,9 +25,8 @@ from lib.preferences.schedule import (
 from lib.preferences.segment_db import SegmentDB
 from lib.reporting import Progress
 from lib.reward.live import LiveReward
-from lib.reward.model import RewardModel
 from lib.training.drift import DRIFTED
-from lib.training.loop import Hook, Stop
+from lib.training.loop import Hook, RunConfig, Stop
 from lib.training.recording import Recording
 
 _OPENING_PROB = 0.02  # chance per step that a recording begins in the opening: it is over within minutes
@@ -46,28 +46,35 @@ class NewestReward(Hook):
       pay_by: lets a model pay, in all parts of the run.
       ranks: the processes that learn together, which all take the same model at once; the first one waits for labels
         and says how far the training is.
+      labels: the flags that say when labels fall due, and the DB that gets them; None where none do.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: RunConfig,
         live: LiveReward,
         recording: Recording,
         progress: Progress,
         stop: Stop,
-        pay_by: Callable[[RewardModel], None],
+        pay_by: Callable[[Any], None],
         ranks: Alone = ALONE,
+        labels: TrainConfig | None = None,
     ) -> None:
         self._config, self._live, self._recording = config, live, recording
         self._progress, self._stop, self._pay_by, self._ranks = progress, stop, pay_by, ranks
-        self._plan = LabelPlan(
-            config.steps, config.labels, config.opening_labels, config.label_schedule, config.label_halving
-        )
+        self._labels = labels
         self._writer: ProgressWriter | None = None
         self._count: LabelCount | None = None
         self._fresh = False  # whether a model was read and not taken yet
-        if config.db_path is not None and ranks.rank == 0:
-            self._writer, self._count = ProgressWriter(config.db_path), LabelCount(config.db_path)
+        if labels is None:
+            self._plan = LabelPlan(config.steps, 0, 0)
+        else:
+            self._plan = LabelPlan(
+                *(labels.steps, labels.labels, labels.opening_labels),
+                *(labels.label_schedule, labels.label_halving),
+            )
+            if labels.db_path is not None and ranks.rank == 0:
+                self._writer, self._count = ProgressWriter(labels.db_path), LabelCount(labels.db_path)
         self._problem = ""
 
     def begin(self, learner: Learner) -> None:
@@ -77,6 +84,22 @@ class NewestReward(Hook):
           UserError: the labels of the opening are too few to fit a model on.
         """
         self._open(learner)
+
+    def first(self) -> Any:
+        """Waits for a model that all processes have read, and returns it. It pays only from `begin` on.
+
+        Raises:
+          UserError: the end was asked for meanwhile.
+        """
+        if not self._agreed():
+            self._progress.line(f"no reward model in {self._live.path} yet: waiting for one")
+            while not self._agreed():
+                if self._ranks.together(self._stop()):
+                    raise UserError(
+                        f"stopped by request before there was a reward model in {self._live.path}"
+                    )
+                time.sleep(_POLL_SECONDS)
+        return self._live.model
 
     def before(self, learner: Learner) -> None:
         self._wait(learner.steps)
@@ -114,8 +137,8 @@ class NewestReward(Hook):
             f"no reward model in {self._live.path} yet: waiting for one"
             + (f", and recording {wanted} clips to fit it on" if recorder else "")
         )
-        if recorder is not None and self._config.db_path is not None:
-            before = max(0, len(SegmentDB(self._config.db_path).names) - recorder.stored)
+        if recorder is not None and self._labels is not None and self._labels.db_path is not None:
+            before = max(0, len(SegmentDB(self._labels.db_path).names) - recorder.stored)
             usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
         while not self._ranks.together(self._stop()) and not self._take(steps):
             clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))
@@ -134,13 +157,7 @@ class NewestReward(Hook):
 
     def _take(self, steps: int) -> bool:
         """Takes a new reward model once every process has read the same, and says so; whether it did."""
-        live = self._live
-        self._fresh |= live.refresh()
-        which = -1
-        if self._fresh and live.model is not None:
-            which = zlib.crc32(repr(live.model.origin).encode())
-        everyone = set(self._ranks.everyone(which))
-        taken = everyone == {which} and which >= 0
+        live, taken = self._live, self._agreed()
         if taken and live.model is not None:
             self._fresh = False
             parents = live.model.origin.get("parents")  # a file may say anything
@@ -148,16 +165,26 @@ class NewestReward(Hook):
             fitted = f", of {labels} labels" if labels is not None else ""
             self._progress.line(f"{steps} steps: took reward model {live.version}{fitted}, from {live.path}")
             self._pay_by(live.model)
+        return taken
+
+    def _agreed(self) -> bool:
+        """Looks at the file, and says what is wrong with it; whether every process has read the same new model."""
+        live = self._live
+        self._fresh |= live.refresh()
+        which = -1
+        if self._fresh and live.model is not None:
+            which = zlib.crc32(repr(live.model.origin).encode())
         if live.problem != self._problem:
             self._problem = live.problem
             if live.problem:
                 stays = f"keeping version {live.version}" if live.model else "waiting for another"
                 self._progress.line(f"{live.problem}; not taken, {stays}")
-        return taken
+        everyone = self._ranks.everyone(which)
+        return which >= 0 and set(everyone) == {which}
 
     def _wait(self, steps: int) -> None:
         """Says how far the training is and, with --wait-for-labels, waits while too many labels are due."""
-        slack, waited = self._config.wait_for_labels, False
+        slack, waited = None if self._labels is None else self._labels.wait_for_labels, False
         while slack is not None:
             due = 0 if self._count is None else labels_due(self._plan, steps) - self._count.read()
             if not self._ranks.together(due > slack and not self._stop()):
@@ -178,4 +205,4 @@ class NewestReward(Hook):
     def _write(self, steps: int, phase: str) -> None:
         if self._writer is not None:
             version = None if self._live.model is None else self._live.version
-            self._writer.write(TrainingProgress(self._plan, steps, phase, self._config.name, version))
+            self._writer.write(TrainingProgress(self._plan, steps, phase, str(self._config.name), version))

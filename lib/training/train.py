@@ -249,7 +249,7 @@ def build(
             evaluation.use_reward(model, another)
             recording.use_reward(model)
 
-        hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by, ranks))
+        hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by, ranks, config))
     monitor.others = checkpoints.hooks = hooks
     if state is not None:
         learner.load_state(state)

@@ -3,13 +3,16 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,9 +21,10 @@ from lib.cli import UserError
 from lib.preferences.answers import Answer
 from lib.preferences.segment_db import SegmentDB
 from lib.runs import load_state
-from lib.text import train
+from lib.text import memory
 from lib.text.config import TextConfig
 from lib.text.language import load_language_model, merge, read_policy
+from lib.text.learner import TextLearner
 from lib.text.record import record
 from lib.text.reward import (
     Shape,
@@ -30,9 +34,11 @@ from lib.text.reward import (
     load_text_reward,
     save_text_reward,
 )
+from lib.text.roles import Experience
 from lib.text.train import STAGE, finetune
 from lib.tools.lineage import lineage_text
 from tests.text.tiny import save_tiny, tiny
+from tests.training.test_ranks import in_ranks
 
 CPU = torch.device("cpu")
 
@@ -69,6 +75,109 @@ def config(tmp_path: Path) -> TextConfig:
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = load_language_model(folder, CPU).network.state_dict()
     return state
+
+
+def publish(config: TextConfig, version: int, upper: int = 2) -> None:
+    """A reward model as 03_reward_train.py --watch would publish it; those of different versions pay differently."""
+    assert config.reward is not None
+    network = TextRewardNet(load_language_model(config.model, CPU).network.model, Shape(1, upper))
+    torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(version))
+    model = TextRewardModel(load_language_model(config.model, CPU), [TextMember(network, 0.0, 3.0)])
+    save_text_reward(config.reward, model, {}, {"labels": 10 * version}, {}, {"version": version})
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[Experience]:
+    """What each update has learned from."""
+    seen: list[Experience] = []
+    learn = TextLearner._learn
+
+    def learning(self: TextLearner, experience: Experience) -> Any:
+        seen.append(experience)
+        return learn(self, experience)
+
+    monkeypatch.setattr(TextLearner, "_learn", learning)
+    return seen
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Mapping[int, Callable[[], object]]) -> None:
+    """Lets something happen within given updates, counted from 1."""
+    advance = TextLearner.advance
+
+    def advancing(self: TextLearner) -> Any:
+        happens.get(self.updates + 1, lambda: None)()
+        return advance(self)
+
+    monkeypatch.setattr(TextLearner, "advance", advancing)
+
+
+@pytest.mark.slow
+def test_a_new_reward_model_pays_from_the_next_update_on(
+    config: TextConfig,
+    updates: list[Experience],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert config.reward is not None
+    config.reward.unlink()
+    watching = dataclasses.replace(config, watch_reward=True, critic_warmup=1, eval_updates=4)
+    models: dict[int, TextRewardModel] = {}
+
+    def published(version: int) -> None:
+        publish(config, version)
+        assert config.reward is not None
+        models[version] = load_text_reward(config.reward, CPU)
+
+    monkeypatch.setattr("lib.training.newest_reward.time.sleep", lambda seconds: published(1))
+    happens = {2: lambda: published(2), 3: lambda: publish(config, 3, upper=1)}
+    with monkeypatch.context() as until_resumed:
+        meanwhile(until_resumed, happens)
+        done = finetune(watching)
+    for version, seen in zip((1, 1, 2, 2), updates, strict=True):
+        np.testing.assert_allclose(seen.scores, models[version].rate(seen.answers), atol=1e-5)
+    assert not np.allclose(models[1].rate(updates[3].answers), models[2].rate(updates[3].answers), atol=0.1)
+    said = capsys.readouterr().out
+    assert "waiting for one" in said
+    assert "0 steps: took reward model 1, of 10 labels" in said
+    assert "16 steps: took reward model 2, of 20 labels" in said
+    assert "expected the layers of the first reward model" in said
+    assert done.checkpoint is not None
+    parent = read_policy(done.checkpoint)["parents"]["reward"]
+    assert (parent["version"], parent["parents"]["labels"]) == (2, 20)
+    state = load_state(done.run_dir, STAGE)
+    assert state is not None
+    assert state["parents"]["reward"]["version"] == 2
+    assert state["new_reward_at"] == 2
+
+    published(3)
+    assert finetune(dataclasses.replace(watching, resume=done.run_dir, updates=5)).checkpoint is not None
+    np.testing.assert_allclose(updates[4].scores, models[3].rate(updates[4].answers), atol=1e-5)
+
+
+def watches(root: Path) -> list[int]:
+    """Which reward model paid in each update of this process."""
+    config = cli.parse(TextConfig, json.loads((root / "flags.json").read_text()))
+    paid: list[int] = []
+    advance = TextLearner.advance
+
+    def advancing(self: TextLearner) -> Any:
+        paid.append(self.roles.reward.origin["version"])
+        if self.updates == 1 and os.environ["RANK"] == "1":
+            publish(config, 2)
+        return advance(self)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TextLearner, "advance", advancing)
+        finetune(config)
+    return paid
+
+
+@pytest.mark.slow
+def test_all_ranks_take_the_same_reward_model(config: TextConfig, tmp_path: Path) -> None:
+    publish(config, 1)
+    watching = dataclasses.replace(config, watch_reward=True, save=None, updates=3, eval_updates=9)
+    (tmp_path / "flags.json").write_text(json.dumps(cli.words(watching)))
+    assert in_ranks(tmp_path, watches, tmp_path) == [[1, 1, 2]] * 2
 
 
 @pytest.mark.slow
@@ -217,7 +326,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
     other = save_tiny(tmp_path / "other", initializer_range=0.3)
     with pytest.raises(UserError, match="expected the model of -m that the run began with"):
         finetune(dataclasses.replace(config, resume=done.run_dir, model=other))
-    monkeypatch.setattr(train, "_free", lambda device: 1e5)
+    monkeypatch.setattr(memory, "_free", lambda device: 1e5)
     with pytest.raises(
         UserError, match=r"memory: 0.0 GB of weights.*too little: fewer layers \(--unfrozen\)"
     ):
@@ -229,6 +338,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
     [
         ([], "expected --db-path DB"),
         (["--algo", "ppo"], "--algo ppo expects --name"),
+        (["--db-path", "d", "--watch-reward"], "--watch-reward expects a reward model that pays"),
         (["--algo", "rloo", "-n", "x", "-r", "r", "--answers", "1"], "expected --answers 2 or more"),
         (["--algo", "grpo", "-n", "x", "-r", "r", "--rollout", "63"], "expected a multiple of --answers, 4"),
         (

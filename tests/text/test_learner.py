@@ -45,13 +45,15 @@ def _learner(
 def test_the_reference_stays_bit_equal_and_the_lower_layers_are_its_own(family: str, tmp_path: Path) -> None:
     learner = _learner(tmp_path, family)
     before = copy.deepcopy(learner.language.network.state_dict())
-    rated = copy.deepcopy(learner._reward.members[0].network.state_dict())
+    rated = copy.deepcopy(learner.roles.reward.members[0].network.state_dict())
     for _ in range(3):
         learner.advance()
-    for now, then in ((learner.language.network, before), (learner._reward.members[0].network, rated)):
+    for now, then in ((learner.language.network, before), (learner.roles.reward.members[0].network, rated)):
         assert all(torch.equal(value, then[name]) for name, value in now.state_dict().items())
     moved = {
-        name for name, value in learner.actor.state_dict().items() if not torch.equal(value, before[name])
+        name
+        for name, value in learner.policy().network.state_dict().items()
+        if not torch.equal(value, before[name])
     }
     assert moved == {
         name
@@ -67,14 +69,17 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
     learner.advance()
     answers = learner.answer(learner._prompts, [7], each=6)
     assert answers is not None
-    seen = learner.experience(answers)
+    seen = learner.roles.experience(answers)
     assert seen.mask.sum(0).tolist() == [len(answer.tokens) for answer in seen.answers]
     assert len({len(answer.tokens) for answer in seen.answers}) > 1
-    critic = learner._critic
-    assert critic is not None
+    assert learner.roles.critic is not None
+    critic = learner.roles.critic.network
     for b, answer in enumerate(seen.answers):
         prompt, tokens, n = answer.prompt_tokens.tolist(), answer.tokens.tolist(), len(answer.tokens)
-        for network, found in ((learner.actor, seen.log_probs), (learner.language.network, seen.reference)):
+        for network, found in (
+            (learner.policy().network, seen.log_probs),
+            (learner.language.network, seen.reference),
+        ):
             with torch.no_grad():
                 expected = token_log_probs(network, prompt, tokens, 0.7)
             torch.testing.assert_close(found[:n, b], expected, atol=2e-5, rtol=1e-4)
@@ -84,7 +89,7 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
         with torch.no_grad():
             ours, theirs = (
                 F.log_softmax(network(input_ids=whole).logits[0, len(prompt) - 1 : -1] / 0.7, -1)
-                for network in (learner.actor, learner.language.network)
+                for network in (learner.policy().network, learner.language.network)
             )
             base = learner.language.network.model
             states = between(base, 0, 1)(inputs_embeds=base.embed_tokens(whole), use_cache=False)
@@ -97,7 +102,7 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
             rtol=1e-3,
         )
         torch.testing.assert_close(seen.values[:n, b], values, atol=2e-5, rtol=1e-4)
-        assert seen.scores[b].item() == pytest.approx(learner._reward.rate([answer])[0], abs=1e-5)
+        assert seen.scores[b].item() == pytest.approx(learner.roles.reward.rate([answer])[0], abs=1e-5)
 
 
 def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
@@ -105,12 +110,14 @@ def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
     learner = _learner(tmp_path)
     answers = learner.answer(learner._prompts, [7])
     assert answers is not None
-    seen = learner.experience(answers)
+    seen = learner.roles.experience(answers)
     for b, answer in enumerate(seen.answers):
         n = len(answer.tokens)
         if n > 1:
             shorter = dataclasses.replace(answer, tokens=answer.tokens[:-1])
-            assert seen.values[n - 1, b].item() == pytest.approx(learner._reward.rate([shorter])[0], abs=1e-5)
+            assert seen.values[n - 1, b].item() == pytest.approx(
+                learner.roles.reward.rate([shorter])[0], abs=1e-5
+            )
 
 
 @pytest.mark.parametrize("algo", ["ppo", "rloo"])
@@ -119,7 +126,7 @@ def test_micro_batches_make_the_steps_of_whole_ones(algo: str, tmp_path: Path) -
     for micro in (12, 5):
         learner = _learner(tmp_path / str(micro), algo=algo, answers=2, micro_batch=micro, lr=1e-3)
         learner.advance()
-        tops.append(learner.top())
+        tops.append(learner.state()["top"])
     for name, value in tops[0].items():
         torch.testing.assert_close(tops[1][name], value, atol=1e-4, rtol=1e-3)
 
@@ -147,7 +154,7 @@ def test_in_bf16_the_trained_weights_are_float32_and_sampling_takes_them_up(tmp_
     scalars = learner.advance().scalars
     assert all(bool(torch.isfinite(torch.as_tensor(value))) for value in scalars.values())
     # Steps too small for bf16 are kept, and what samples is what is trained, rounded.
-    top, sampled = learner.top(), above(learner.policy().network.model, 2).state_dict()
+    top, sampled = learner.state()["top"], above(learner.policy().network.model, 2).state_dict()
     assert all(value.dtype == torch.float32 for value in top.values())
     assert all(torch.equal(sampled[name], value.bfloat16()) for name, value in top.items())
     assert any(not torch.equal(value, value.bfloat16().float()) for value in top.values())
