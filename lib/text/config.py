@@ -73,9 +73,15 @@ class TextConfig:
     updates: int = flag(default=50, min=1, help="updates to train for")
     rollout: int = flag(default=64, min=1, help="answers per update")
     unfrozen: str = flag(
-        default="4",
+        default=None,
         metavar="N",
-        help='upper layers to train, with the last norm; "all" for all of them; embedding and head stay',
+        help='upper layers to train, with the last norm; "all" for all of them; embedding and head stay (default: 4)',
+    )
+    lora: int = flag(
+        default=0,
+        min=0,
+        metavar="R",
+        help="train adapters of rank R on the linear layers in place of --unfrozen layers (LoRA); try --lr 1e-3",
     )
     lr: float = flag(default=1e-4, min=0, help="learning rate; it falls linearly to 0 over --updates")
     epochs: int = flag(default=2, min=1, help="passes over the answers of each update")
@@ -157,6 +163,14 @@ class TextConfig:
     def __post_init__(self) -> None:
         if getattr(self, "answers", None) is None:
             object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
+        if self.lora and getattr(self, "unfrozen", None) is not None:
+            raise UserError("--lora trains adapters in place of layers: leave out --unfrozen")
+        if self.lora and self.algo == "dpo":
+            raise UserError(
+                "--lora expects --algo ppo, reinforce, rloo or grpo; dpo trains layers: --unfrozen N"
+            )
+        if not self.lora and getattr(self, "unfrozen", None) is None:
+            object.__setattr__(self, "unfrozen", "4")
         if self.merge is not None:
             return
         needed = {
@@ -180,7 +194,11 @@ class TextConfig:
             return
         if self.algo == "dpo" and self.resume is not None:
             raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
-        if self.unfrozen != "all" and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0):
+        if (
+            not self.lora
+            and self.unfrozen != "all"
+            and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0)
+        ):
             raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
         if self.algo in ("rloo", "grpo") and self.answers < 2:
             raise UserError(

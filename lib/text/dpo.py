@@ -27,7 +27,7 @@ from lib.reward.fit import fit
 from lib.reward.model import Member
 from lib.text.config import TextConfig
 from lib.text.fit import AnswerMember, OnAnswers
-from lib.text.language import LanguageModel, Root, save_policy
+from lib.text.language import LanguageModel, root_of, save_policy
 from lib.text.layers import above, branch, log_probs_of
 from lib.text.reward import States, above_states, before_tokens, spoken
 from lib.text.roles import spread, token_grid
@@ -105,7 +105,7 @@ class Policies(OnAnswers[LanguageModel]):
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None, *, beta: float) -> None:
         super().__init__(config, lines)
-        self.beta = beta
+        self.beta, self._root = beta, root_of(self.data.language, self.data.shape.at)
 
     @functools.cached_property
     def states(self) -> list[Spoken]:
@@ -144,9 +144,8 @@ class Policies(OnAnswers[LanguageModel]):
         results: dict[str, Any],
         refit: dict[str, Any] | None,
     ) -> None:
-        root = Root(model.folder, model.weights, self.data.shape.at)
         save_policy(
-            path, model, root, {"config": storable(config, ""), "parents": parents, "results": results}
+            path, model, self._root, {"config": storable(config, ""), "parents": parents, "results": results}
         )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from lib.cli import UserError
 from lib.text.language import save_whole
+from lib.text.lora import fold
 from lib.text.reward import load_text_reward
 
 
@@ -36,6 +37,7 @@ def export_reward(path: Path, folder: Path) -> str:
     if folder.exists():
         raise UserError(f"--export-reward {folder}: is there already; name a new folder")
     base, tokenizer = language.network.model, language.tokenizer
+    fold(base)
     config = copy.deepcopy(base.config)
     config.num_hidden_layers, config.num_labels = shape.at + shape.upper, 1
     if getattr(config, "layer_types", None) is not None:

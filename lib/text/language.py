@@ -21,7 +21,8 @@ import torch
 from lib.checkpoints import check_weights
 from lib.cli import UserError, one_line
 from lib.files import sync_folder, write_atomic
-from lib.text.layers import above, branch
+from lib.text.layers import above, branch, with_adapters
+from lib.text.lora import adapters, fold
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 """Those whose lower and upper layers compute apart what they compute together (tests/text/test_language.py)."""
@@ -34,12 +35,14 @@ _MAX_POLICY = 1 << 21  # bytes
 
 @dataclass(frozen=True)
 class Root:
-    """The whole model that a finetuned one differs from in its upper layers."""
+    """The whole model that a finetuned one differs from in its upper layers, or by adapters."""
 
     folder: Path
     weights: str
     at: int
     """How many of its layers the finetuned model has too."""
+    rank: int = 0
+    """Of the adapters on all layers; 0 for layers of its own."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,35 @@ def load_language_model(
     )
 
 
+def root_of(model: LanguageModel, at: int, rank: int = 0) -> Root:
+    """What finetuned models of a model belong to: the model itself, or what that was finetuned from.
+
+    Args:
+      model: what the finetune begins with.
+      at: how many of its layers stay.
+      rank: of the adapters, 0 for layers.
+
+    Raises:
+      UserError: the model was finetuned in the other way, or with another rank.
+    """
+    root = model.root
+    if root is None:
+        return Root(model.folder, model.weights, at, rank)
+    if root.rank != rank:
+        way = f"--lora {root.rank}" if root.rank else "--unfrozen"
+        raise UserError(
+            f"{model.folder}: was finetuned with {way}; continue with that, or from a whole model: --merge FOLDER"
+        )
+    return dataclasses.replace(root, at=min(root.at, at))
+
+
 def save_policy(folder: Path, model: LanguageModel, root: Root, about: Mapping[str, Any]) -> None:
-    """Writes a finetuned model as a small folder: the upper layers, and what they belong to. It appears when whole.
+    """Writes a finetuned model as a small folder: upper layers or adapters, and what they belong to. It appears when whole.
 
     Args:
       folder: where to; an earlier one of that name is replaced.
       model: the finetuned model.
-      root: the model that it shares lower layers, embedding and head with.
+      root: the model that it shares all else with, of `root_of`.
       about: what else is known, such as `config`, `parents` and `steps`.
 
     Raises:
@@ -176,19 +201,23 @@ def save_policy(folder: Path, model: LanguageModel, root: Root, about: Mapping[s
     """
     from safetensors.torch import save
 
-    kept = {
-        name: value.detach().cpu().contiguous()
-        for name, value in above(model.network.model, root.at).state_dict().items()
-    }
-    described = {**about, "folder": str(root.folder), "weights": root.weights, "at": root.at}
+    base = model.network.model
+    changed = adapters(base) if root.rank else above(base, root.at).state_dict()
+    kept = {name: value.detach().cpu().contiguous() for name, value in changed.items()}
+    described = {**about, **dataclasses.asdict(root), "folder": str(root.folder)}
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    write_atomic(part / "top.safetensors", save(kept))
+    write_atomic(part / _file_of(root), save(kept))
     write_atomic(part / POLICY, (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode())
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
     sync_folder(folder.parent)
+
+
+def _file_of(root: Root) -> str:
+    """The name of a finetuned model's weights."""
+    return "adapters.safetensors" if root.rank else "top.safetensors"
 
 
 def read_policy(folder: Path) -> dict[str, Any]:
@@ -205,6 +234,8 @@ def read_policy(folder: Path) -> dict[str, Any]:
             and type(found["weights"]) is str
             and type(found["at"]) is int
             and found["at"] >= 0
+            and type(found.get("rank", 0)) is int
+            and found.get("rank", 0) >= 0
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         right = False
@@ -218,7 +249,7 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
     from safetensors.torch import load_file
 
     about = read_policy(folder)
-    root = Root(Path(about["folder"]), about["weights"], about["at"])
+    root = Root(Path(about["folder"]), about["weights"], about["at"], about.get("rank", 0))
     if (root.folder / POLICY).is_file():
         raise UserError(
             f"{folder}: expected upper layers of a whole model, but {root.folder} is a finetuned one"
@@ -228,16 +259,25 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
         raise UserError(
             f"{folder}: was finetuned from a model of weights {root.weights[:16]}, {root.folder} has {model.weights}"
         )
-    path = folder / "top.safetensors"
+    path = folder / _file_of(root)
     try:
-        state = load_file(path)
-        network = branch(model.network, root.at)
-        above(network.model, root.at).load_state_dict(check_weights(state, str(path)))
+        state = check_weights(load_file(path), str(path))
+        if root.rank:
+            if root.rank > model.network.config.hidden_size:
+                raise ValueError(f"adapters of rank {root.rank}")
+            network = with_adapters(model.network, root.rank).requires_grad_(False)
+            if state.keys() != adapters(network.model).keys():
+                raise ValueError("other weights than adapters of all layers")
+            network.model.load_state_dict(state, strict=False)
+        else:
+            network = branch(model.network, root.at)
+            above(network.model, root.at).load_state_dict(state)
     except UserError:
         raise
     except Exception as error:  # a damaged file fails in any way
         raise UserError(
-            f"{path}: expected layers {root.at + 1} and up of {root.folder}: {one_line(str(error))[:200]}"
+            f"{path}: expected {'adapters' if root.rank else f'layers {root.at + 1} and up'} of {root.folder}: "
+            f"{one_line(str(error))[:200]}"
         ) from None
     digest = hashlib.sha256(f"{root.weights} {_fingerprint([path])}".encode()).hexdigest()[:16]
     return dataclasses.replace(model, folder=folder, network=network, weights=digest, root=root)
@@ -258,6 +298,7 @@ def merge(folder: Path, target: Path) -> None:
         raise UserError(f"--merge {target}: is there already; name a new folder")
     stored = json.loads((model.root.folder / "config.json").read_text())
     dtype = getattr(torch, str(stored.get("dtype", stored.get("torch_dtype"))), torch.float32)
+    fold(model.network)
     try:
         save_whole(target, model.network.to(dtype), model.tokenizer)
     except OSError as error:

@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lib.text.lora import adapted, fold
+
 _AT_ONCE = 512  # tokens whose logits are in memory together: 100 MB for each 50,000 words of a vocabulary
 
 
@@ -74,6 +76,7 @@ def log_probs_of(
 def upper_copy(base: Any, at: int, count: int) -> Any:
     """A copy of `count` layers from `at` on, and of the model's last norm. They take `inputs_embeds`."""
     layers: Any = copy.deepcopy(base.layers[at : at + count])
+    fold(layers)
     for number, layer in enumerate(layers):
         layer.self_attn.layer_idx = number
     return _part(base, layers, at, at + count, copy.deepcopy(base.norm))
@@ -84,11 +87,20 @@ def branch(network: Any, at: int) -> Any:
 
     It samples with a cache as any whole model does.
     """
-    fresh = copy.copy(network)
-    fresh._modules = dict(network._modules)
     base = network.model
     layers = [*base.layers[:at], *copy.deepcopy(base.layers[at:])]
-    fresh.model = _like(base, layers, 0, len(layers), copy.deepcopy(base.norm))
+    return _with(network, layers, copy.deepcopy(base.norm))
+
+
+def with_adapters(network: Any, rank: int, seed: int = 0) -> Any:
+    """A causal language model with adapters (`lib.text.lora.adapted`) on all layers; it shares all else with the other."""
+    return _with(network, adapted(network.model.layers, rank, seed), network.model.norm)
+
+
+def _with(network: Any, layers: Any, norm: nn.Module) -> Any:
+    fresh = copy.copy(network)
+    fresh._modules = dict(network._modules)
+    fresh.model = _like(network.model, layers, 0, len(layers), norm)
     return fresh
 
 

@@ -92,6 +92,7 @@ class TextLearner:
       bf16: whether the trained layers compute in bf16; their weights are float32.
       should_stop: ends sampling between two tokens.
       ranks: the processes that learn together; each answers its share of the prompts.
+      rank: of adapters on all layers, which learn in place of layers; `at` is 0 then.
 
     Attributes:
       steps: answers given so far.
@@ -111,12 +112,14 @@ class TextLearner:
         bf16: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Alone = ALONE,
+        rank: int = 0,
     ) -> None:
         self.language, self.settings, self.steps, self.updates = language, settings, 0, 0
         self._prompts, self._should_stop, self._ranks = prompts, should_stop, ranks
         critic = Critic(reward, bf16) if settings.algo == "ppo" else None
         shared = settings.temperature, settings.micro_batch
-        self.roles = Roles(language, Actor(language, at, bf16), at, reward, critic, *shared)
+        actor = Actor(language, at, bf16, rank, settings.seed)
+        self.roles = Roles(language, actor, at, reward, critic, *shared)
         trained = [weight for _, weight in self.weights()]
         self._optimizer = torch.optim.Adam(trained, lr=settings.lr, eps=1e-8)
         self._warm_until = settings.critic_warmup  # updates

@@ -11,6 +11,7 @@ from lib.reporting import format_count
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel
 from lib.text.layers import above
+from lib.text.lora import adapter_size
 from lib.text.reward import TextRewardModel
 
 
@@ -27,7 +28,8 @@ def tell_memory(
     """
     base, shape = language.network.model, language.network.config
     size = next(base.parameters()).element_size()
-    trained = _count(above(base, at)) + (_count(reward.members[0].network) if config.algo == "ppo" else 0)
+    trained = adapter_size(base.layers, config.lora) if config.lora else _count(above(base, at))
+    trained += _count(reward.members[0].network) if config.algo == "ppo" else 0
     tokens = longest + config.tokens
     width, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
     layers = max(len(base.layers) - at, reward.shape.upper)
@@ -51,7 +53,7 @@ def tell_memory(
     )
     if sum(needs.values()) > free:
         raise UserError(
-            f"{said}, which is too little: fewer layers (--unfrozen), a smaller --micro-batch, --batch-size or "
+            f"{said}, which is too little: fewer layers (--unfrozen) or --lora, a smaller --micro-batch, --batch-size or "
             f"--rollout, shorter --tokens, or a smaller model need less"
         )
     return said

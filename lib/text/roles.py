@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from lib.cli import UserError
 from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel
-from lib.text.layers import above, branch, log_probs_of, log_softmax_of
+from lib.text.layers import above, branch, log_probs_of, log_softmax_of, with_adapters
+from lib.text.lora import adapters
 from lib.text.reward import States, TextRewardModel, above_states, before_tokens, trunk_states
 
 _POSITIONS = 256  # whose logits, of actor and reference, are in memory together
@@ -51,25 +51,30 @@ class Experience:
 
 
 class Actor:
-    """The language model with upper layers of its own, which learn. The embedding and the head stay.
+    """The language model with upper layers of its own, or adapters, which learn. The embedding and the head stay.
 
     Args:
       language: what it begins as.
       at: how many layers stay frozen.
       bf16: whether the trained layers compute in bf16; their weights are float32.
+      rank: of adapters on all layers; 0: the layers themselves learn.
+      seed: of the adapters.
 
     Attributes:
       weights: what learns, float32, by name.
     """
 
-    def __init__(self, language: LanguageModel, at: int, bf16: bool = False) -> None:
-        self._network, self._bf16 = branch(language.network, at), bf16
+    def __init__(
+        self, language: LanguageModel, at: int, bf16: bool = False, rank: int = 0, seed: int = 0
+    ) -> None:
+        base, self._bf16 = language.network, bf16
+        self._network = with_adapters(base, rank, seed) if rank else branch(base, at)
         # Adam needs float32, which sampling may not; where both are float32 they are the same weights.
         sampled = above(self._network.model, at)
-        is_float32 = all(weight.dtype == torch.float32 for weight in sampled.parameters())
-        self._layers = sampled if is_float32 else copy.deepcopy(sampled).float()
-        self._sampled = None if is_float32 else sampled
-        self.weights: dict[str, nn.Parameter] = dict(self._layers.named_parameters())
+        the_same = bool(rank) or all(weight.dtype == torch.float32 for weight in sampled.parameters())
+        self._layers = sampled if the_same else copy.deepcopy(sampled).float()
+        self._sampled = None if the_same else sampled
+        self.weights = adapters(self._layers) if rank else dict(self._layers.named_parameters())
         for weight in self.weights.values():
             weight.requires_grad_(True)
 

@@ -30,7 +30,7 @@ from lib.reward.live import LiveReward
 from lib.reward.report.page import signed, write_page
 from lib.runs import load_state, locked
 from lib.text.config import TextConfig
-from lib.text.language import LanguageModel, Root, load_language_model, read_policy, save_policy
+from lib.text.language import LanguageModel, Root, load_language_model, read_policy, root_of, save_policy
 from lib.text.layers import above
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.memory import tell_memory
@@ -228,16 +228,17 @@ def finetune(config: TextConfig) -> Finetuned:
             parents = state["parents"]
         prompts, held_out = _prompts(config, language)
         at, said = _cut(config, language, prompts[0])
+        root = root_of(language, at, config.lora)
         memory = tell_memory(config, language, reward, at, max(len(p.tokens) for p in (*prompts, *held_out)))
         fields = {field.name for field in dataclasses.fields(LearnerSettings)} - {"lr_decay", "gamma"}
         settings = LearnerSettings(
             **{name: getattr(config, name) for name in fields}, lr_decay=config.updates
         )
-        learner = TextLearner(language, at, reward, prompts, settings, bf16, lambda: stop.asked, ranks)
+        learner = TextLearner(
+            language, at, reward, prompts, settings, bf16, lambda: stop.asked, ranks, config.lora
+        )
 
-        base = language.root or Root(language.folder, language.weights, at)
-        base = dataclasses.replace(base, at=min(base.at, at))
-        folder = None if config.save is None or not first else TextFolder(config.save, base)
+        folder = None if config.save is None or not first else TextFolder(config.save, root)
         run_dir = run_folder(config, config.algo or "", ranks, stack)
         steps = 0 if state is None else state["steps"]
         purge_step = None if config.resume is None else 0 if state is None else steps + 1
@@ -347,6 +348,13 @@ def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[i
     """How many layers stay frozen, and a word about them."""
     base = language.network.model
     count = len(base.layers)
+    if config.lora:
+        if config.lora > language.network.config.hidden_size:
+            raise UserError(
+                f"--lora {config.lora}: expected a rank below the width of {config.model}, "
+                f"{language.network.config.hidden_size}"
+            )
+        return 0, f"adapters of rank {config.lora} on the {count} layers are trained"
     upper = count if config.unfrozen == "all" else int(config.unfrozen)
     if upper > count:
         raise UserError(

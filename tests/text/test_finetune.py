@@ -37,7 +37,7 @@ from lib.text.reward import (
 from lib.text.roles import Experience
 from lib.text.train import STAGE, finetune
 from lib.tools.lineage import lineage_text
-from tests.text.tiny import save_tiny, tiny
+from tests.text.tiny import save_tiny, tiny_finetune
 from tests.training.test_ranks import in_ranks
 
 CPU = torch.device("cpu")
@@ -45,31 +45,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def config(tmp_path: Path) -> TextConfig:
-    """A model, a reward model on some of its layers, and 20 prompts, of which two are held out."""
-    language = tiny(tmp_path / "model")
-    torch.manual_seed(1)
-    network = TextRewardNet(language.network.model, Shape(1, 2))
-    torch.nn.init.normal_(network.head.weight)
-    model = TextRewardModel(language, [TextMember(network, 0.0, 3.0)])
-    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
-    (tmp_path / "prompts.txt").write_text("".join(f"w{i} w{i + 1}\n" for i in range(20)))
-    return TextConfig(
-        model=tmp_path / "model",
-        prompts=tmp_path / "prompts.txt",
-        reward=tmp_path / "reward.dat",
-        name="t",
-        algo="ppo",
-        updates=4,
-        rollout=8,
-        tokens=8,
-        unfrozen="2",
-        lr=1e-2,
-        eval_updates=2,
-        judge=["shorter"],
-        save=tmp_path / "saves",
-        runs=tmp_path / "runs",
-        bf16=False,
-    )
+    return tiny_finetune(tmp_path)
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -338,6 +314,8 @@ def test_what_does_not_fit_is_refused_in_one_line(
     [
         ([], "expected --db-path DB"),
         (["--algo", "ppo"], "--algo ppo expects --name"),
+        (["--algo", "ppo", "-n", "x", "-r", "r", "--lora", "8", "--unfrozen", "2"], "leave out --unfrozen"),
+        (["--algo", "dpo", "-n", "x", "--db-path", "d", "--save", "s", "--lora", "8"], "dpo trains layers"),
         (["--db-path", "d", "--watch-reward"], "--watch-reward expects a reward model that pays"),
         (["--algo", "rloo", "-n", "x", "-r", "r", "--answers", "1"], "expected --answers 2 or more"),
         (["--algo", "grpo", "-n", "x", "-r", "r", "--rollout", "63"], "expected a multiple of --answers, 4"),

@@ -27,6 +27,7 @@ def _learner(
     at: int = 2,
     bf16: bool = False,
     ranks: Alone = ALONE,
+    rank: int = 0,
     **settings: Any,
 ) -> TextLearner:
     """On prompts of different lengths, with the token that ends an answer among theirs."""
@@ -38,7 +39,8 @@ def _learner(
     reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
     prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
     usual = {"rollout": 12, "tokens": 24, "lr": 1e-2, "micro_batch": 4}
-    return TextLearner(language, at, reward, prompts, LearnerSettings(**usual | settings), bf16, ranks=ranks)
+    parts = language, 0 if rank else at, reward, prompts, LearnerSettings(**usual | settings), bf16
+    return TextLearner(*parts, ranks=ranks, rank=rank)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -131,13 +133,14 @@ def test_micro_batches_make_the_steps_of_whole_ones(algo: str, tmp_path: Path) -
         torch.testing.assert_close(tops[1][name], value, atol=1e-4, rtol=1e-3)
 
 
-def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
-    whole, first = (_learner(tmp_path / name, kl_target=1.0) for name in "ab")
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_state_continues_bit_for_bit(rank: int, tmp_path: Path) -> None:
+    whole, first = (_learner(tmp_path / name, kl_target=1.0, rank=rank) for name in "ab")
     for _ in range(4):
         whole.advance()
     for _ in range(2):
         first.advance()
-    again = _learner(tmp_path / "c", kl_target=1.0)
+    again = _learner(tmp_path / "c", kl_target=1.0, rank=rank)
     again.load_state(copy.deepcopy(first.state()))
     for _ in range(2):
         again.advance()

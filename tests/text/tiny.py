@@ -14,7 +14,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
+from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
 
 FAMILIES = ("llama", "qwen2", "mistral")
 for family in FAMILIES:  # here, as the first test would else pay for it
@@ -48,3 +50,31 @@ def save_tiny(
 
 def tiny(folder: Path, family: str = "llama", **options: Any) -> LanguageModel:
     return load_language_model(save_tiny(folder, family, **options), torch.device("cpu"))
+
+
+def tiny_finetune(root: Path) -> TextConfig:
+    """A model, a reward model on some of its layers, and 20 prompts, of which two are held out."""
+    language = tiny(root / "model")
+    torch.manual_seed(1)
+    network = TextRewardNet(language.network.model, Shape(1, 2))
+    torch.nn.init.normal_(network.head.weight)
+    model = TextRewardModel(language, [TextMember(network, 0.0, 3.0)])
+    save_text_reward(root / "reward.dat", model, {}, {}, {})
+    (root / "prompts.txt").write_text("".join(f"w{i} w{i + 1}\n" for i in range(20)))
+    return TextConfig(
+        model=root / "model",
+        prompts=root / "prompts.txt",
+        reward=root / "reward.dat",
+        name="t",
+        algo="ppo",
+        updates=4,
+        rollout=8,
+        tokens=8,
+        unfrozen="2",
+        lr=1e-2,
+        eval_updates=2,
+        judge=["shorter"],
+        save=root / "saves",
+        runs=root / "runs",
+        bf16=False,
+    )
