@@ -54,7 +54,7 @@ class Site:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.communicate(timeout=180)
+            self.process.communicate(timeout=600)
             self.process = None
 
     def labels(self) -> list[dict[str, Any]]:

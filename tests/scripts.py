@@ -38,7 +38,7 @@ warm.set_forkserver_preload(
 )
 
 
-def call(cwd: Path, script: str, *args: object, status: int = 0, seconds: float = 120) -> Done:
+def call(cwd: Path, script: str, *args: object, status: int = 0, seconds: float = 900) -> Done:
     """Runs a script's command line in a fork of a process that has imported PyTorch and the rest already.
 
     Which takes most of the time of a script that has little to do. Whatever is about starting it, and signals, needs a

@@ -257,7 +257,7 @@ def run_script(tmp_path: Path, body: str, *, shell: str = "") -> subprocess.Comp
     )
     command = f"'{sys.executable}' '{script}'"
     return subprocess.run(
-        ["bash", "-c", f"{command} {shell}"], capture_output=True, text=True, timeout=180, check=False
+        ["bash", "-c", f"{command} {shell}"], capture_output=True, text=True, timeout=600, check=False
     )
 
 

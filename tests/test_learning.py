@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 def run(command: str, folder: Path) -> str:
     """Runs a stage as a user would, from the checkout, writing below `folder`."""
     script, *arguments = command.replace("@", f"{folder}/").split()
-    return call(folder, script, *arguments, seconds=600).stdout
+    return call(folder, script, *arguments, seconds=1800).stdout
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def command(script: str, *args: object) -> list[str]:
 def call_anew(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
     """In a process of its own, as at a shell."""
     done = subprocess.run(
-        command(script, *args), capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT
+        command(script, *args), capture_output=True, text=True, timeout=900, cwd=cwd, env=ENVIRONMENT
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -292,7 +292,7 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
             if "steps/s" in line:
                 break
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=180)
+        said, errors = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 0, errors

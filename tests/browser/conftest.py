@@ -16,7 +16,7 @@ from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
 from tests.scripts import ForkedSite
 
-PATIENCE = 30_000
+PATIENCE = 90_000
 """Milliseconds for what takes a moment on a quiet machine: answers that failed are sent again after up to 8 s, and a
 request is given up after 5."""
 
@@ -140,6 +140,7 @@ class Tab:
         self.context = context
         self.site = site
         self.page: Page = context.new_page()
+        self.page.set_default_timeout(PATIENCE)
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))

@@ -12,7 +12,7 @@ SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
 
 
 def ask(site: Site, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=180)
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=600)
     connection.putrequest(method, path, skip_host=True)
     for key, value in (
         {"Host": f"localhost:{site.port}"} | {k.replace("_", "-"): v for k, v in headers.items()}

@@ -202,7 +202,7 @@ def test_answers_of_another_form_are_refused(
 def ask(
     site: Site, path: str, cookie: str = "", method: str = "GET", body: str | None = None
 ) -> tuple[int, str, Any]:
-    connection = http.client.HTTPConnection("localhost", site.port, timeout=180)
+    connection = http.client.HTTPConnection("localhost", site.port, timeout=600)
     connection.request(method, path, body, {"Cookie": cookie, "Origin": site.base, "Accept": "text/html"})
     response = connection.getresponse()
     return response.status, response.read().decode("utf-8", "replace"), response.headers
@@ -236,7 +236,7 @@ def test_the_log_holds_no_secret_and_pages_no_markup_of_strangers(tmp_path: Path
             rude.recv(100)
         process = site.process
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=180)
+        said, _ = process.communicate(timeout=600)
         site.process = None
         assert token not in said, "printed once, in the line that the test has read"
         assert "a-wrong-one" not in said
@@ -269,7 +269,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def answer(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=180) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
@@ -292,7 +292,7 @@ def closed(connection: socket.socket) -> bool:
     ],
 )
 def test_a_request_that_does_not_end_is_cut_off_however_it_dribbles(port: int, start: bytes) -> None:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=180)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=600)
     connection.sendall(start)
     begin = time.monotonic()
     if start.startswith(b"GET"):  # bytes now and then buy no time
@@ -311,7 +311,7 @@ def test_a_request_that_does_not_end_is_cut_off_however_it_dribbles(port: int, s
 
 
 def test_a_crowd_of_unfinished_requests_keeps_nobody_out(port: int) -> None:
-    crowd = [socket.create_connection(("127.0.0.1", port), timeout=180) for _ in range(20)]
+    crowd = [socket.create_connection(("127.0.0.1", port), timeout=600) for _ in range(20)]
     for one in crowd:
         one.sendall(b"GET / HTTP/1.1\r\n")
     assert answer(port).endswith(b"here")
@@ -321,7 +321,7 @@ def test_a_crowd_of_unfinished_requests_keeps_nobody_out(port: int) -> None:
 
 
 def test_a_kept_connection_may_ask_again(port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=180)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     for _ in range(3):
         connection.request("GET", "/")
         assert connection.getresponse().read() == b"here"

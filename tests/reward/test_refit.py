@@ -356,7 +356,7 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
                     break
             if wanted == 3:
                 process.send_signal(signal.SIGTERM)
-                said = process.communicate(timeout=180)[0]
+                said = process.communicate(timeout=600)[0]
                 assert process.returncode == 0
                 assert "dropped the fit under way" in said
                 assert "version 3 stands in rewards/reward-x.dat" in said

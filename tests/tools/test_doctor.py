@@ -153,7 +153,7 @@ def test_it_speaks_where_nothing_is_installed() -> None:
     """-S hides every installed package, -I the environment's as well."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lib.tools import doctor; sys.exit(doctor.main())"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=180
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1
     assert done.stderr == ""
@@ -166,7 +166,7 @@ def test_it_speaks_where_nothing_is_installed() -> None:
 @pytest.mark.slow
 def test_the_module_runs_every_check() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lib.tools.doctor"], capture_output=True, text=True, timeout=180, cwd=ROOT
+        [sys.executable, "-m", "lib.tools.doctor"], capture_output=True, text=True, timeout=600, cwd=ROOT
     )
     lines = done.stdout.splitlines()
     assert done.returncode == any(line.startswith("TO DO") for line in lines)

@@ -416,7 +416,7 @@ def test_the_door_prints_it_and_needs_no_policy(tmp_path: Path, capsys: pytest.C
         [sys.executable, str(SCRIPT), "--info", str(tmp_path / "none")],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("04_play.py: error: ")

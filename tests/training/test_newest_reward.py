@@ -119,7 +119,7 @@ def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -401,7 +401,7 @@ def test_all_end_when_one_is_killed(tmp_path: Path) -> None:
     before = time.monotonic()
     settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0)
     assert ended(tmp_path / "two", trains, Dies, settings) == [0, -9]
-    assert time.monotonic() - before < 120  # the process that was left would have waited for hours
+    assert time.monotonic() - before < 600  # the process that was left would have waited for hours
     (said,) = torch.load(tmp_path / "two" / "0.dat", weights_only=True)
     assert "rank 0 ends because another rank has ended" in said
     assert state_of(tmp_path)["steps"] == 60
