@@ -155,28 +155,9 @@ class Pipeline:
         path = config.out / file.format(config.name)
 
         def work(resume: Path | None) -> bool:
-            from lib.learner import ALONE
-            from lib.preferences.answers import hold_answers
-            from lib.reporting import Charts
-            from lib.reward.clips import Clips
-            from lib.reward.fit import fit
-            from lib.reward.report import report_path, write_report
+            from lib.reward.stage import fit_labels
 
-            kind: Any = Clips
-            write: Any = write_report
-            resumed = dataclasses.replace(config, resume=resume)
-            if config.policy is not None:
-                from lib.agent.dpo import Policies
-
-                return fit(resumed, ALONE, Policies, file).stopped
-            if hold_answers(config.dbs):
-                from lib.text.fit import Answers as kind
-                from lib.text.report import write_text_report as write
-            fitted = fit(resumed, ALONE, kind)
-            with Charts(fitted.run_dir) as charts:
-                print(write(fitted, charts))
-            print(f"report in {report_path(fitted.path)}")
-            return fitted.stopped
+            return fit_labels(dataclasses.replace(config, resume=resume)).stopped
 
         self.run(name, title, "03_reward_train.py", config, work, [path, config.runs], config.runs)
         return path

@@ -417,6 +417,24 @@ def test_a_full_disk_of_one_ends_all(tmp_path: Path) -> None:
     assert "rank 1: could not record to the DB" in second[0]
 
 
+def trains_elsewhere(root: Path, settings: dict[str, Any]) -> tuple[Any, ...]:
+    machine = root / f"machine-{os.environ['RANK']}"
+    machine.mkdir()
+    os.chdir(machine)
+    return trains(Accident, settings)
+
+
+@pytest.mark.slow
+def test_machines_share_the_db_alone(tmp_path: Path) -> None:
+    """Two with a working folder each, as if neither saw the other's disk but for the DB."""
+    settings = flags(tmp_path, runs=Path("runs"), save=Path("save"))
+    first, second = in_ranks(tmp_path / "two", trains_elsewhere, tmp_path, settings)
+    assert (str(Path(first[0]).parent), second[0]) == ("save", None)
+    assert {path.name for path in (tmp_path / "machine-0").iterdir()} == {"runs", "save"}
+    assert not list((tmp_path / "machine-1").iterdir())
+    assert {name[:2] for name in SegmentDB(tmp_path / "db").names} == {"00", "01", "02"}
+
+
 @pytest.mark.slow
 def test_record_only_fills_one_db(tmp_path: Path) -> None:
     settings = flags(tmp_path, record_only=True, save=None)

@@ -1,0 +1,52 @@
+"""Stage 3 in one call: what is fitted to the labels, and its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lib.learner import ALONE, Alone
+from lib.preferences.answers import hold_answers
+from lib.reporting import Charts
+from lib.reward.clips import Clips
+from lib.reward.config import FitConfig
+from lib.reward.fit import AnyFit, fit
+from lib.reward.report import report_path, write_report
+
+
+def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
+    """Fits to the labels of clips or answers, writes the report and prints the verdict; with `--policy`, fits that.
+
+    Args:
+      config: the flags.
+      ranks: the processes that fit together; the first one writes and prints.
+
+    Raises:
+      UserError: as `lib.reward.fit.fit`.
+    """
+    if config.policy is not None:
+        from lib.agent.dpo import Policies
+
+        return fit(config, ranks, Policies, file="{}.dat")
+    kind, write = kind_of(config)
+    fitted = fit(config, ranks, kind)
+    if ranks.rank == 0:
+        with Charts(fitted.run_dir) as charts:
+            verdict = write(fitted, charts)
+        if config.audit is not None:
+            from lib.tools.audit import audit
+
+            audit(config, fitted)
+        print(verdict)
+        print(f"report in {report_path(fitted.path)}")
+    return fitted
+
+
+def kind_of(config: FitConfig) -> tuple[Any, Any]:
+    """The material of the DBs, clips or answers, and the function that writes its report."""
+    # Before there are answers, -m says that there will be some.
+    if hold_answers(config.dbs) or (config.watch and config.model is not None):
+        from lib.text.fit import Answers
+        from lib.text.report import write_text_report
+
+        return Answers, write_text_report
+    return Clips, write_report
