@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Labels while it trains: agent, labelling and reward model at once, each a command of its own, on one DB.
+"""Labels while it trains: agent, labelling and reward model at once, each its own command, on one DB.
 
-Without flags: the moving dot, taught by a simulated teacher, with a check of what it has learned. The same command continues
+Without flags: the moving dot, taught by a simulated teacher, with a check of the result. The same command continues
 where the last one was stopped (the agent with its first flags, except --steps, --labels and --dev); delete the folder to
 start over. Ctrl-C ends all three.
 """
@@ -267,7 +267,7 @@ def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
 
     scores = load_checkpoint(latest, "policy")["evaluation"].get("scores")
     if not scores:
-        raise UserError(f"{latest}: expected an evaluation at the end of the training, it has none")
+        raise UserError(f"{latest}: expected an evaluation at the end of the training, found none")
     best, mean = mean_best_score(), mean_interval(scores)[0]
     share = (mean - _CHANCE) / (best - _CHANCE)
     print(

@@ -74,7 +74,7 @@ def save_checkpoint(
 
 
 def storable(value: Any, where: str) -> Any:
-    """A value as what weights_only loading admits: tensors, and Python's own plain types."""
+    """A value in the types that weights_only loading admits: tensors and Python's plain types."""
     import numpy as np
     import torch
 
@@ -122,7 +122,7 @@ def load_checkpoint(path: Path, kind: str | None = None) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{expected}, but there is no such file; check the path")
     if not path.is_file():
-        raise UserError(f"{expected}, got something that is no regular file")
+        raise UserError(f"{expected}, got something other than a regular file")
     try:
         _check_archive(path, expected)
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -133,7 +133,7 @@ def load_checkpoint(path: Path, kind: str | None = None) -> dict[str, Any]:
     except Exception as error:  # torch raises nearly every kind of exception for a damaged file
         asked = re.search(r"\bGLOBAL (\S{1,100})", str(error))
         if asked:
-            reason = f"a file that asks to run {asked[1]}, which no checkpoint needs; nothing of it was run"
+            reason = f"a file that asks to run {asked[1]}, which no checkpoint needs; nothing was run"
         else:
             reason = "a damaged file, or one of another program; copy or train it again"
         raise UserError(f"{expected}, got {reason}") from error
@@ -141,7 +141,7 @@ def load_checkpoint(path: Path, kind: str | None = None) -> dict[str, Any]:
 
 
 def _check_archive(path: Path, expected: str) -> None:
-    """Refuses, before torch opens it, a file that is no checkpoint or would unpack to more than its size.
+    """Refuses, before torch opens it, a file that is not a checkpoint or would unpack to more than its size.
 
     Raises:
       UserError: With the reason.
@@ -153,7 +153,9 @@ def _check_archive(path: Path, expected: str) -> None:
     with open(path, "rb") as file:
         start = file.read(2)
     if start != b"PK":
-        came = "a plain pickle, which could run code and was not opened" if start[:1] == b"\x80" else "a file"
+        came = (
+            "a plain pickle, which could run code, so it was not opened" if start[:1] == b"\x80" else "a file"
+        )
         raise UserError(f"{expected}, got {came} that PyTorch's torch.save (1.6 or later) did not write")
     with zipfile.ZipFile(path) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
@@ -185,10 +187,10 @@ def _check_content(content: Any, kind: str | None, expected: str) -> dict[str, A
 
 
 def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
-    """Refuses what is no state_dict of plain, finite numbers, before a network takes it.
+    """Refuses anything but a state_dict of plain, finite numbers, before a network loads it.
 
     Args:
-      state: What a checkpoint has in place of its weights.
+      state: What a checkpoint holds as its weights.
       source: Its file, for the message.
 
     Returns:
@@ -211,9 +213,7 @@ def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
         if not plain or value.untyped_storage().nbytes() < value.numel() * value.element_size():
             raise UserError(f"{source}: expected plain numbers as weights, {name} has others")
         if not bool(value.isfinite().all()):
-            raise UserError(
-                f"{source}: {name} has weights that are no finite numbers; take an earlier checkpoint"
-            )
+            raise UserError(f"{source}: {name} has weights that are not finite; take an earlier checkpoint")
     return state
 
 

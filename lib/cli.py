@@ -29,7 +29,7 @@ _HELP_WIDTH = 100  # columns
 
 
 class UserError(Exception):
-    """Something the user can mend: one line that says what was expected, what came and what to do.
+    """An error that the user can fix: one line that says what was expected, what came and what to do.
 
     A script prints it on stderr as ``NAME: error: LINE`` and exits with status 2; see :func:`run`.
     """
@@ -131,7 +131,7 @@ def parse(
     given = {name: value for name, value in vars(namespace).items() if value not in (None, [])}
     missing = [_display(action) for action in required if action.dest not in given]
     if missing:
-        parser.error(f"expected {', '.join(missing)}, which did not come; see --help")
+        parser.error(f"expected {', '.join(missing)}, got none; see --help")
     for name, value in given.items():
         if typing.get_origin(hints[name]) is tuple:
             given[name] = tuple(value)
@@ -184,10 +184,10 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
 
 
 def _not_installed(package: str) -> str:
-    """What to type where a package is missing, most often because this is not the Python of `make install`."""
+    """What to type if a package is missing, usually because this is not the Python of `make install`."""
     root = Path(__file__).parents[1]
     python = root / ".venv" / "bin" / "python"
-    what = f"expected a Python with the packages of requirements.txt, and {sys.executable} has no {package}"
+    what = f"expected a Python with the packages of requirements.txt, but {sys.executable} has no {package}"
     if python.exists() and Path(sys.prefix) != python.parents[1]:
         return f"{what}; type {python} {sys.argv[0]} …, or activate that environment first"
     return f"{what}; type make install in {root}"
@@ -318,7 +318,7 @@ def words(config: Any) -> list[str]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The values that a command line has for one of Python."""
+    """The words that a command line has for a Python value."""
     if isinstance(value, dict):
         pairs = [(key, part) for key, item in value.items() for part in _parts(item)]
         return [f"{key}={YES_NO[part] if isinstance(part, bool) else part}" for key, part in pairs]
@@ -354,7 +354,7 @@ def shown(value: Any) -> str:
 
 
 def _percent(text: str) -> str:
-    """argparse formats help with the % operator; texts are meant literally."""
+    """argparse formats help with the % operator, but our texts are literal."""
     return text.replace("%", "%%").strip()
 
 
@@ -366,7 +366,7 @@ def _in_usage(action: argparse.Action) -> str:
 
 
 def _display(action: argparse.Action) -> str:
-    """How an argument is called in a message: its flags, or a positional's metavar."""
+    """An argument's name in a message: its flags, or a positional's metavar."""
     return "/".join(action.option_strings) or str(action.metavar or action.dest)
 
 
@@ -374,7 +374,7 @@ def _unknown(actions: list[argparse.Action], unknown: list[str]) -> str:
     """The message for unknown arguments, with the nearest flag."""
     flags = [arg for arg in unknown if arg.startswith("-") and arg != "--"]
     if not flags:
-        return f"expected a flag, got {unknown[0]!r}, which belongs to none; see --help"
+        return f"expected a flag, got {unknown[0]!r}; see --help"
     name = flags[0].split("=")[0]
     known = ["--help", *(option for action in actions for option in action.option_strings)]
     starts = [option for option in known if name.startswith("--") and option.startswith(name)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device a ``--dev`` flag names.
+    """The device that a ``--dev`` flag names.
 
     Args:
       name: "cpu", "cuda" or "cuda:N"; of several processes that torchrun starts, "cuda" gives each a GPU of its own.
@@ -26,7 +26,7 @@ def resolve_device(name: str) -> torch.device:
       The torch device; it exists.
 
     Raises:
-      UserError: The name is another, or this machine has no such device.
+      UserError: The name is invalid, or this machine has no such device.
     """
     import torch
 
@@ -51,7 +51,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def own_threads(threads: int) -> int:
-    """As many as a flag says; where it says 0, this process's part of the cores beside others of torchrun, else 0."""
+    """The flag's number of threads; if 0, this process's share of the cores under torchrun, else 0."""
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return threads if threads or beside == 1 else max(1, (os.cpu_count() or 1) // beside)
 
@@ -66,12 +66,12 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
-    """Whether to compute in bf16: as ``--bf16`` says, and where it says nothing, if the device is fast at it."""
+    """Whether to compute in bf16: as ``--bf16`` says, or by default if the device is fast at it."""
     return has_fast_bf16(device) if flag is None else flag
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Where PyTorch's own random generators are, that of a GPU included."""
+    """The state of PyTorch's own random generators, including a GPU's."""
     import torch
 
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -79,7 +79,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Puts PyTorch's generators where they were; that of a GPU only if the run was on one."""
+    """Restores the state of PyTorch's generators; a GPU's only if the run was on one."""
     import torch
 
     torch.set_rng_state(state["cpu"])

@@ -1,4 +1,4 @@
-"""Atomic writes: a file is whole or absent, whatever happens meanwhile."""
+"""Atomic writes: a file is whole or absent, whatever happens."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _STALE_MINUTES = 10
 
 
 class NotRecorded(OSError):
-    """Something could not be written to the DB that a training records into."""
+    """A training could not write to its DB."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1  # as in linux/prctl.h
 
 
 class Stopped(Exception):
-    """Work was interrupted; its partial result is of no use."""
+    """Work was interrupted; its partial result is useless."""
 
 
 class Interrupt:

@@ -1,4 +1,4 @@
-"""The seam between what learns and the run around it.
+"""The interface between a learner and the run around it.
 
 A learner plays and learns; it knows nothing of files, flags, clocks and charts. The loop (`lib.training.loop`) knows no
 algorithm. A new algorithm is a module with a class that has these methods.
@@ -32,14 +32,14 @@ class LearnedPolicy(Policy, Protocol):
 
 
 class Advance(NamedTuple):
-    """What a learner says of one `advance`."""
+    """What a learner returns from one `advance`."""
 
     steps: int
-    """Made by it, all environments together."""
+    """Steps that it made, all environments together."""
     scalars: dict[str, torch.Tensor | float]
     """By chart name; tensors are scalars on the device, which nothing here waits for."""
     games: list[Game]
-    """That were found to be over."""
+    """Games that ended."""
 
 
 class Learner(Protocol):
@@ -52,7 +52,7 @@ class Learner(Protocol):
     steps: int
 
     def advance(self) -> Advance:
-        """Acts, remembers, learns once."""
+        """Acts and learns once."""
         ...
 
     def play(self) -> None:
@@ -64,7 +64,7 @@ class Learner(Protocol):
 
         Args:
           model: a `RewardModel`, or a `TextRewardModel`, on the learner's device.
-          another: whether it is not the one that paid before.
+          another: whether it differs from the previous model.
         """
         ...
 
@@ -81,7 +81,7 @@ class Learner(Protocol):
         ...
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said."""
+        """Restores what `state` returned."""
         ...
 
 
@@ -92,7 +92,7 @@ Total = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 class Alone:
-    """The processes that learn together, where there is one; `lib.training.ranks.Ranks` has several.
+    """The processes that learn together if there is only one; `lib.training.ranks.Ranks` has several.
 
     Every process calls the same methods in the same order, and all of them get the same answers.
 
@@ -104,11 +104,11 @@ class Alone:
     rank, size = 0, 1
 
     def everyone(self, number: int) -> list[int]:
-        """What each process says, by rank."""
+        """Each process's number, by rank."""
         return [number]
 
     def together(self, decision: bool) -> bool:
-        """Makes one decision of all: whether any process says so."""
+        """Makes one decision for all: whether any process says so."""
         return any(self.everyone(int(decision)))
 
     def total(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -120,7 +120,7 @@ class Alone:
         return [thing]
 
     def share(self, count: int) -> range:
-        """Which of so many things, such as environments, are this process's."""
+        """This process's share of so many things, such as environments."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
 

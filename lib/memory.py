@@ -8,7 +8,7 @@ _KEPT = 1 << 30  # bytes
 
 
 def keep_freed_memory() -> bool:
-    """Makes the C library keep freed memory for the next allocation, rather than hand it back to the kernel.
+    """Makes the C library keep freed memory for the next allocation instead of returning it to the kernel.
 
     PyTorch on a CPU frees every activation and gradient, and allocates as much for the next update. A page handed back
     costs a fault and is zeroed when it is needed again: 8,300 of them per update of a finetune (docs/performance.md).

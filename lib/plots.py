@@ -1,4 +1,4 @@
-"""Charts by Matplotlib as SVG, sharp at any size, with text that stays text."""
+"""Charts by Matplotlib as SVG, with text that stays text."""
 
 import io
 import re
@@ -87,7 +87,7 @@ def _rendered(figure: Figure) -> str:
 
 
 def save_svg(path: Path, figure: Figure) -> None:
-    """Writes a figure as a picture of its own."""
+    """Writes a figure to its own file."""
     path.write_text(_rendered(figure))
 
 

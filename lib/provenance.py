@@ -1,4 +1,4 @@
-"""What made a result: versions, commit, time, and the lineage that a checkpoint hands down."""
+"""The origin of a result: versions, commit, time, and the lineage that a checkpoint passes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 LINEAGE = ("config", "parents", "versions", "git_commit", "created", "steps", "results", "version")
-"""Keys of a checkpoint that say how it came about."""
+"""Keys of a checkpoint that describe its origin."""
 
 _PACKAGES = ("torch", "numpy", "gymnasium", "ale-py")
 _MAX_BYTES = 1 << 20  # of a lineage; a generation takes about 5,000
@@ -66,7 +66,7 @@ def made_by() -> dict[str, Any]:
 
 
 def lineage(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of how it came about, for its child to keep: the file itself may be deleted.
+    """A checkpoint's origin, for its child to keep, because the file itself may be deleted.
 
     Args:
       content: As `load_checkpoint` returns it; it may come from a stranger.

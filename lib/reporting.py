@@ -101,7 +101,7 @@ class Charts:
         except OSError as error:
             self._writer = None
             reason = error.strerror or error
-            print(f"curves can no longer be written ({reason}); going on without them", file=sys.stderr)
+            print(f"curves can no longer be written ({reason}); continuing without them", file=sys.stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +169,7 @@ class Progress:
             self._write(text + "\n")
 
     def close(self) -> None:
-        """Shows the last status, and leaves it standing."""
+        """Shows the last status, and leaves it on screen."""
         if self._text and self._text != self._shown:
             self._show()
         if self._live and self._shown:

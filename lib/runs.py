@@ -77,7 +77,7 @@ def check_name(name: str) -> str:
 
 
 def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
-    """Writes ``config.json``: the configuration, the command line, and what the code was.
+    """Writes ``config.json``: the configuration, the command line, versions and commit.
 
     Args:
       run_dir: The run's folder.
@@ -128,7 +128,7 @@ def parse_resumable(
     argv: Sequence[str] | None = None,
     description: str | None = None,
 ) -> Config:
-    """`lib.cli.parse` for a script with ``--resume RUN``: what is not given is then as the run began with it.
+    """`lib.cli.parse` for a script with ``--resume RUN``: flags that are not given keep the run's values.
 
     Args:
       config_class: As in `parse`; has a field ``resume``.
@@ -159,7 +159,7 @@ def parse_resumable(
     if unknown:
         raise UserError(
             f"--resume {run_dir}: expected a run of this script and version, but it has "
-            f"{as_flag(min(unknown))}, which is no flag here"
+            f"{as_flag(min(unknown))}, which is not a flag here"
         )
     fields = dataclasses.fields(config_class)  # type: ignore[arg-type]  # any dataclass
     made: list[tuple[str, Any, Any]] = []
@@ -196,7 +196,7 @@ def _resumed(args: Sequence[str]) -> Path | None:
 
 
 def _with_paths(value: Any, hint: Any) -> Any:
-    """A value as the field had it before JSON made text of its paths."""
+    """A field's value, before JSON turned its paths into text."""
     if value is None or (hint is not Path and Path not in typing.get_args(hint)):
         return value
     return [Path(item) for item in value] if isinstance(value, list) else Path(value)
@@ -204,7 +204,7 @@ def _with_paths(value: Any, hint: Any) -> Any:
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes off a run; the lock goes with the process, even on kill -9.
+    """Keeps other processes off a run; the lock ends with the process, even on kill -9.
 
     Raises:
       UserError: Another process has the run.
@@ -215,7 +215,7 @@ def locked(run_dir: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"--resume {run_dir}: this run is still going on in another process; stop that first"
+                f"--resume {run_dir}: another process is still running it; stop that first"
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -255,7 +255,7 @@ def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
     state = load_checkpoint(path, "trainer")
     if state.get("stage") != stage:
         raise UserError(
-            f"--resume {run_dir}: expected a run of {stage}, got one of {state.get('stage')}; take that script"
+            f"--resume {run_dir}: expected a run of {stage}, got one of {state.get('stage')}; use that script"
         )
     return state
 
@@ -277,5 +277,5 @@ class Timer:
         self._since = self._clock()
 
     def due(self) -> bool:
-        """Whether the minutes have passed."""
+        """Whether the time has passed."""
         return self._clock() - self._since >= self._seconds

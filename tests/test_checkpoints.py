@@ -136,9 +136,9 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "zip": (bomb.getvalue(), "claims 10000000 bytes inside"),
         "hostile": (
             hostile.getvalue(),
-            "asks to run posix.system, which no checkpoint needs; nothing of it was run",
+            "asks to run posix.system, which no checkpoint needs; nothing was run",
         ),
-        "pickle": (pickle.dumps(Hostile(mark)), "a plain pickle, which could run code and was not opened"),
+        "pickle": (pickle.dumps(Hostile(mark)), "a plain pickle, which could run code, so it was not opened"),
         "newer": (newer.getvalue(), "of format 1 at most, got format 2"),
         "list": (listed.getvalue(), "got a file that holds a list"),
         "nothing": (nothing.getvalue(), "got a file that holds an empty dict"),
@@ -152,7 +152,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         files[name] = (path, says)
     files["missing"] = (folder / "none.dat", "but there is no such file")
     files["folder"] = (folder, "got a folder")
-    files["device"] = (Path("/dev/null"), "no regular file")
+    files["device"] = (Path("/dev/null"), "other than a regular file")
     return files
 
 

@@ -106,7 +106,7 @@ def test_refused_integers(text: str, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        ([], "expected -n/--name, which did not come; see --help"),
+        ([], "expected -n/--name, got none; see --help"),
         (["-n"], "-n/--name: expected a value, got none; write --name VALUE"),
         (
             ["-n", "x", "--steps", "-1e6"],
@@ -115,7 +115,7 @@ def test_refused_integers(text: str, capsys: pytest.CaptureFixture[str]) -> None
         (["--num-env", "3"], "unknown flag '--num-env'; did you mean --num-envs?"),
         (["--nmu-envs=3"], "unknown flag '--nmu-envs'; did you mean --num-envs?"),
         (["--zzzzzz"], "unknown flag '--zzzzzz'; see --help for the flags there are"),
-        (["-n", "x", "stray"], "expected a flag, got 'stray', which belongs to none; see --help"),
+        (["-n", "x", "stray"], "expected a flag, got 'stray'; see --help"),
         (["--num-envs", "0"], "--num-envs: expected a whole number from 1 to 512; got '0'"),
         (["--num-envs", "-1"], "--num-envs: expected a whole number from 1 to 512; got '-1'"),
         (["--lr", "nan"], "--lr: expected a number of at least 0; got 'nan'"),
@@ -136,8 +136,8 @@ def test_positionals_mix_with_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.parse(Fit, ["a", "-o", "out", "b", "--epochs", "3"]) == Fit(
         out=Path("out"), dbs=[Path("a"), Path("b")], epochs=3
     )
-    assert refusal(Fit, ["-o", "out"], capsys) == "expected DB, which did not come; see --help"
-    assert refusal(Fit, [], capsys) == "expected -o/--out, DB, which did not come; see --help"
+    assert refusal(Fit, ["-o", "out"], capsys) == "expected DB, got none; see --help"
+    assert refusal(Fit, [], capsys) == "expected -o/--out, DB, got none; see --help"
     assert "unknown flag '--epoch'" in refusal(Fit, ["--epoch", "3", "a"], capsys)
 
 
@@ -293,7 +293,7 @@ def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, scri
     )
     assert done.returncode == 2, done.stderr
     assert re.fullmatch(
-        rf"{name}: error: expected a Python with the packages of requirements.txt, and \S+ has no \w+; type .+\n",
+        rf"{name}: error: expected a Python with the packages of requirements.txt, but \S+ has no \w+; type .+\n",
         done.stderr,
     )
 

@@ -149,7 +149,7 @@ def test_a_db_that_is_deleted_while_a_fit_reads_it_is_said(
         return split(*arguments)
 
     monkeypatch.setattr(fit_module, "split_by_segment", delete)
-    with pytest.raises(UserError, match=r"cannot be read any more: .*\.dat.*continue with --resume"):
+    with pytest.raises(UserError, match=r"can no longer be read: .*\.dat.*continue with --resume"):
         fit(config(db, tmp_path / "out", memory_mb=0))
     assert not list((tmp_path / "out").glob("*.dat"))
 
@@ -168,7 +168,8 @@ def test_curves_that_cannot_be_written_stop_no_work(
     for thread in set(threading.enumerate()) - others:
         thread.join(10)
     assert (
-        capsys.readouterr().err == "curves can no longer be written (File too large); going on without them\n"
+        capsys.readouterr().err
+        == "curves can no longer be written (File too large); continuing without them\n"
     )
 
 

@@ -131,7 +131,7 @@ POLICIES: dict[str, tuple[dict[str, Any], str]] = {
     "no actions": ({"state_dict": {**WEIGHTS, HEAD: torch.zeros(0, 512)}}, "1 to 1024 actions, got 0"),
     "complex": ({"state_dict": {k: v.to(torch.complex64) for k, v in WEIGHTS.items()}}, "plain numbers"),
     "sparse": ({"state_dict": {**WEIGHTS, HEAD: WEIGHTS[HEAD].to_sparse()}}, "plain numbers"),
-    "nan": ({"state_dict": {**WEIGHTS, HEAD: WEIGHTS[HEAD] * float("nan")}}, "no finite numbers"),
+    "nan": ({"state_dict": {**WEIGHTS, HEAD: WEIGHTS[HEAD] * float("nan")}}, "weights that are not finite"),
     "version 0": ({"state_dict": WEIGHTS, "format_version": 0}, "got a file that holds"),
     "version true": ({"state_dict": WEIGHTS, "format_version": True}, "got a file that holds"),
 }

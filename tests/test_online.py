@@ -71,7 +71,7 @@ def alive(folder: Path) -> list[str]:
 @pytest.mark.slow
 def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     with started(tmp_path, "online.py", "--out", "o", *SMALL) as process:
-        said = read_until(process, r"agent \| 0 steps: took reward model 1")
+        said = read_until(process, r"agent \| 0 steps: loaded reward model 1")
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=600)[0]
     assert process.returncode == 130, "".join(said) + rest
@@ -138,7 +138,7 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
         )
         read_until(teacher, "score labels db as labels fall due")
         agent = stack.enter_context(started(tmp_path, "01_a2c.py", *train))
-        read_until(agent, "0 steps: took reward model 1")
+        read_until(agent, "0 steps: loaded reward model 1")
         first.kill()
         read_until(agent, r"waiting for labels|steps/s")
         agent.kill()
@@ -148,13 +148,13 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
         read_until(second, "starting from version [1-9]")
         agent = stack.enter_context(started(tmp_path, "01_a2c.py", "--resume", str(run)))
         said = "".join(read_until(agent, "^saved policy/"))
-        assert re.search(r"took reward model [1-9]", said)
+        assert re.search(r"loaded reward model [1-9]", said)
         assert agent.wait(600) == 0
         deadline = time.monotonic() + 600
         while len(LabelLog(tmp_path / "db" / "labels.json").read()) < 60:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        for process, last in ((teacher, "stopped by request"), (second, "stands in rewards/reward-x.dat")):
+        for process, last in ((teacher, "stopped by request"), (second, "is in rewards/reward-x.dat")):
             process.send_signal(signal.SIGINT)
             assert last in process.communicate(timeout=600)[0]
             assert process.returncode == 0

@@ -123,7 +123,7 @@ def test_a_run_of_before_a_flag_was_renamed_goes_on(begun: Path) -> None:
         (None, "expected a run's folder with a config.json: No such file"),
         ("{", "that file is damaged"),
         ("[1]", "that file is of another program"),
-        ('{"config": {"name": "x", "algo_2": 1}}', "has --algo-2, which is no flag here"),
+        ('{"config": {"name": "x", "algo_2": 1}}', "has --algo-2, which is not a flag here"),
     ],
 )
 def test_a_folder_that_is_no_run_is_said(tmp_path: Path, content: str | None, says: str) -> None:
@@ -151,9 +151,9 @@ def test_a_state_is_of_one_stage_and_of_one_process(tmp_path: Path) -> None:
     state = runs.load_state(tmp_path, "01")
     assert state is not None
     assert (state["steps"], state["parents"]) == (5, {"dbs": []})
-    with pytest.raises(UserError, match="expected a run of 03, got one of 01; take that script"):
+    with pytest.raises(UserError, match="expected a run of 03, got one of 01; use that script"):
         runs.load_state(tmp_path, "03")
-    with runs.locked(tmp_path), pytest.raises(UserError, match="still going on"), runs.locked(tmp_path):
+    with runs.locked(tmp_path), pytest.raises(UserError, match="still running it"), runs.locked(tmp_path):
         pass
     with runs.locked(tmp_path):  # let go of
         pass

@@ -1,4 +1,4 @@
-"""A2C and PPO: a learner that acts for a rollout, asks what its steps were worth, and makes passes over them."""
+"""A2C and PPO: a learner that acts for a rollout, values its steps, and makes passes over them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -30,11 +30,11 @@ class ActorCritic:
       device: where everything is computed.
       bf16: whether networks compute in bf16.
       seed: of the games and the actions.
-      reward: what pays in place of the score.
-      penalty: the KL penalty, where there is a reference policy.
+      reward: pays instead of the score.
+      penalty: the KL penalty, if there is a reference policy.
       recorder: sees every step.
       held: exploration by held actions.
-      ranks: the processes that learn together, each in environments of its own.
+      ranks: the processes that learn together, each in its own environments.
 
     Attributes:
       network: see above.
@@ -78,7 +78,7 @@ class ActorCritic:
         """
         spec, shared = world.spec, config.network == "shared"
         if shared and spec.observation_size is not None:
-            raise UserError(f"--network shared is about policies of pictures, and {config.env} shows vectors")
+            raise UserError(f"--network shared needs a policy of pictures, but {config.env} shows vectors")
         return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, shared)
 
     def advance(self) -> Advance:
@@ -92,7 +92,7 @@ class ActorCritic:
         return Advance(made, scalars, games)
 
     def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
-        """Learns from a rollout of its own; returns scalars by chart name."""
+        """Learns from its own rollout; returns scalars by chart name."""
         config, network = self._config, self.network
         lr = config.lr * max(0.0, 1 - self.steps / config.lr_decay_steps)
         for group in self._optimizer.param_groups:
@@ -122,14 +122,14 @@ class ActorCritic:
 
         Args:
           model: on the same device.
-          another: whether it is not the one that paid before; the critic then warms up anew.
+          another: whether it differs from the previous model; the critic then warms up again.
         """
         self.collector.reward = model
         if another:
             self._warm_until = self.updates + self._config.critic_warmup
 
     def policy(self) -> ActorPolicy:
-        """Its policy as it is now, which learns on as the learner does."""
+        """Its current policy, which changes as the learner learns."""
         return ActorPolicy(self.network, self._bf16)
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
@@ -137,7 +137,7 @@ class ActorCritic:
         return self.network.named_parameters()
 
     def state(self) -> dict[str, Any]:
-        """All that `load_state` needs; the games under way are lost."""
+        """All that `load_state` needs; unfinished games are lost."""
         penalty = self._penalty
         return {
             "steps": self.steps,
@@ -152,7 +152,7 @@ class ActorCritic:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said, of a learner with the same settings."""
+        """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
         # Older states lack it.
         self._warm_until = state.get("new_reward_at", 0) + self._config.critic_warmup
@@ -168,7 +168,7 @@ class ActorCritic:
 
 
 class Batch(NamedTuple):
-    """What the passes of an update go over: the N = T·B steps of a rollout, on the device."""
+    """The N = T·B steps of a rollout that an update's passes go over, on the device."""
 
     seen: torch.Tensor
     """Features `[N, F]` where the rollout has them, else observations, uint8 `[N, 4, 84, 84]` or float32 `[N, D]`."""
@@ -250,7 +250,7 @@ def update(
 ) -> dict[str, torch.Tensor]:
     """The passes over one rollout: one for A2C, several over minibatches for PPO.
 
-    Of several processes each has a rollout. They learn as one process does from all of these side by side: every loss
+    Each of several processes has a rollout. They learn as one process would from all of these side by side: every loss
     is a sum over valid steps, divided by how many all have; gradients and scalars are added up.
 
     Args:
@@ -317,7 +317,7 @@ def update(
 def _minibatches(
     steps: int, envs: int, parts: int, device: torch.device, ranks: Alone = ALONE
 ) -> Sequence[slice | torch.Tensor]:
-    """This process's rows of each minibatch of a pass, in random order; all as they are where there is but one.
+    """This process's rows of each minibatch of a pass, in random order; unchanged if there is only one minibatch.
 
     Every process draws the same order of all steps of all environments, as PyTorch's own generator is seeded and moved
     alike in all of them, and takes what it has of each minibatch: now more, now less, at times nothing.

@@ -18,7 +18,7 @@ from lib.envs.world import World
 from lib.files import remove_stale
 
 PolicyNetwork = PolicyNet | SACNet | QNet
-"""What a policy checkpoint may hold the weights of."""
+"""Networks whose weights a policy checkpoint may hold."""
 
 LINKS = ("best.dat", "best-learned.dat", "best-teacher.dat", "latest.dat")
 """Names of a folder's links."""
@@ -28,10 +28,10 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     """A policy from a checkpoint of ours, of any algorithm, or a bare state_dict of the original's.
 
     Returns:
-      The network on the CPU, and what the checkpoint says of itself (`config`, `steps`, …; {} for a bare one).
+      The network on the CPU, and the checkpoint's own fields (`config`, `steps`, …; {} for a bare one).
 
     Raises:
-      UserError: no readable policy there; says what was expected and what came.
+      UserError: there is no readable policy; says what was expected and what came.
     """
     payload = load_checkpoint(path, "policy")
     state = check_weights(payload.get("state_dict"), str(path))
@@ -74,7 +74,7 @@ def save_policy(
 
 
 def env_of(origin: dict[str, Any]) -> str:
-    """The environment that a policy says it was trained in; "" where it says none.
+    """The environment that a policy says it was trained in; "" if it names none.
 
     Args:
       origin: what the checkpoint says of itself, as `load_policy` returns it.
@@ -87,7 +87,7 @@ def env_of(origin: dict[str, Any]) -> str:
 def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
     """Refuses an environment that a file names and that would have a module imported, `module:Name-v0`.
 
-    Nothing that a file names is run; whoever trusts it can name the environment themselves.
+    Nothing that a file names is run; a user who trusts the file can name the environment.
 
     Args:
       env_id: what it names.
@@ -95,18 +95,18 @@ def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
       flag: by which the environment can be named.
 
     Raises:
-      UserError: it is such a one, and the module has not been imported anyway.
+      UserError: it is such an environment, and its module has not been imported already.
     """
     module, colon, _ = env_id.partition(":")
     if colon and module not in sys.modules:
         raise UserError(
-            f"{path}: names the environment {one_line(env_id[:200])}, and the module of that name is not imported for "
-            f"a file's sake; if you trust it, add {flag} {one_line(env_id[:200])}"
+            f"{path}: names the environment {one_line(env_id[:200])}, and the module of that name is not "
+            f"imported for a file's sake; if you trust it, add {flag} {one_line(env_id[:200])}"
         )
 
 
 def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
-    """Refuses a policy of other actions or other observations than a world's.
+    """Refuses a policy whose actions or observations differ from a world's.
 
     Raises:
       UserError: says what each side has.
@@ -120,13 +120,13 @@ def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
 
 
 class CheckpointFolder:
-    """`model_<step>-rw=<score>-steps=<steps>.dat` files, of which few are kept: those that a link points to.
+    """`model_<step>-rw=<score>-steps=<steps>.dat` files; only those that a link points to are kept.
 
     The symbolic links are for scripts and for the next stage: `best.dat` by mean score and `latest.dat`, and in a
     finetune `best-learned.dat` by learned return and `best-teacher.dat` by the teacher's preference for it over the
     policy that it started from, where these are measured.
 
-    Another kind of checkpoint is a subclass with a suffix of its own, `_write`, `_read` and `_drop`.
+    Another kind of checkpoint is a subclass with its own suffix, `_write`, `_read` and `_drop`.
 
     Attributes:
       root: the folder.
@@ -154,12 +154,12 @@ class CheckpointFolder:
         parents: dict[str, Any],
         evaluated: bool = True,
     ) -> Path:
-        """Writes a checkpoint as the latest, and as the best by each criterion where it is the highest so far.
+        """Writes a checkpoint as the latest, and as the best by each criterion for which it is the highest so far.
 
         Args:
           policy: what to save, a `LearnedPolicy`.
           steps: how long it was trained.
-          games: what its file name tells.
+          games: figures for its file name.
           config: the configuration of the run.
           parents: what it came from.
           evaluated: whether the games are an evaluation of these very weights; others never make a best.
@@ -216,7 +216,7 @@ class CheckpointFolder:
         return {"best": dict(self._best), "written": sorted(self._written), "kept": sorted(self._kept)}
 
     def restore(self, state: dict[str, Any], steps: int, name: str) -> None:
-        """Continues a run from its state, and takes in what the run wrote after that state.
+        """Continues a run from its state, and includes what the run wrote after that state.
 
         Args:
           state: what `state` said.
@@ -238,7 +238,7 @@ class CheckpointFolder:
                     self._best[link] = found[link]
 
     def keep_best(self) -> Path:
-        """Keeps the best by mean score for good, whatever is better later on.
+        """Keeps the best by mean score permanently, even if a later one is better.
 
         Returns:
           The file.
@@ -248,7 +248,7 @@ class CheckpointFolder:
         return path
 
     def forget_best(self, link: str) -> None:
-        """Lets the next evaluation be the best by a criterion whose measure has changed.
+        """Makes the next evaluation the best by a criterion whose measure has changed.
 
         Args:
           link: of LINKS.
@@ -263,9 +263,9 @@ class CheckpointFolder:
         fresh.replace(self._at(link))
 
     def _prune(self) -> None:
-        """Drops the checkpoints that no link wants any more.
+        """Deletes the checkpoints that no link needs any more.
 
-        What an earlier run left in the folder is not dropped: it may be hours of work.
+        Files of an earlier run are kept: they may be hours of work.
         """
         wanted = {self._at(link).resolve().name for link in LINKS} | self._kept
         for name in self._written - wanted:
@@ -284,7 +284,7 @@ def _criteria(games: Evaluation) -> dict[str, float]:
 
 
 def _criteria_of(evaluation: dict[str, Any]) -> dict[str, float]:
-    """`_criteria` of the evaluation that a checkpoint keeps; nothing where it keeps none."""
+    """`_criteria` of the evaluation that a checkpoint keeps; empty if it keeps none."""
     columns = {"best.dat": "scores", "best-learned.dat": "learned"}
     found = {link: float(np.mean(evaluation[key])) for link, key in columns.items() if key in evaluation}
     return found | ({"best-teacher.dat": evaluation["preferred"]} if "preferred" in evaluation else {})

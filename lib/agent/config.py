@@ -85,7 +85,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "quantiles": 1,
     },
 }
-"""Defaults that depend on --algo. What an algorithm does not have here means nothing to it."""
+"""Defaults that depend on --algo. Flags missing here have no effect with that algorithm."""
 
 OFF_POLICY = ("sac", "dqn")
 """Algorithms that learn from a replay."""
@@ -94,29 +94,32 @@ MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "l
 """Flags that may be given beside --resume."""
 
 _PASSES = ("epochs", "minibatches", "clip_range", "value_clip_range", "target_kl")
-"""Flags that mean nothing where an update is a single pass."""
+"""Flags that have no effect if an update is a single pass."""
 
 _ON_POLICY = ("kl", "critic_warmup", "freeze_convs")
-"""Flags that mean nothing to algorithms with a replay, beside those that only others have a default for."""
+"""Flags that have no effect with a replay, besides those for which only other algorithms have a default."""
 
 _NEEDS = {
     "finetune": ("model", "a policy to start from: add -m FILE"),
     "kl": ("model", "a policy to stay near: add -m FILE"),
-    "kl_target": ("kl", "a price to adapt: add --kl 0.02, say"),
+    "kl_target": ("kl", "a KL penalty to adapt: add, for example, --kl 0.02"),
     "pessimism": ("reward", "a reward model of several members: add -r FILE"),
-    "kl_reference": ("kl", "a price of straying from it: add --kl 0.02, say"),
+    "kl_reference": ("kl", "a KL penalty: add, for example, --kl 0.02"),
     "reward_offset": ("reward", "a learned reward to add it to: add -r FILE"),
     "score_weight": ("reward", "a learned reward to add the score to: add -r FILE"),
-    "state_entropy": ("watch_reward", "reward models that come while it trains: add --watch-reward -r FILE"),
-    "watch_reward": ("reward", "the file that reward models come in: add -r FILE"),
+    "state_entropy": (
+        "watch_reward",
+        "reward models that arrive during training: add --watch-reward -r FILE",
+    ),
+    "watch_reward": ("reward", "the file in which reward models arrive: add -r FILE"),
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
-    "fork": ("record_only", "clips to be recorded alone: add --record-only"),
+    "fork": ("record_only", "a run that only records: add --record-only"),
     "record_only": ("db_path", "a DB to fill: add --db-path DB"),
     "event_prob": ("db_path", "a DB to record to: add --db-path DB"),
-    "event_kinds": ("event_prob", "a chance that an event is recorded: add --event-prob 1, say"),
+    "event_kinds": ("event_prob", "a chance that an event is recorded: add, for example, --event-prob 1"),
     "db_drop_oldest": ("db_max_mb", "a limit: add --db-max-mb N"),
 }
-"""Flags that need another: its name, and what to say where it is missing."""
+"""Flags that need another flag: its name, and the message if it is missing."""
 
 
 def _by_algorithm(name: str, default: Any = None, **options: Any) -> Any:
@@ -138,7 +141,7 @@ def _shown(value: float | bool | str) -> str:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. What is None by default is filled in when the object is made, by --algo, --finetune and --env."""
+    """One training run. Making the object fills in None defaults from --algo, --finetune and --env."""
 
     name: str = flag(
         "-n", group="most used", metavar="NAME", help="name of the run, in its folder under --runs"
@@ -385,7 +388,9 @@ class TrainConfig:
         if self.off_policy:
             meaningless += [name for name in _ON_POLICY if getattr(self, name)]
         if meaningless:
-            raise UserError(f"{as_flag(min(meaningless))} means nothing to --algo {self.algo}: leave it out")
+            raise UserError(
+                f"{as_flag(min(meaningless))} has no effect with --algo {self.algo}: leave it out"
+            )
         given = [name for name in defaults if getattr(self, name) is not None]
         lr = defaults["lr"] / (FINETUNE_DIVISOR if self.finetune else 1)
         atari = is_atari_id(self.env)
@@ -402,9 +407,7 @@ class TrainConfig:
             if self.record_only and getattr(self, name) is not None:
                 raise UserError(f"--record-only learns nothing: leave out {as_flag(name)}")
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
-            raise UserError(
-                "--wait-for-labels expects --watch-reward and a DB that is labelled: add --db-path DB"
-            )
+            raise UserError("--wait-for-labels expects --watch-reward and a DB to label: add --db-path DB")
         if self.teacher is not None and not self.finetunes:
             raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
         if self.reward_scale != 1 and self.reward is None:
@@ -427,7 +430,8 @@ class TrainConfig:
             for name in _PASSES:
                 if name in given and getattr(self, name) != defaults[name]:
                     raise UserError(
-                        f"{as_flag(name)} expects an algorithm of several passes, a2c makes one: add --algo ppo"
+                        f"{as_flag(name)} expects an algorithm with several passes, but a2c makes one: add "
+                        "--algo ppo"
                     )
 
     @property

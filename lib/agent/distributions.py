@@ -1,8 +1,8 @@
 """Distributions over actions: sampling, log-probabilities, entropy and KL, of categorical and of Gaussian policies.
 
-A network says of a state one row of *distribution parameters*: A logits of a categorical policy over A actions; A means
-followed by A logarithms of standard deviations of a Gaussian over actions of A numbers. The first four functions take
-either, told apart by the type of the actions or by `continuous`, so that nothing else has to know.
+For each state a network returns one row of *distribution parameters*: A logits of a categorical policy over A actions; A
+means followed by A logarithms of standard deviations of a Gaussian over actions of A numbers. The first four functions
+take either, and tell them apart by the type of the actions or by `continuous`, so that no other code has to.
 
 Each number of a Gaussian action is drawn independently. Its entropy is differential: nats, and below 0 for a narrow one.
 """
@@ -84,7 +84,7 @@ def squashed_sample(dist_params: torch.Tensor, noise: torch.Tensor) -> tuple[tor
     Source: Haarnoja et al. 2018, arXiv 1812.05905, appendix C; the second form does not overflow.
 
     Args:
-      dist_params: float `[..., 2A]`, μ and log σ, which is held within −20 … 2.
+      dist_params: float `[..., 2A]`, μ and log σ, clamped to −20 … 2.
       noise: float `[..., A]`, standard normal.
 
     Returns:

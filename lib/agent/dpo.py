@@ -1,6 +1,6 @@
-"""DPO on clips: a policy is fitted to comparisons itself, without a reward model (Rafailov et al. 2023, arXiv 2305.18290).
+"""DPO on clips: fits a policy directly to comparisons, without a reward model (Rafailov et al. 2023, arXiv 2305.18290).
 
-How far a policy has moved from its reference says what it takes the reward to be: r̂(s, a) = β log π(a|s)/π_ref(a|s), but
+The distance of a policy from its reference implies a reward: r̂(s, a) = β log π(a|s)/π_ref(a|s), except
 for a term of the state, which clips of one moment share at their first step. On steps of a game in place of tokens this is
 contrastive preference learning (Hejna et al. 2024, arXiv 2310.13639) with a reference. The labels are fitted by the loop
 and the loss of a reward model (`lib.reward.fit`), with a policy in its place.
@@ -50,7 +50,7 @@ class PolicyBody(nn.Module):
 
 
 class PolicyRatio(nn.Module):
-    """The head of a policy, as a reward model of what it has learned to do.
+    """The head of a policy, as a reward model of what the policy has learned.
 
     Args:
       head: the head that it begins as, the reference.
@@ -69,7 +69,7 @@ class PolicyRatio(nn.Module):
 
 
 class Policies(Clips):
-    """For the policy of `--policy`: its head is trained, on every one of the first `--steps` steps of each clip.
+    """Trains the head of the policy of `--policy` on each of the first `--steps` steps of every clip.
 
     Raises:
       UserError: as `Clips`; or the policy is not one of pictures that chooses among actions.
@@ -79,7 +79,7 @@ class Policies(Clips):
         assert config.policy is not None
         policy, self._origin = load_policy(config.policy)
         if not isinstance(policy, PolicyNet) or policy.observation_size is not None:
-            raise UserError(f"--policy {config.policy}: expected a policy of pictures by a2c or ppo")
+            raise UserError(f"--policy {config.policy}: expected a policy of pictures from a2c or ppo")
         self.policy = policy
         super().__init__(
             # ℓ2 would pull the policy's weights to 0 rather than to what they were.
@@ -124,7 +124,7 @@ class Policies(Clips):
 
 
 class PolicyMember(ClipMember):
-    """A policy under way. Its last epoch is kept: a hundred noisy held-out pairs do not tell when to stop."""
+    """A policy being fitted. Its last epoch is kept: a hundred noisy held-out pairs cannot say when to stop."""
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
         self.best = None

@@ -1,4 +1,4 @@
-"""DQN: values of actions to choose from, learned from a replay; double, dueling, n-step and quantiles as settings.
+"""DQN: values of discrete actions, learned from a replay; double, dueling, n-step and quantiles are settings.
 
 Sources: Mnih et al. 2015; double: van Hasselt et al. 2016, arXiv 1509.06461; dueling: Wang et al. 2016, arXiv 1511.06581;
 quantiles: Dabney et al. 2018, arXiv 1710.10044.
@@ -27,7 +27,7 @@ _MAX_HIDDEN = 4096
 
 
 def quantile_huber_loss(values: torch.Tensor, targets: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-    """How far quantiles of a return are from those of a distribution of targets, of each step.
+    """The distance of a return's quantiles from those of a distribution of targets, for each step.
 
         Σᵢ meanⱼ |τᵢ − 1{uᵢⱼ < 0}| huber(uᵢⱼ),   uᵢⱼ = targetⱼ − θᵢ
 
@@ -104,12 +104,12 @@ class QNet(nn.Module):
         return found
 
     def acting(self, bf16: bool = False) -> "QPolicy":
-        """The policy of its weights as they are, and as they will be."""
+        """The policy of its weights, which follows their changes."""
         return QPolicy(self, bf16)
 
 
 class QPolicy:
-    """The action of the highest value, and now and then another.
+    """Takes the action of the highest value, and sometimes a random one.
 
     Args:
       network: on the device it computes on.
@@ -139,7 +139,7 @@ class DQN(OffPolicy):
     """The learner of DQN; see `OffPolicy` for its arguments.
 
     Raises:
-      UserError: the network of -m is of other settings than --dueling and --quantiles.
+      UserError: the network of -m does not match --dueling and --quantiles.
     """
 
     network: QNet
@@ -153,7 +153,7 @@ class DQN(OffPolicy):
         if (network.dueling, network.quantiles) != (config.dueling, config.quantiles):
             dueling = "--dueling" if network.dueling else "--no-dueling"
             raise UserError(
-                f"-m {config.model}: expected {dueling} --quantiles {network.quantiles}, as it was made with"
+                f"-m {config.model}: expected {dueling} --quantiles {network.quantiles}, as when it was made"
             )
         self.optimizers = {"values": torch.optim.Adam(network.parameters(), lr=config.lr, fused=True)}
 
@@ -166,7 +166,8 @@ class DQN(OffPolicy):
         """
         if world.spec.continuous:
             raise UserError(
-                f"--algo dqn expects actions to choose from, but {world.env_id} has continuous ones: take another --algo"
+                f"--algo dqn expects discrete actions, but {world.env_id} has continuous ones: take another "
+                "--algo"
             )
         return QNet(world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles)
 

@@ -24,11 +24,11 @@ class Evaluation:
     measures: dict[str, np.ndarray]
     """float64 `[N]` by name: what observers measured in each game."""
     overall: dict[str, float] = field(default_factory=dict)
-    """What they measured over all games together, by name."""
+    """What observers measured over all games together, by name."""
 
     @property
     def figures(self) -> dict[str, np.ndarray]:
-        """All there is by name, `[N]`, or `[1]` for what is of all games together."""
+        """All figures by name, `[N]`, or `[1]` for those of all games together."""
         together = {name: np.array([value]) for name, value in self.overall.items()}
         return {"score": self.scores, "steps": self.steps, **self.measures, **together}
 
@@ -42,7 +42,7 @@ class Evaluation:
 
 
 class Observer(Protocol):
-    """Measures B games while they are played. An observer remembers, so every evaluation takes new ones."""
+    """Measures B games while they are played. An observer keeps state, so every evaluation needs new ones."""
 
     def before(self, turn: Turn) -> None:
         """Looks at a step while the emulator works on it."""
@@ -67,7 +67,7 @@ class ProbeMeans:
     Args:
       num_envs: B.
       probes: what to read off every step, by name.
-      counter: of events; a new one, as it remembers.
+      counter: of events; a new one, because it keeps state.
     """
 
     def __init__(

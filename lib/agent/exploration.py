@@ -5,7 +5,7 @@ import torch
 
 
 def state_entropy(states: torch.Tensor, others: torch.Tensor, neighbour: int = 5) -> torch.Tensor:
-    """How far states are from others: a reward for them is one for the entropy of the states visited.
+    """The distance of states from others: as a reward it increases the entropy of the states visited.
 
         r(s) = ‖s − sₖ‖ / mean ‖s − sₖ‖,   sₖ the k-th nearest of the others
 
@@ -26,17 +26,17 @@ def state_entropy(states: torch.Tensor, others: torch.Tensor, neighbour: int = 5
 
 
 class HeldActions:
-    """Exploration in time: now and then an environment holds one random action for a number of steps.
+    """Exploration in time: occasionally an environment holds one random action for a number of steps.
 
-    What takes many steps of one action, such as a climb to the surface, independent random actions never find. Source:
-    ε-greedy with temporally extended options, Dabney et al. 2021, arXiv 2006.01782; action repetition is what lets
+    Independent random actions never find what takes many steps of one action, such as a climb to the surface. Source:
+    ε-greedy with temporally extended options, Dabney et al. 2021, arXiv 2006.01782; action repetition lets
     actor-critics refuel in Seaquest, Sharma et al. 2017, arXiv 1702.06054. Durations are uniform here.
 
     Args:
       num_envs: B.
       num_actions: actions to choose from.
       prob: chance per step that an environment that follows its policy begins to hold an action.
-      shortest, longest: steps that an action is held for, each length as likely as any other.
+      shortest, longest: steps that an action is held for, each length equally likely.
       seed: of the choices.
     """
 
@@ -64,7 +64,7 @@ class HeldActions:
         return np.where(held, self._action, actions), held
 
     def begin(self, games: np.ndarray) -> None:
-        """Has games, bool `[B]`, hold an action from the next step on, each one of its own."""
+        """Makes games, bool `[B]`, hold an action from the next step on, each its own."""
         count = int(games.sum())
         self._action[games] = self._rng.integers(self._num_actions, size=count)
         self._left[games] = self._rng.integers(self._shortest, self._longest + 1, size=count)

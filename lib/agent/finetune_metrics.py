@@ -1,4 +1,4 @@
-"""What a finetune's evaluations measure beside the score: learned return, disagreement, KL, and what a teacher says."""
+"""What a finetune's evaluations measure besides the score: learned return, disagreement, KL, and a teacher's view."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,10 +18,10 @@ CHARTED = (
     *("learned", "score", "steps", "kl", "disagreement", "agreement", "preferred"),
     *("refuels", "rescues", "surface"),
 )
-"""What is put on the one chart of a finetune, as far as it is measured."""
+"""Measures on the one chart of a finetune, if they are measured."""
 
 BY_REWARD = ("learned", "agreement", "disagreement")
-"""Of these, what hangs on the reward model: figures of two models are not compared."""
+"""Of these, those that depend on the reward model: figures of two models are not compared."""
 
 _GAMES = 8  # of an evaluation that clips are cut from: each needs room for the frames of a running one
 _CLIPS = 8  # of each of these games
@@ -30,7 +30,7 @@ _CLIPS = 8  # of each of these games
 class FreshClips:
     """Cuts clips of 50 steps out of running games and has a teacher value them. No frames are kept.
 
-    A game's clips lie end to end. Of all of them, however long the game, up to eight count, each as likely as any
+    A game's clips lie end to end. However long the game, up to eight of them count, each as likely as any
     other (reservoir sampling, Vitter 1985); only of those that may count are frames copied.
     """
 
@@ -121,14 +121,14 @@ class FreshClips:
         return Segment(self._frames[game], self._actions[game], sidecar, observations)
 
     def values(self) -> tuple[list[float], list[float] | None]:
-        """What the K clips are worth to the teacher, and their learned returns where there is a reward model."""
+        """The K clips' values to the teacher, and their learned returns if there is a reward model."""
         gained = [learned for _, learned in self._clips.values() if learned is not None]
         returns = torch.stack(gained).tolist() if gained else None
         return [value for value, _ in self._clips.values()], returns
 
 
 class FinetuneMetrics:
-    """What a reward model, a reference policy and a teacher make of the B games of one evaluation: an `Observer`.
+    """How a reward model, a reference policy and a teacher rate the B games of one evaluation: an `Observer`.
 
     Sums stay on the device until the games are over.
     """
@@ -143,7 +143,7 @@ class FinetuneMetrics:
         teacher: Teacher | None = None,
         baseline: Sequence[float] | None = None,
     ) -> None:
-        """Remembers, so every evaluation takes a new one.
+        """Keeps state, so every evaluation needs a new one.
 
         Args:
           world: B games about to begin.
@@ -194,7 +194,7 @@ class FinetuneMetrics:
         }
 
     def clip_values(self) -> list[float]:
-        """What each clip is worth to the teacher."""
+        """Each clip's value to the teacher."""
         return [] if self._clips is None else self._clips.values()[0]
 
     def overall(self) -> dict[str, float]:
@@ -252,10 +252,10 @@ def preference(candidate: Sequence[float], reference: Sequence[float], teacher: 
 
 
 def changes(now: Mapping[str, np.ndarray], start: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """What became of each measure since the start, in parts of what it was: 0.5 is half as much again.
+    """The change of each measure since the start, relative to its value there: 0.5 is half as much again.
 
     (x − x₀) / max(abs(x₀), σ₀) with means x and x₀ and the deviation σ₀ over the games at the start: a learned return
-    may begin near 0, or below. What was 0 in every game, such as the KL, is given as it is.
+    may begin near 0, or below. A measure that was 0 in every game, such as the KL, is returned unscaled.
 
     Args:
       now: float `[N]` by name.
@@ -275,7 +275,7 @@ def changes(now: Mapping[str, np.ndarray], start: Mapping[str, np.ndarray]) -> d
 
 
 class Reading(NamedTuple):
-    """What one evaluation of a finetune says of its course."""
+    """One evaluation's figures about the course of a finetune."""
 
     steps: int  # of training before it
     score: float

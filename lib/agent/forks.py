@@ -11,11 +11,11 @@ from lib.preferences.recorder import SegmentRecorder
 
 
 class Forks:
-    """Plays, and now and then has a group of K environments continue from one moment, each recorded.
+    """Plays, and occasionally lets a group of K environments continue from one moment, recording each.
 
-    Two clips of one moment differ in what was done, as two answers to one prompt do; two clips of different moments
-    differ first of all in where they were cut. After the fork each environment holds a random action of its own for a
-    while, then follows the policy, and keeps the game that came of it.
+    Two clips of one moment differ in what was done, like two answers to one prompt; two clips of different moments
+    differ mostly in where they were cut. After the fork each environment holds a random action of its own for a
+    while, then follows the policy, and keeps the resulting game.
 
     Args:
       player: of B environments of pictures, whose world can `take` games and whose recorder is the one here.
@@ -59,7 +59,7 @@ class Forks:
         self._observations = self._player.viewer.observations
 
     def _choose(self, step: Step) -> np.ndarray:
-        """The environment that each continues from, int64 `[B]`; −1 where its group does not fork."""
+        """The environment that each continues from, int64 `[B]`; −1 if its group does not fork."""
         chosen = self._rng.random(len(step.score)) < self._prob
         if self._events is not None:
             shown = self._events.shown(np.asarray(step.frames), step.observations)

@@ -31,7 +31,7 @@ def k3(log_prob: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def adapted(coef: torch.Tensor, kl: torch.Tensor, target: float, steps: int, horizon: int) -> torch.Tensor:
-    """The price of the KL, raised where the KL is above its target and lowered where it is below.
+    """The price of the KL, raised if the KL is above its target and lowered if it is below.
 
         β ← β (1 + clip(KL / target − 1, ±0.2) · steps / horizon)
 
@@ -51,7 +51,7 @@ def adapted(coef: torch.Tensor, kl: torch.Tensor, target: float, steps: int, hor
 
 
 class KLPenalty:
-    """What it costs to act unlike a frozen reference policy.
+    """The cost of acting unlike a frozen reference policy.
 
     Attributes:
       reference: that policy.
@@ -61,14 +61,14 @@ class KLPenalty:
     def __init__(
         self, reference: PolicyNet, coef: float, target: float, horizon: int, same_body: bool = True
     ) -> None:
-        """Takes over the reference.
+        """Freezes the reference.
 
         Args:
           reference: on the device; it is frozen here.
           coef: β to begin with.
           target: KL for `adapt`; 0 keeps β as it is.
           horizon: of `adapted`.
-          same_body: whether a learner whose body is frozen has the reference's, and so the same features.
+          same_body: whether a learner with a frozen body shares the reference's, and so its features.
         """
         self.reference = reference.requires_grad_(False)
         self.coef = torch.tensor(coef, device=next(reference.parameters()).device)

@@ -25,7 +25,7 @@ _CLIP = 10.0  # standard deviations of an observation
 class Normaliser(nn.Module):
     """Vector observations to mean 0 and standard deviation 1, clipped to ±10, by statistics of all that was seen.
 
-    Numbers of a simulation are of any size, and MuJoCo's are not learned from without this: Andrychowicz et al. 2021,
+    Numbers of a simulation have any size, and learning from MuJoCo's fails without this: Andrychowicz et al. 2021,
     arXiv 2006.05990, section 3.3; the clip is that of OpenAI's baselines. `update` is called by training alone,
     between one update and the next rollout, so that a rollout is judged by the statistics that it was played by.
     """
@@ -46,7 +46,7 @@ class Normaliser(nn.Module):
 
     @torch.no_grad()
     def update(self, observations: torch.Tensor, total: Total = ALONE.total) -> None:
-        """Takes in more observations, float32 `[..., D]`: means and variances of both parts joined (Chan et al. 1979).
+        """Includes more observations, float32 `[..., D]`: joins means and variances of both parts (Chan et al. 1979).
 
         With `total`, those of all processes.
         """
@@ -75,7 +75,7 @@ class _WithSpread(nn.Module):
 
 
 class PolicyNet(nn.Module):
-    """A policy and a value head, behind convolutions where the policy sees pictures.
+    """A policy and a value head, behind convolutions if the policy sees pictures.
 
     Pictures: conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015), or 512 that both share, as in
     Stable-Baselines3's CnnPolicy. Parameter names are those of the original experiment, whose checkpoints load as they
@@ -126,12 +126,12 @@ class PolicyNet(nn.Module):
         return Spec(self.num_actions, self.continuous, PICTURE_SHAPE if size is None else (size,))
 
     def acting(self, bf16: bool = False) -> "ActorPolicy":
-        """The policy of its weights as they are, and as they will be."""
+        """The policy of its weights, which follows their changes."""
         return ActorPolicy(self, bf16)
 
     @property
     def body(self) -> nn.Module:
-        """What both heads stand on: the convolutions, or the normaliser, of which a finetune leaves either as it is."""
+        """The part below both heads: the convolutions or the normaliser, which a finetune leaves unchanged."""
         return self.conv if self.observation_size is None else self.normaliser
 
     def _initialise(self) -> None:
@@ -156,7 +156,7 @@ class PolicyNet(nn.Module):
         return self.dist_params(features), self.values(features)
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
-        """What the body makes of observations, `[N, F]`: all that the heads see."""
+        """The body's features of observations, `[N, F]`: all that the heads see."""
         if self.observation_size is not None:
             return cast(torch.Tensor, self.normaliser(observations))
         return cast(torch.Tensor, self.conv(observations))
@@ -179,7 +179,7 @@ def mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
 
 
 class ActorPolicy:
-    """The policy of a network, for whoever plays it.
+    """The policy of a network.
 
     Args:
       network: on the device it computes on.
@@ -250,7 +250,7 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
 
 
 def with_weights(make: Callable[[], Network], state: dict[str, torch.Tensor], source: str) -> Network:
-    """A network with the weights of a state_dict, which has to have all of them and no others.
+    """A network with the weights of a state_dict, which must have exactly these weights.
 
     Args:
       make: makes the network.
@@ -273,6 +273,6 @@ def with_weights(make: Callable[[], Network], state: dict[str, torch.Tensor], so
             )
     unknown = sorted(set(state) - set(expected))
     if unknown:
-        raise UserError(f"{source}: weights of another network: {', '.join(unknown[:3])} have no place here")
+        raise UserError(f"{source}: weights of another network: {', '.join(unknown[:3])} do not belong here")
     network.load_state_dict(state)
     return network

@@ -1,4 +1,4 @@
-"""What learners with a replay have in common: some steps into the replay, some updates out of it."""
+"""What learners with a replay share: they put steps into the replay and make updates from it."""
 
 import copy
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _FIRST_BETA = 0.4  # arXiv 1511.05952, table 3
 
 
 class OffPolicy:
-    """A learner but for the algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
+    """A learner without its algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
 
     Args:
       network: the policy and its critics, on `device`.
@@ -29,10 +29,10 @@ class OffPolicy:
       device: where everything is computed and the replay is kept.
       bf16: whether networks compute in bf16.
       seed: of the games and the actions.
-      reward: what pays in place of the score.
+      reward: pays instead of the score.
       recorder: sees every step.
       held: exploration by held actions.
-      ranks: the processes that learn together, each in environments of its own and out of a replay of its own.
+      ranks: the processes that learn together, each in its own environments and from its own replay.
 
     Attributes:
       network: see above.
@@ -94,7 +94,7 @@ class OffPolicy:
         raise NotImplementedError
 
     def forget_values(self) -> None:
-        """Begins with new critics, as what these have learned was another reward."""
+        """Begins with new critics, because the old ones learned another reward."""
         raise NotImplementedError
 
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -106,7 +106,7 @@ class OffPolicy:
         raise NotImplementedError
 
     def policy(self) -> LearnedPolicy:
-        """Its policy as it is now, which learns on as the learner does."""
+        """Its current policy, which changes as the learner learns."""
         raise NotImplementedError
 
     def advance(self) -> Advance:
@@ -133,7 +133,7 @@ class OffPolicy:
     def play(self) -> None:
         """One step of every environment, without learning from rewards; its games are not reported.
 
-        With --state-entropy the policy learns meanwhile to visit states unlike those in the replay.
+        With --state-entropy the policy learns to visit states unlike those in the replay.
         """
         self._act()
         if self._config.state_entropy:
@@ -154,14 +154,14 @@ class OffPolicy:
         return self._games.add(step.score, ~step.reset, paid)
 
     def _at_random(self) -> torch.Tensor:
-        """Actions of which any is as likely as any other."""
+        """Uniformly random actions."""
         generator, count = self.player.generator, self._spec.num_actions
         if self._spec.continuous:
             return torch.empty(self._envs, count, device=self._device).uniform_(-1, 1, generator=generator)
         return torch.randint(count, (self._envs,), generator=generator, device=self._device)
 
     def update(self) -> dict[str, torch.Tensor]:
-        """One batch, of which every process draws its part, and a move of the target network where one is due."""
+        """One batch, of which every process draws its part, and a move of the target network if one is due."""
         beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
         batch = self.replay.sample(self._batch_size, self.player.generator, beta)
         count = (batch.weights > 0).sum()
@@ -216,7 +216,7 @@ class OffPolicy:
 
         Args:
           model: of observations, on the same device.
-          another: whether it is not the one that paid before.
+          another: whether it differs from the previous model.
         """
         self.player.reward = model
         self.replay.relabel(model)
@@ -228,9 +228,9 @@ class OffPolicy:
         return self.network.named_parameters()
 
     def state(self) -> dict[str, Any]:
-        """All that `load_state` needs; the games under way are lost.
+        """All that `load_state` needs; unfinished games are lost.
 
-        So is the replay with --no-save-replay, and where several processes have a part of it each.
+        So is the replay with --no-save-replay, or if several processes share it.
         """
         saves = self._config.save_replay and self._ranks.size == 1
         return {
@@ -247,7 +247,7 @@ class OffPolicy:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said, of a learner with the same settings."""
+        """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
         self._acted, self._due = state["acted"], state["due"]
         self.network.load_state_dict(state["network"])

@@ -66,8 +66,8 @@ class PlayConfig:
             name for name in ("info", "export_jsonl", "export_reward", "import_jsonl") if getattr(self, name)
         ]
         if not alone and self.model is None:
-            raise UserError("expected -m/--model, which did not come; see --help")
+            raise UserError("expected -m/--model, got none; see --help")
         if alone and self.model is not None:
             raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
         if self.prompts is not None and self.reward is None:
-            raise UserError("--prompts expects --reward REWARD beside it, a reward model of text")
+            raise UserError("--prompts expects --reward REWARD, a reward model of text")

@@ -46,8 +46,8 @@ class Replay:
       pay: the reward of steps, of their learned reward and their score, float32 `[...]` each.
       gamma: discount.
       n_step: n of the returns.
-      priority: α; steps are drawn in proportion to abs(error)^α (Schaul et al. 2016, arXiv 1511.05952). 0: uniformly.
-      max_mb: most memory in MB; fewer steps are kept where these would take more.
+      priority: α; steps are drawn in proportion to abs(error)^α (Schaul et al. 2016, arXiv 1511.05952); 0: uniformly.
+      max_mb: memory limit in MB; fewer steps are kept if they would take more.
 
     Attributes:
       capacity: steps kept at most.
@@ -116,7 +116,7 @@ class Replay:
         return self._filled * self._envs
 
     def begin(self, observations: torch.Tensor) -> None:
-        """New games begin; those under way are cut, as by a time limit.
+        """New games begin; unfinished ones are cut, as by a time limit.
 
         Args:
           observations: uint8 `[B, 4, 84, 84]` or float32 `[B, D]`, what they show.
@@ -133,11 +133,11 @@ class Replay:
     def add(self, played: Played, observations: torch.Tensor) -> None:
         """Keeps one more step of every environment.
 
-        A return ends before the next held action, which nothing chose for its worth, as at a time limit; the held steps
+        A return ends before the next held action, which was chosen at random, as at a time limit; the held steps
         themselves are learned from, each by itself.
 
         Args:
-          played: what was done on the observations shown last, and what came of it.
+          played: the actions chosen on the last observations, and their outcome.
           observations: what the environments show now.
         """
         row, step = self._open, played.step
@@ -203,7 +203,7 @@ class Replay:
         return self._seen(at // self._envs, at % self._envs)
 
     def prioritise(self, at: torch.Tensor, errors: torch.Tensor) -> None:
-        """Has steps drawn by how wrong the learner was about them; without priorities, nothing.
+        """Sets the priorities of steps by the learner's error on them; does nothing without priorities.
 
         Args:
           at: int64 `[N]`, of the last batch.
@@ -216,7 +216,7 @@ class Replay:
 
     @torch.no_grad()
     def relabel(self, model: RewardModel) -> None:
-        """Has a reward model pay for every step that is kept, so that no reward of an earlier model is left.
+        """Lets a reward model rate every kept step, so that no reward of an earlier model remains.
 
         Args:
           model: of observations, on the device of the replay: colour frames are not kept.
@@ -241,7 +241,7 @@ class Replay:
         return state | {"open": self._open, "filled": self._filled, "tree": tree, "highest": self._highest}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said, of a replay of the same size; `begin` is to follow."""
+        """Restores what `state` returned, from a replay of the same size; call `begin` next."""
         self._open, self._filled = state["open"], state["filled"]
         for name, column in self._kept.items():
             column[: len(state[name])] = state[name]
@@ -261,7 +261,7 @@ class Replay:
         self._show(observations, first)
 
     def _show(self, observations: torch.Tensor, first: torch.Tensor) -> None:
-        """Keeps what the open row's actions are chosen on."""
+        """Keeps the observations on which the open row's actions are chosen."""
         row, age = self._open, self._kept["age"]
         self._kept["observations"][row] = observations[:, -1] if self._pictures else observations
         age[row] = torch.where(first, 0, (age[row - 1] + 1).clamp(max=3))

@@ -93,7 +93,7 @@ def n_step_advantages(
 def n_step_returns(
     rewards: torch.Tensor, terminal: torch.Tensor, truncated: torch.Tensor, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What a value is fitted to, off-policy: the rewards of n steps or fewer, and how much of the value after them.
+    """Off-policy targets of a value: the rewards of n steps or fewer, and the weight of the value after them.
 
         G = Σₖ γᵏ rₖ over k < m,   target = G + γᵐ (1 − terminal) v(sₘ)
 
@@ -141,7 +141,7 @@ def discounted_returns(rewards: torch.Tensor, ends: torch.Tensor, gamma: float) 
 
 
 def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
-    """Each return less the mean of the others of its group (RLOO).
+    """Each return minus the mean of the others in its group (RLOO).
 
     Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 6; Kool et al. 2019.
 
@@ -160,7 +160,7 @@ def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
 
 
 def group_normalised(returns: torch.Tensor) -> torch.Tensor:
-    """Each return less the mean of its group, in standard deviations of its group (GRPO).
+    """Each return minus the mean of its group, in standard deviations of its group (GRPO).
 
     Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2. As in OpenRLHF the deviation is the sample's (K − 1),
     plus 1e-9, so that a group of equal returns gives 0.
@@ -206,7 +206,7 @@ def normalised(advantages: torch.Tensor, valid: torch.Tensor, total: Total = ALO
 def explained_variance(
     values: torch.Tensor, returns: torch.Tensor, valid: torch.Tensor, total: Total = ALONE.total
 ) -> torch.Tensor:
-    """1 − Var(G − v) / Var(G) over the valid steps: 1 is a perfect critic, 0 one that says a constant.
+    """1 − Var(G − v) / Var(G) over the valid steps: 1 is a perfect critic, 0 a constant one.
 
     Args:
       values: float `[...]`.

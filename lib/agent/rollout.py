@@ -15,7 +15,7 @@ from lib.learner import Game
 
 
 class Rollout(NamedTuple):
-    """What an update learns from. Row t is about action aₜ chosen on sₜ; see `lib.envs.world.Step`."""
+    """The data of an update. Row t belongs to action aₜ chosen on sₜ; see `lib.envs.world.Step`."""
 
     observations: torch.Tensor  # uint8 [T, B, 4, 84, 84] or float32 [T, B, D] on the device
     actions: torch.Tensor  # int64 [T, B], or float32 [T, B, A] as they were drawn, on the device
@@ -29,11 +29,11 @@ class Rollout(NamedTuple):
     valid: np.ndarray  # bool [T, B]; False where the environment ignored the action
     held: np.ndarray  # bool [T, B]; True where a held action was played in place of the policy's
     features: torch.Tensor | None = None
-    """`[T, B, F]` on the device, where asked for: what the network's body made of the observations."""
+    """`[T, B, F]` on the device, if asked for: the features that the network's body computed from the observations."""
 
 
 class Reward(Protocol):
-    """What pays in place of the score; a `RewardModel` does.
+    """Pays instead of the score, as a `RewardModel` does.
 
     Attributes:
       input: "frame" or "observation", what it looks at. Frames are not drawn for one that looks at observations.
@@ -56,7 +56,7 @@ class Reward(Protocol):
 
 
 class Recorder(Protocol):
-    """Sees every step of every environment; a `SegmentRecorder` does."""
+    """Sees every step of every environment, as a `SegmentRecorder` does."""
 
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
         """Takes in what the next step's actions are chosen on."""
@@ -77,10 +77,10 @@ class Played(NamedTuple):
 
 
 class Player:
-    """Plays a world step by step, whoever chooses the actions.
+    """Plays a world step by step; the caller chooses the actions.
 
     While the emulator works on a step, the reward model rates it and the recorder takes its frames; per step the
-    actions are the only thing that is copied from the device.
+    only the actions are copied from the device.
 
     Args:
       world: B environments; they are reset.
@@ -115,14 +115,14 @@ class Player:
         self._step = world.reset(seed)
 
     def look(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What the first actions are to be chosen on; `out` is that of `Viewer.look`."""
+        """The observations for the first actions; `out` is that of `Viewer.look`."""
         return self.viewer.look(self._step, out)
 
     def take(self, sources: np.ndarray) -> torch.Tensor:
         """Environment i continues from where environment `sources[i]` is, int64 `[B]`, in a world that can `take` games.
 
         Returns:
-          What the next actions are to be chosen on, as `look`.
+          The observations for the next actions, as `look`.
         """
         assert isinstance(self._world, ForkingAtari)
         self._step = self._world.take(sources)
@@ -264,13 +264,13 @@ class GameLog:
         self._sums = np.zeros((3, num_envs))  # score, steps, learned
 
     def miss(self) -> None:
-        """Steps were made that it is not told of: the games under way count as none."""
+        """Steps were made that it did not see: unfinished games do not count."""
         self._sums[1] = -np.inf  # whatever is added
 
     def read(self, rollout: Rollout) -> list[Game]:
         """The games that a rollout shows to be over.
 
-        To be called before the update, or the copy of the learned rewards would wait for that.
+        Call it before the update, or the copy of the learned rewards waits for the update.
         """
         learned = np.zeros_like(rollout.score) if rollout.learned is None else rollout.learned.cpu().numpy()
         rows = zip(rollout.score, rollout.valid, learned, strict=True)

@@ -71,12 +71,12 @@ class SACNet(nn.Module):
         self.log_alpha = nn.Parameter(torch.zeros(()))
 
     def acting(self, bf16: bool = False) -> "SACPolicy":
-        """The policy of its weights as they are, and as they will be; it computes in float32."""
+        """The policy of its weights, which follows their changes; it computes in float32."""
         return SACPolicy(self)
 
 
 class SACPolicy:
-    """The mean action of an actor, tanh μ(s): what SAC is evaluated by.
+    """The mean action of an actor, tanh μ(s), by which SAC is evaluated.
 
     Args:
       network: on the device it computes on.
@@ -125,7 +125,7 @@ class SAC(OffPolicy):
         """
         spec = world.spec
         if not spec.continuous or spec.observation_size is None:
-            has = "actions to choose from" if not spec.continuous else "observations that are pictures"
+            has = "discrete actions" if not spec.continuous else "observations that are pictures"
             raise UserError(
                 f"--algo sac expects vectors and continuous actions, but {world.env_id} has {has}: take another --algo"
             )
@@ -144,7 +144,7 @@ class SAC(OffPolicy):
         return squashed_sample(dist_params, noise.normal_(generator=self.player.generator))[0]
 
     def forget_values(self) -> None:
-        """Begins with new critics, as PEBBLE does; the actor, which visits unlike states, stays."""
+        """Begins with new critics, as PEBBLE does; the actor, which visits different states, stays."""
         inputs, hidden = self.critics.weights[0].shape[1:]
         self.critics.load_state_dict(TwinCritics(inputs, hidden).state_dict())
         self.target.load_state_dict(self.critics.state_dict())

@@ -1,4 +1,4 @@
-"""The estimators on sequences of tokens: one score at the end, a price of straying at every token.
+"""The estimators on sequences of tokens: one score at the end, a KL penalty at every token.
 
 Time runs down as everywhere here, `[T, B]`: T tokens of B answers, padded behind their last one. With these, the
 estimators of `lib.agent.returns` give what DeepSpeed-Chat and OpenRLHF publish; see docs/algorithms.md.
@@ -16,7 +16,7 @@ from lib.agent.returns import (
 from lib.learner import ALONE, Total
 
 ESTIMATORS = ("ppo", "reinforce", "rloo", "grpo")
-"""What `answer_advantages` can do."""
+"""The estimators of `answer_advantages`."""
 
 
 def last_tokens(mask: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def token_rewards(
 def token_advantages(
     rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lambda_: float = 0.95
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generalised advantages over each answer, which ends for good with its last real token.
+    """Generalised advantages over each answer, which ends with its last real token.
 
     Args:
       rewards: float `[T, B]`, of `token_rewards`.
@@ -90,7 +90,7 @@ def answer_advantages(
     lambda_: float = 0.95,
     total: Total = ALONE.total,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each token was worth, by one of `ESTIMATORS`.
+    """Each token's advantage, by one of `ESTIMATORS`.
 
     =========  ====================================================================================
     ppo        generalised advantages over the critic's values, normalised over the batch's tokens
@@ -99,7 +99,7 @@ def answer_advantages(
     grpo       the same less the mean of all of them, in their standard deviations
     =========  ====================================================================================
 
-    In rloo and grpo the price of straying is part of an answer's reward before the baseline is taken, as in Ahmadian et
+    In rloo and grpo the KL penalty is part of an answer's reward before the baseline is subtracted, as in Ahmadian et
     al. 2024 (arXiv 2402.14740, eq. 1 and 6), so both aim for the policy π ∝ π_ref exp(r/β). Shao et al. 2024 (arXiv
     2402.03300) put it into the loss instead.
 

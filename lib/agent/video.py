@@ -17,7 +17,7 @@ _GOOD, _BAD, _AXIS = (90, 200, 120), (230, 110, 90), (120, 120, 120)
 
 
 class VideoWriter:
-    """Writes frames to an mp4 file that takes its name only when it is complete."""
+    """Writes frames to an mp4 file that gets its name only when it is complete."""
 
     def __init__(self, path: Path, rate: int) -> None:
         self._path, self._rate = path, rate
@@ -47,7 +47,7 @@ class VideoWriter:
         self._partial.replace(self._path)
 
     def discard(self) -> None:
-        """Drops what was written."""
+        """Deletes what was written."""
         self._container.close()
         self._partial.unlink(missing_ok=True)
 

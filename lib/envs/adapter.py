@@ -26,27 +26,27 @@ gymnasium.register_envs(control)
 Environment = gymnasium.Env[Any, Any]
 VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]
 
-SEVERAL_AGENTS = "an environment of several agents has to be wrapped as a gymnasium.Env of one"
+SEVERAL_AGENTS = "wrap an environment of several agents as a gymnasium.Env of one"
 
 
 class EnvAdapter:
     """Frames, vectors and actions of B environments, single or vector.
 
     Attributes:
-      env_id: what the environments are called.
+      env_id: name of the environments.
       num_envs: B.
-      spec: what they show and take, but for the shape of frames.
-      action_names: what the environments call their actions; [] where they do not say.
+      spec: what they show and take, except for the shape of frames.
+      action_names: names of the actions; [] if the environments give none.
       shows_pictures: whether the observation is the picture that a person sees.
 
     Args:
       env: with discrete or bounded actions.
       frame_fn: from one environment's observation to the frame, uint8 [H, W, 3]. None takes the observation where
         it is a picture, else `env.render()`.
-      many: whether it has to be a vector.
+      many: whether it must be a vector.
 
     Raises:
-      UserError: `env` is of another kind, or its actions cannot serve.
+      UserError: `env` is of another kind, or its actions cannot be used.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EnvAdapter:
             )
 
     def frames(self, observations: Any) -> np.ndarray:
-        """What a person sees now.
+        """The pictures that a person sees now.
 
         Args:
           observations: the newest ones, as the environment gave them.
@@ -110,7 +110,7 @@ class EnvAdapter:
         return larger(np.stack([self._check(each) for each in pictures]))
 
     def vectors(self, observations: Any) -> np.ndarray | None:
-        """What a policy sees now, float32 [B, D], a copy; None where that is a picture.
+        """What a policy sees now, float32 [B, D], a copy; None if that is a picture.
 
         Args:
           observations: the newest ones, as the environment gave them.
@@ -125,7 +125,7 @@ class EnvAdapter:
             each = [spaces.utils.flatten(self._space, one) for one in each]
         flat = np.array(each, np.float32).reshape(self.num_envs, -1)
         if not np.isfinite(flat).all():
-            raise UserError(f"{self.env_id} went wrong: expected observations of finite numbers, got others")
+            raise UserError(f"{self.env_id} failed: expected observations of finite numbers, got others")
         return flat
 
     def from_env(self, actions: Any) -> np.ndarray:
@@ -144,7 +144,7 @@ class EnvAdapter:
 
 
 class ActionAdapter:
-    """Between an environment's own actions and the project's: integers from 0, or vectors in −1 … 1.
+    """Converts between an environment's own actions and the project's: integers from 0, or vectors in −1 … 1.
 
     Attributes:
       count: how many actions there are, or how many numbers an action is.
@@ -168,7 +168,7 @@ class ActionAdapter:
         else:
             several = isinstance(space, spaces.Tuple | spaces.Dict)
             raise UserError(
-                f"{name} cannot serve: expected one of n actions (Discrete) or floating-point numbers within bounds "
+                f"{name} cannot be used: expected one of n actions (Discrete) or floating-point numbers within bounds "
                 f"(Box), got {brief(space)}; "
                 + (
                     SEVERAL_AGENTS
@@ -178,7 +178,7 @@ class ActionAdapter:
             )
         if not 1 <= self.count <= MAX_ACTIONS:
             raise UserError(
-                f"{name} cannot serve: expected 1 to {MAX_ACTIONS} {what}, got {self.count}; wrap it in a "
+                f"{name} cannot be used: expected 1 to {MAX_ACTIONS} {what}, got {self.count}; wrap it in a "
                 f"gymnasium.ActionWrapper that takes as many"
             )
         if not isinstance(space, spaces.Box):
@@ -188,9 +188,9 @@ class ActionAdapter:
             spans = self._high - self._low
         if not np.isfinite(spans).all():
             raise UserError(
-                f"{name} cannot serve: expected numbers with a least and a largest value each, a finite distance "
+                f"{name} cannot be used: expected numbers with a lower and an upper bound, a finite distance "
                 f"apart, got {brief(space)} from {self._low.min():g} to {self._high.max():g}; wrap it in a "
-                f"gymnasium.ActionWrapper that bounds them"
+                "gymnasium.ActionWrapper that bounds them"
             )
         self._spans = np.where(spans > 0, spans, 1.0)
 
@@ -214,7 +214,7 @@ class ActionAdapter:
 
 
 def vector_size(space: spaces.Space[Any]) -> int | None:
-    """How many numbers observations of a space are once flattened.
+    """The number of values in a flattened observation of a space.
 
     Args:
       space: any of Gymnasium's. Dicts and tuples are laid end to end, one of n becomes n numbers of which one is 1
@@ -231,14 +231,14 @@ def vector_size(space: spaces.Space[Any]) -> int | None:
 
 
 def brief(space: spaces.Space[Any]) -> str:
-    """A space in a few words: a Box would print every bound it has."""
+    """A short description of a space: a Box would print every bound."""
     if isinstance(space, spaces.Box):
         return f"Box {space.dtype} {list(space.shape)}"
     return one_line(str(space))
 
 
 def _name(env: Environment | VectorEnvironment) -> str:
-    """An environment's registered id, that of a vector's environments, or its class where it has none."""
+    """An environment's registered id, that of a vector's environments, or its class if it has none."""
     if env.spec is not None:
         return env.spec.id
     inner = env.unwrapped
@@ -251,7 +251,7 @@ def _name(env: Environment | VectorEnvironment) -> str:
 
 
 def _action_names(env: Environment | VectorEnvironment) -> list[str]:
-    """What an environment, or the first of a synchronous vector, calls its actions; [] where it does not say."""
+    """The names of an environment's actions, or those of a synchronous vector's first one; [] if there are none."""
     inner = env.unwrapped
     if isinstance(inner, gymnasium.vector.SyncVectorEnv):
         inner = inner.envs[0].unwrapped
@@ -259,13 +259,13 @@ def _action_names(env: Environment | VectorEnvironment) -> list[str]:
 
 
 def _check_kind(env: Any, many: bool) -> None:
-    """Refuses anything but an environment of Gymnasium: a single one, or a vector where there are `many`."""
+    """Refuses anything but an environment of Gymnasium: a single one, or a vector if `many`."""
     kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
     if isinstance(env, kinds[many]):
         return
     mend = f"wrap those of another library's vector one by one; {SEVERAL_AGENTS}"
     if isinstance(env, kinds):
-        mend = "take PreferenceEnv for it" if many else "take PreferenceVectorEnv for it"
+        mend = "use PreferenceEnv for it" if many else "use PreferenceVectorEnv for it"
     expected = "gymnasium.vector.VectorEnv" if many else "gymnasium.Env"
     raise UserError(f"expected a {expected}, got {type(env).__name__}; {mend}")
 
@@ -275,7 +275,7 @@ def _space(env: Environment | VectorEnvironment, which: str, name: str) -> space
     space = getattr(env, which, None)
     if not isinstance(space, spaces.Space):
         raise UserError(
-            f"{name} cannot serve: expected its {which} to be one of gymnasium.spaces, got {type(space).__name__}; "
+            f"{name} cannot be used: expected its {which} to be one of gymnasium.spaces, got {type(space).__name__}; "
             f"set it in __init__"
         )
     return space

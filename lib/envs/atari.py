@@ -35,12 +35,12 @@ gymnasium.register(
 
 
 def time_limit(env_id: str) -> int:
-    """Steps after which a game of this id is truncated."""
+    """The step limit of this id's games."""
     return FAIR_WEATHER if "FairWeather" in env_id else TIME_LIMIT
 
 
 def atari_settings(env_id: str) -> dict[str, Any] | None:
-    """The emulator settings behind an Atari id, or None where the id names no Atari game.
+    """The emulator settings behind an Atari id, or None if the id names no Atari game.
 
     Args:
       env_id: `SeaquestNoFrameskip-v4`, `ALE/Seaquest-v5` and the like, also behind `ale_py:`. Ids whose environment
@@ -58,14 +58,14 @@ def atari_settings(env_id: str) -> dict[str, Any] | None:
         return None
     if not is_atari_id(env_id) or spec.kwargs.get("obs_type") == "ram":
         raise UserError(
-            f"--env {env_id}: expected an Atari id with pixels whose frame skip is ours to set; "
-            f"take e.g. SeaquestNoFrameskip-v4 or ALE/Seaquest-v5"
+            f"--env {env_id}: expected an Atari id with pixels that lets us set the frame skip, such as "
+            "SeaquestNoFrameskip-v4 or ALE/Seaquest-v5"
         )
     return dict(spec.kwargs)
 
 
 def _registered(env_id: str) -> EnvSpec | None:
-    """What `gymnasium.make` would find, without a version the newest; imports no module, because ids come from files."""
+    """What `gymnasium.make` would find, the newest version by default; imports no module, because ids come from files."""
     name = atari_name(env_id)
     versions = [spec for spec in gymnasium.registry.values() if spec.id.rpartition("-v")[0] == name]
     newest = max(versions, key=lambda spec: spec.version or 0, default=None)
@@ -73,7 +73,7 @@ def _registered(env_id: str) -> EnvSpec | None:
 
 
 def shown_and_taken(env_id: str) -> tuple[list[str], tuple[int, int, int]]:
-    """What a game calls its actions, and its native frame shape, at which no emulator resizes; one environment tells."""
+    """The names of a game's actions, and its native frame shape, at which no emulator resizes."""
     probe = gymnasium.make(env_id)
     names = list(probe.unwrapped.get_action_meanings())  # type: ignore[attr-defined]
     height, width, _ = probe.observation_space.shape or ()
@@ -94,7 +94,7 @@ class AtariWorld:
     ) -> None:
         settings = atari_settings(env_id)
         if settings is None:
-            raise UserError(f"--env {env_id}: no such Atari game; take e.g. SeaquestNoFrameskip-v4")
+            raise UserError(f"--env {env_id}: no such Atari game; take, for example, SeaquestNoFrameskip-v4")
         self.env_id = env_id
         self.num_envs = num_envs
         self.action_names, (height, width, _) = shown_and_taken(env_id)

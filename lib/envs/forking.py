@@ -12,7 +12,7 @@ _NOOPS = 30
 
 
 class ForkingAtari:
-    """The games of `AtariWorld`, played in turn on emulators of their own, each of which can take up another's game.
+    """The games of `AtariWorld`, played in turn on separate emulators, each of which can continue another's game.
 
     The emulator's vector, which is several times faster, cannot copy a game.
 
@@ -23,7 +23,7 @@ class ForkingAtari:
     def __init__(self, env_id: str, num_envs: int, time_limit: int = TIME_LIMIT) -> None:
         settings = atari_settings(env_id)
         if settings is None:
-            raise UserError(f"--fork copies games of Atari alone, and {env_id} is none: leave it out")
+            raise UserError(f"--fork works for Atari games only, and {env_id} is not one: leave it out")
         self.env_id, self.num_envs = env_id, num_envs
         self.action_names, shape = shown_and_taken(env_id)
         self.spec = Spec(len(self.action_names), frame_shape=shape)
@@ -63,7 +63,7 @@ class ForkingAtari:
         return self._step(score, reset, lost)
 
     def take(self, sources: np.ndarray) -> Step:
-        """Environment i takes up the game of environment `sources[i]` as it is now, int64 `[B]`; its own one is lost.
+        """Environment i continues the game of environment `sources[i]` from now on, int64 `[B]`; its own game is lost.
 
         Returns:
           What the games show now, without a transition.

@@ -54,7 +54,7 @@ class GymWorld:
             )
             if not single.shows_pictures and "rgb_array" not in modes:
                 raise UserError(
-                    f"{env_id} cannot serve: expected a picture, got observations of {brief(space)} "
+                    f"{env_id} cannot be used: expected a picture, got observations of {brief(space)} "
                     f"and render modes {modes} without 'rgb_array'"
                 )
             if env.spec is None or env.spec.max_episode_steps is None:
@@ -109,7 +109,7 @@ class GymWorld:
         else:
             observations, score, terminated, truncated, _ = self._envs.step(self._actions)
         if not np.isfinite(score).all():
-            raise UserError(f"{self.env_id} went wrong: expected scores of finite numbers, got others")
+            raise UserError(f"{self.env_id} failed: expected scores of finite numbers, got others")
         reset = self._ended
         self._ended = terminated | truncated
         # Some environments report both at the limit; a game that ended by itself needs no bootstrap.
@@ -172,7 +172,7 @@ def _draw_into_memory() -> None:
 
 
 def _drawn(env_id: str, env: Environment) -> Any:
-    """The first thing that an environment draws."""
+    """The first picture that an environment draws."""
     try:
         env.reset(seed=0)
         return env.render()
@@ -182,6 +182,6 @@ def _drawn(env_id: str, env: Environment) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """What somebody else's code said when it failed."""
+    """The error message of an environment's own code."""
     said = one_line(str(error)).rstrip(".")
     return said if said and isinstance(error, Exception) else f"{type(error).__name__} {said}".strip()

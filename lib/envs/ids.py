@@ -1,4 +1,4 @@
-"""What an environment's id alone says. Nothing is imported here, so that --help answers at once."""
+"""What an environment's id alone says. Imports nothing, so that --help answers at once."""
 
 
 def atari_name(env_id: str) -> str:
@@ -8,6 +8,6 @@ def atari_name(env_id: str) -> str:
 
 
 def is_atari_id(env_id: str) -> bool:
-    """Whether an id has the form of those Atari games whose frame skip is ours to set."""
+    """Whether an id has the form of an Atari game that lets us set the frame skip."""
     name = atari_name(env_id)
     return "NoFrameskip" in name or name.startswith("ALE/")

@@ -11,7 +11,7 @@ from lib.envs.gym_world import GymWorld
 from lib.envs.world import Step, World
 
 Probe = Callable[[Step], np.ndarray]
-"""Reads one number for each of B environments off a step, float32 `[B]`; NaN where there is nothing to read."""
+"""Reads one number for each of B environments off a step, float32 `[B]`; NaN if there is nothing to read."""
 
 
 class Scale(NamedTuple):
@@ -26,13 +26,13 @@ class Scale(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A situation in which it matters what is done."""
+    """A situation in which the choice of action matters."""
 
     name: str
     applies: Callable[[Step], np.ndarray]
     """bool `[B]`"""
     action: str
-    """What the names of the actions that it calls for begin with."""
+    """Prefix of the names of the actions that it calls for."""
 
 
 class Counter(Protocol):
@@ -58,7 +58,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
       num_threads: emulator threads; 0 takes one per core.
 
     Raises:
-      UserError: there is no such environment, or it cannot serve; the message says why.
+      UserError: there is no such environment, or it cannot be used; the message says why.
     """
     if atari_settings(env_id) is not None:
         return AtariWorld(env_id, num_envs, time_limit(env_id), num_threads)
@@ -66,7 +66,7 @@ def make_world(env_id: str, num_envs: int, num_threads: int = 0) -> World:
 
 
 def probes(env_id: str) -> dict[str, Probe]:
-    """The probes that fit an environment, by name."""
+    """An environment's probes, by name."""
     if "Seaquest" in env_id:
         return {
             "depth": _of_frames(seaquest.submarine_depth),
@@ -84,14 +84,14 @@ def probes(env_id: str) -> dict[str, Probe]:
 
 
 def situation(env_id: str) -> dict[str, Probe]:
-    """What two moments must have in common to be compared like with like, by name; none where nothing is known."""
+    """The probes in which two moments must agree to be comparable, by name; empty if nothing is known."""
     if "Seaquest" in env_id:
         return {"air": _of_frames(seaquest.air_below), "diver": _of_frames(seaquest.diver_aboard)}
     return probes(env_id)
 
 
 def scales(env_id: str) -> list[Scale]:
-    """What tells situations of an environment apart, at most three scales: those of its first two probes elsewhere."""
+    """At most three scales that distinguish an environment's situations; by default those of its first two probes."""
     if "Seaquest" in env_id:
         return [
             Scale(
@@ -112,7 +112,7 @@ def scales(env_id: str) -> list[Scale]:
 
 
 def choice(env_id: str) -> Choice | None:
-    """The situation in which this environment asks for one kind of action, None where none is known."""
+    """The situation in which this environment calls for one kind of action, None if none is known."""
     if "Seaquest" in env_id:
         return Choice("low on oxygen with a diver on board", _should_climb, "UP")
     return None
@@ -135,5 +135,5 @@ def _of_observations(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
 
 
 def counter(env_id: str, num_envs: int) -> Counter | None:
-    """A new counter of the events that matter in this environment, None where there is none."""
+    """A new counter of this environment's events, None if it has none."""
     return seaquest.SurfaceCounter(num_envs) if "Seaquest" in env_id else None

@@ -118,8 +118,8 @@ class MovingDotEnv(gymnasium.Env[np.ndarray, np.int64]):
     ) -> None:
         if (size - dot) % 2 or not 1 <= dot < size:
             raise ValueError(
-                f"dot must be 1 to {size - 2} pixels and leave an even rest of {size}, so that it can stand "
-                f"in the middle; got {dot}"
+                f"dot must be 1 to {size - 2} pixels, and {size} minus dot must be even, so that the dot "
+                f"fits in the middle; got {dot}"
             )
         if not 1 <= speed <= (size - dot) // 2:
             raise ValueError(f"speed must be 1 to {(size - dot) // 2} pixels a step here, got {speed}")

@@ -13,7 +13,7 @@ from lib.envs.spec import PICTURE_SHAPE
 from lib.envs.world import Step, World
 
 STACK, SIZE, _ = PICTURE_SHAPE
-"""How many steps an observation spans, and its height and width in pixels."""
+"""The steps that an observation spans, and its height and width in pixels."""
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, what cv2.COLOR_RGB2GRAY uses
 _MAX_ROWS = 32_000  # OpenCV indexes rows with 16 bits in places; taller batches go in parts
@@ -90,7 +90,7 @@ def grey_resize_torch(frames: torch.Tensor, rows: torch.Tensor, columns: torch.T
 def stacked_clip(grey: np.ndarray) -> np.ndarray:
     """The observations along consecutive steps of one game.
 
-    The clip's first frame stands for the three before it, which are not known.
+    The clip's first frame replaces the three before it, which are not known.
 
     Args:
       grey: uint8 `[T, 84, 84]`, as `grey_resize_cpu` makes them.

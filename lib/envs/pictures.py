@@ -15,7 +15,7 @@ _LARGEST_FRAME = 4096  # as a segment can hold
 
 
 def to_picture(space: spaces.Space[Any]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """How to make a picture for people of an observation.
+    """How to make a picture for people from an observation.
 
     Args:
       space: of the observations. Pictures are uint8 of 16 pixels a side or more: RGB [H, W, 3] or [3, H, W], or grey

@@ -13,7 +13,7 @@ from lib.interrupt import Stopped
 
 
 class Decision(NamedTuple):
-    """What a policy does in a batch of states."""
+    """A policy's actions in a batch of states."""
 
     actions: torch.Tensor
     """int64 `[B]` or float32 `[B, A]` within ±1: as the environment takes them."""
@@ -22,7 +22,7 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses actions; where it came from is its own affair.
+    """Chooses actions.
 
     Attributes:
       spec: what it sees and does.
@@ -48,7 +48,7 @@ class Turn:
       observations: uint8 `[B, 4, 84, 84]` or float32 `[B, D]` on the device.
       decision: what the policy does.
       actions: the same actions as an array, int64 `[B]` or float32 `[B, A]`.
-      running: bool `[B]`, whether the first game of each environment was still under way in `step`.
+      running: bool `[B]`, whether the first game of each environment was still running in `step`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Turn:
         return self._viewer.frames()
 
     def outcome(self) -> Step:
-        """What came of the actions. From the first call on, the frames of `step` are gone."""
+        """The outcome of the actions. From the first call on, the frames of `step` are gone."""
         if self._outcome is None:
             self._outcome = self._world.recv()
         return self._outcome

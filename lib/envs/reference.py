@@ -1,4 +1,4 @@
-"""One Atari game through ptan's wrappers: slow, and what the fast path is tested against."""
+"""One Atari game through ptan's wrappers: slow; the fast path is tested against it."""
 
 import gymnasium
 import numpy as np
@@ -47,8 +47,8 @@ class ReferenceWorld:
     def __init__(self, env_id: str) -> None:
         if atari_settings(env_id) is None or "NoFrameskip" not in env_id:
             raise UserError(
-                f"--env {env_id}: ptan's wrappers take an Atari id with NoFrameskip, e.g. SeaquestNoFrameskip-v4; "
-                f"leave out --reference"
+                f"--env {env_id}: ptan's wrappers take only an Atari id with NoFrameskip, such as "
+                "SeaquestNoFrameskip-v4; leave out --reference"
             )
         self._emulator = LastFrames(gymnasium.make(env_id, max_episode_steps=-1))
         wrapped = ptan.common.wrappers.wrap_dqn(

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 
 PICTURE_SHAPE = (4, 84, 84)
-"""Observations of Atari games, and of whatever else has no vector to show: the last four frames, grey, 84×84."""
+"""Observations of Atari games and other environments without a vector: the last four frames, grey, 84×84."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What an environment shows and takes, or what a clip, a policy or a reward model expects of one.
+    """What an environment shows and takes, or what a clip, a policy or a reward model expects from one.
 
     Attributes:
       num_actions: A, how many actions there are; where they are continuous, how many numbers one action is.
       continuous: whether an action is A numbers, each from −1 to 1.
       observation_shape: what the policy sees, `PICTURE_SHAPE` or (D,); None where it does not matter.
-      frame_shape: (H, W, 3), what a person sees; None where it does not matter.
+      frame_shape: (H, W, 3), what a person sees; None if it does not matter.
     """
 
     num_actions: int
@@ -33,7 +33,7 @@ class Spec:
         """The first thing that differs, as each side has it, such as ("18 actions", "6 actions").
 
         Returns:
-          None where the two fit together; what does not matter to one of them fits.
+          None if the two fit together; a field that does not matter to one of them always fits.
         """
         if (self.num_actions, self.continuous) != (other.num_actions, other.continuous):
             return _actions(self), _actions(other)

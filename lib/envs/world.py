@@ -16,14 +16,14 @@ STEPS_PER_SECOND = 15
 """An Atari game's own pace: 60 emulator frames a second, 4 a step."""
 
 TIME_LIMIT = 5000
-"""Steps after which a game is cut off (truncated, not terminated) where nothing else sets a limit."""
+"""Steps after which a game is truncated (not terminated) if nothing else sets a limit."""
 
 MAX_ACTIONS = 1024
 MAX_OBSERVATION = 4096  # numbers that a policy sees; of what has more it sees the picture
 
 
 class Step(NamedTuple):
-    """What a world of B environments returns after a reset or a step.
+    """The result of a reset or a step in a world of B environments.
 
     `frames` are the frames the *next* actions are chosen on; every other field is about the transition that led to
     them. After `World.reset` there was no transition: scores are 0, `terminal` and `truncated` False, `reset` True.

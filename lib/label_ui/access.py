@@ -1,4 +1,4 @@
-"""Who may talk to the page: checks of every request before any other code sees it."""
+"""Access to the page: checks every request before any other code sees it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Guard:
             await _door(scope)(scope, receive, self._with_headers(scope, send))
         elif role is None:
             await self._refuse(
-                scope, receive, send, 401, "This page opens with a link: take the one in the terminal."
+                scope, receive, send, 401, "This page opens with a link: use the one in the terminal."
             )
         elif int(headers.get("content-length") or 0) > MAX_BODY:
             await self._refuse(
@@ -110,7 +110,7 @@ class Guard:
             await self.app(scope, body, self._with_headers(scope, send, body))
 
     def _foreign(self, scope: Scope, headers: Headers) -> str | None:
-        """What is wrong with where a request comes from, or None."""
+        """What is wrong with a request's origin, or None."""
         host = ",".join(headers.getlist("host")).lower()
         name = _host_name(host)
         if name is None or not (name in self._hosts or _is_ip(name)):
@@ -139,8 +139,8 @@ class Guard:
         if value is None:
             return _sorry(
                 401,
-                "This link was used before or is not valid. Anybody who is in can make a new one on the overview; "
-                "starting the script again prints one too.",
+                "This link was used before or is not valid. Anybody who is in can make a new one on the "
+                "overview, and each start of the script prints one.",
             )
         response.set_cookie(
             self._keys.cookie,
@@ -188,7 +188,7 @@ class Guard:
 
 
 class _Body:
-    """Stops reading a body of unannounced length once it is too large.
+    """Stops reading a body of unknown length once it is too large.
 
     Attributes:
       too_large: Whether it did.
@@ -214,7 +214,7 @@ def _sorry(status: int, reason: str) -> Response:
 
 
 def _door(scope: Scope) -> Response:
-    """What an invitation opens: it is used up by the button, not by looking."""
+    """The page that an invitation opens: only the button uses it up, not the visit."""
     here = html.escape(f"/?{scope['query_string'].decode('latin-1')}")
     content = (
         "<p>You are invited to compare clips here. This link works once, for this browser.</p>"

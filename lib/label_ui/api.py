@@ -1,4 +1,4 @@
-"""The page's HTTP interface. Access is :mod:`lib.label_ui.access`'s business, meaning is the desk's."""
+"""The page's HTTP interface. :mod:`lib.label_ui.access` controls access, the desk does the work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ClipId = Annotated[str, Segment(pattern=r"^[0-9a-f]{16}$")]
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """What the command line says about the page."""
+    """The page's settings from the command line."""
 
     name: str | None = None
     speed: float = 2.0
@@ -165,7 +165,7 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
 
 
 class _Static(StaticFiles):
-    """Our own files are asked for anew each time (an ETag answers), so that an update shows at once."""
+    """Browsers revalidate our own files each time (by ETag), so that an update shows at once."""
 
     def file_response(self, *args: object, **options: object) -> Response:
         response = super().file_response(*args, **options)  # type: ignore[arg-type]

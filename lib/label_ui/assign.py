@@ -16,10 +16,10 @@ from lib.preferences.labels import RECHECK, Label, Pair, pair_of
 from lib.preferences.queries import Either, Leases, Query, Strategy
 
 CHECK_DISTANCE = 10
-"""A pair comes again as a repeat check after this many other answers at the earliest."""
+"""A pair returns as a repeat check after at least this many other answers."""
 
 IN_HAND = 3
-"""Pairs that a page always has, drawn at random if the strategy has not chosen as many by then."""
+"""Pairs that a page always has; they are drawn at random if the strategy has not chosen enough in time."""
 
 
 class Assigner:
@@ -29,9 +29,9 @@ class Assigner:
       db: The DB.
       leases: The pairs that pages hold.
       stats: Tells labellers where they stand.
-      model: The reward model's view, whose doubts can be asked again; None without a model.
+      model: The reward model's view, whose doubted labels can be asked again; None without a model.
       strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
-        choose ahead in threads of their own, and random pairs make up for what is not ready.
+        choose in advance in their own threads, and random pairs fill in until theirs are ready.
       strategy: Name of the strategy that chooses pairs unless a page asks for another.
       repeat_rate: Share of queries that are repeat checks, 0 to 1.
       rng: Draws pairs and sides.
@@ -125,7 +125,7 @@ class Assigner:
     def _queries(
         self, ask: BatchRequest, who: Labeller, playable: list[str], live: set[Pair], kept: int
     ) -> list[Query]:
-        """What to ask a page that has kept some pairs, up to the number it wants."""
+        """New pairs for a page that has kept some, up to the number it wants."""
         count = max(0, ask.want - kept)
         if ask.strategy == RECHECK and self.model is not None:
             return self.model.rechecks(who, live, count)
@@ -154,7 +154,7 @@ class Assigner:
         return found
 
     def _free(self) -> tuple[list[str], set[Pair]]:
-        """What strategies may choose from now: segments, and the pairs that are taken. Called from their threads."""
+        """The segments that strategies may choose from now, and the pairs that are taken. Called from their threads."""
         with self._db.lock:
             return self._db.playable(), self._leases.live().union(self._db.ledger.standing)
 
@@ -178,19 +178,19 @@ class Assigner:
         ]
 
     def _why_none(self, playable: list[str], live: set[Pair], strategy: str | None) -> str:
-        """Why a page gets no pair, for the labeller to read."""
+        """Why a page gets no pair, as a message for the labeller."""
         segments, broken = len(playable), self._db.broken
         if strategy == RECHECK:
-            return "No label is left to recheck, or the reward model has not rated their clips yet."
+            return "There are no labels left to recheck, or the reward model has not rated their clips yet."
         if broken and segments < 2:
             return f"None of the segments can be shown as a pair. {next(iter(broken.values()))}"
         if segments == 0:
             return (
-                "This database holds no segments yet. Record some with 01_a2c.py --db-path; "
-                "they appear here as they come."
+                "This database holds no segments yet. Record some with 01_a2c.py --db-path; they appear "
+                "here as they are recorded."
             )
         if segments == 1:
-            return "There is one segment so far, and a pair takes two. New ones appear here as they come."
+            return "There is one segment, and a pair takes two. New ones appear here as they are recorded."
         pairs = self._db.pairs.count(playable)
         if not pairs:
             return "No prompt has two answers yet. Sample more with 01_text.py --answers 2."
@@ -198,8 +198,8 @@ class Assigner:
         if left and live:
             which = "The last pair is" if left == 1 else f"The last {left} of {pairs} pairs are"
             return (
-                f"{which} in front of other labellers, or in another tab of yours. "
-                "A pair is free again two minutes after its page was last heard from."
+                f"{which} on other labellers' screens, or in another tab of yours. A pair is free again two "
+                "minutes after its page last contacted the server."
             )
         made = "the one pair" if pairs == 1 else f"every one of the {pairs} pairs"
         return (
@@ -209,6 +209,6 @@ class Assigner:
 
 
 def _left(label: Label, sample1: str) -> int:
-    """Which sample stood on the left, counted the way round that has `sample1` first."""
+    """Which sample was on the left, if `sample1` counts as the first."""
     left = label.left or 1
     return left if label.sample1 == sample1 else 3 - left

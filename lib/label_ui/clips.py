@@ -1,4 +1,4 @@
-"""Clips and thumbnails of a DB as the page asks for them: pictures that a browser plays exactly."""
+"""Clips and thumbnails of a DB, made on request as pictures that a browser plays exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
 _MAX_NAMES = 2000
-"""Characters of all action names. They are sent in a header, which may not be long."""
+"""Limit on the characters of all action names, which are sent in a header."""
 _JOYSTICK = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
     *("UPFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE"),
@@ -128,7 +128,7 @@ def _numbers(action: np.ndarray) -> str:
 
 
 def action_names(sidecar: Sidecar) -> tuple[str, ...]:
-    """What a segment's actions are called, such as "UPFIRE"; () where only numbers are known, or names would be too long."""
+    """The names of a segment's actions, such as "UPFIRE"; () if only numbers are known, or names are too long."""
     names = sidecar.action_names
     if not names and is_atari_id(sidecar.env_id) and sidecar.num_actions == len(_JOYSTICK):
         names = _JOYSTICK

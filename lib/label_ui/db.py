@@ -1,4 +1,4 @@
-"""A database as the page's process knows it: its segments, its labels, and the lock around them."""
+"""A database in the page's process: its segments, its labels, and the lock around them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shown = TypeVar("Shown", Clip, Answer)
 
 
 class NotSaved(Exception):
-    """An answer could not be written; the message says why and how to mend it."""
+    """An answer could not be written; the message says why and what to do."""
 
 
 class LabelledDB:
@@ -34,8 +34,8 @@ class LabelledDB:
 
     Concurrency: each request runs in a thread, and strategies and the reward model work in threads of their own.
 
-    * `lock` guards all that changes: this object, the leases and the random generator. It is re-entrant. Public methods
-      of the desk's parts take it themselves; where the caller has to hold it, the docstring says so.
+    * `lock` guards everything that changes: this object, the leases and the random generator. It is re-entrant. Public
+      methods of the desk's parts take it themselves; if the caller must hold it, the docstring says so.
     * Nothing slow runs under it: clips are encoded, segments rated and pairs chosen outside. The exception is writing a
       label, fsync included: labels reach the disk in the order in which they are acknowledged, and of two
       votes on one pair the second sees the first.
@@ -79,7 +79,7 @@ class LabelledDB:
         self._labels_read: tuple[int, ...] | None = None
 
     def sync(self) -> list[str]:
-        """Takes in new segments, and labels of other processes.
+        """Reads new segments, and labels of other processes.
 
         Returns:
           Names of all segments, sorted.
@@ -139,7 +139,7 @@ class LabelledDB:
         except OSError as error:
             reason = error.strerror or str(error)
             raise NotSaved(
-                f"{self.log.path} could not be written ({reason}); free space or mend it"
+                f"{self.log.path} could not be written ({reason}); free space or fix the problem"
             ) from error
         self.sync()
         return written
@@ -181,7 +181,7 @@ class LabelledDB:
         return self._clips.name_of(id)
 
     def offer(self, id: str, query: Query, left: int) -> Offer:
-        """What a page is told of a query."""
+        """A query as sent to a page."""
         return Offer.model_validate(
             {
                 "id": id,

@@ -1,4 +1,4 @@
-"""Fits that the page offers: its labels become a reward model, which the page then shows."""
+"""Fits a reward model to the page's labels, which the page then shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from lib.interrupt import ending_with_parent
 
 FIRST_LOOK = 20
-"""Labels from which a fit is offered."""
+"""The page offers a fit from this many labels on."""
 
 _SCRIPT = Path(__file__).parents[2] / "03_reward_train.py"
 
@@ -26,7 +26,7 @@ class Fitting:
       show: Called in a thread with the checkpoint after each fit that worked.
 
     Attributes:
-      running: Whether a fit is under way.
+      running: Whether a fit is running.
       failed: Whether the last one ended with an error.
       lines: The last lines that it printed.
     """

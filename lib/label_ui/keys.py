@@ -51,7 +51,7 @@ class Keys:
         return f"{payload}.{self._sign(payload)}"
 
     def role(self, value: str) -> Role | None:
-        """Whose cookie it is, or None for one that is forged, expired or of another DB."""
+        """The role of a cookie's owner, or None for a cookie that is forged, expired or for another DB."""
         payload, _, signature = value.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
             return None

@@ -1,4 +1,4 @@
-"""The label log as the page needs it: who said what about which pair, in what order, and what can be undone."""
+"""The label log as the page needs it: each labeller's answers to each pair, their order, and what can be undone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Entry:
 
     label: Label
     before: Label | None
-    """What the same labeller had said about the pair until then."""
+    """The same labeller's previous answer to the pair."""
 
     @property
     def agrees(self) -> bool | None:
@@ -29,7 +29,7 @@ class Entry:
 
 
 def display_name(who: Labeller) -> str:
-    """What a labeller is called on the page."""
+    """A labeller's name on the page."""
     annotator, teacher = who
     return annotator or (f"{teacher} (simulated)" if teacher else "unnamed")
 
@@ -41,7 +41,7 @@ class Ledger:
       ids: of the lines that have one.
       standing: the labels that hold, by pair and labeller.
       history: each labeller's answers that were not taken back, in order.
-      usable: labels that hold and that a fit can use; rechecks of what somebody else said count towards no goal.
+      usable: labels that hold and that a fit can use; rechecks of other people's labels do not count.
       skipped: labels that hold and say "cannot tell", without such rechecks.
     """
 
@@ -57,7 +57,7 @@ class Ledger:
         self.skipped = 0
 
     def update(self, lines: list[Label]) -> None:
-        """Takes over the log's lines: those that are new, or all again if the file is no longer the same.
+        """Applies the log's lines: only new ones, or all again if the file was replaced.
 
         Args:
           lines: Every line of the log, in order.
@@ -94,7 +94,7 @@ class Ledger:
         self._count(pair, 1)
 
     def _count(self, pair: Pair, sign: int) -> None:
-        """Counts in or out what is said of a pair, without rechecks of what somebody else said."""
+        """Adds or subtracts a pair's labels, without rechecks of other people's labels."""
         said = list(self.standing.get(pair, {}).values())
         for label in [label for label in said if label.strategy != RECHECK] or said[:1]:
             if label.label is None:

@@ -1,4 +1,4 @@
-"""What browser and server say to each other, checked on arrival."""
+"""The messages between browser and server, checked on arrival."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class Standing(BaseModel):
     """Mine, since midnight where the server runs."""
     per_minute: float | None
     checks: list[bool]
-    """Outcomes of my last repeat checks, oldest first: whether I said the same again."""
+    """Outcomes of my last repeat checks, oldest first: whether I gave the same answer again."""
     goal: int | None
     due: int | None = None
-    """Labels that a training wants and nobody has given yet; None while no training says so."""
+    """Labels that are due for a training and not given yet; None without a training."""
 
 
 class BatchReply(BaseModel):
@@ -136,7 +136,7 @@ class Session(BaseModel):
 
 
 class AnswerReply(BaseModel):
-    """What a labeller sees of an answer. Who gave it, and how likely it was, is not for them."""
+    """What a labeller sees of an answer: not which model gave it, nor how likely it was."""
 
     prompt: str
     text: str

@@ -1,4 +1,4 @@
-"""The overview: figures about a database that follow it."""
+"""The overview: figures about a database, kept up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUESTION = "What does a reward model make of these labels?"
 
 
 class LiveOverview:
-    """The overview's figures, built anew when segments or labels have changed."""
+    """The overview's figures, rebuilt when segments or labels change."""
 
     def __init__(self, desk: Desk, fitting: Fitting | None = None) -> None:
         self._desk, self._fitting = desk, fitting
@@ -60,13 +60,13 @@ class LiveOverview:
 
 
 def _fit(fitting: Fitting, labels: int) -> None:
-    """The offer of a fit, its last lines while it runs, and what it came to."""
+    """The offer of a fit, its last lines while it runs, and its result."""
     with card(_QUESTION, wide=True):
         if fitting.lines:
             shown = [fitting.lines[-1]] if fitting.running else fitting.lines
             html.pre("\n".join(shown)).classes("command").props("tabindex=0")
         if fitting.running:
-            html.p("Fitting: a minute or so. You can go on labelling.").props("role=status")
+            html.p("Fitting takes about a minute. You can continue labelling.").props("role=status")
             return
         if fitting.failed:
             html.p("The fit failed; the last lines say why.").classes("alert")
@@ -85,7 +85,8 @@ def _fit(fitting: Fitting, labels: int) -> None:
 def _how_to_fit(db: Path) -> None:
     with card(_QUESTION, wide=True):
         html.p(
-            "Fit one, then restart this page with it: it shows what each step is worth, and which labels it doubts."
+            "Fit one, then restart this page with it to see what each step is worth and which labels the "
+            "model doubts."
         )
         path = shlex.quote(str(db))
         html.pre(
@@ -106,8 +107,8 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
     if overview.segments < 2:
         with card("Nothing to compare yet", wide=True):
             html.p(
-                "A pair takes two segments. Record some with 01_a2c.py --db-path and this folder; "
-                "they appear here as they come."
+                "A pair takes two segments. Record some with 01_a2c.py --db-path and this folder; they "
+                "appear here as they are recorded."
             )
     if labels:
         with card("Answers"):
@@ -167,7 +168,7 @@ def _agreement(overview: Overview) -> None:
 def _growth(labels: Sequence[Label]) -> None:
     times = sorted(label.time for label in labels if label.time is not None)
     if len(times) < 2 or times[-1] - times[0] < 1:
-        html.p("Labels over time appear here once there are a few.").classes("muted")
+        html.p("Labels over time appear here after the first few.").classes("muted")
         return
     width, height, span = 320, 110, times[-1] - times[0]
     every = max(1, len(times) // 200)  # a drawing needs no more points than pixels

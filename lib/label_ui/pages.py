@@ -58,7 +58,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = No
 
 @contextmanager
 def _frame(here: str, model: bool) -> Iterator[None]:
-    """What surrounds the content of every page, with a link to the reward model if there is one."""
+    """The frame of every page, with a link to the reward model if there is one."""
     ui.add_head_html(_STYLES)
     ui.colors(primary="var(--accent)", negative="var(--bad)")
     pages = [("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")]

@@ -15,11 +15,11 @@ READY = 20
 """Pairs that are kept ready, two screens' worth."""
 
 _AT_ONCE = 5
-"""Pairs chosen in one go, at most. While few are ready it is fewer, since the time it takes grows with them."""
+"""Most pairs chosen at once. While few are ready it chooses fewer, because the time grows with their number."""
 
 
 class QueryPrefetcher:
-    """Keeps the next pairs of one strategy ready, chosen in a thread of its own. Thread-safe.
+    """Keeps the next pairs of one strategy ready, chosen in its own thread. Thread-safe.
 
     The thread starts with the first :meth:`wake` and rests while enough pairs are ready or none can be found.
 
@@ -46,7 +46,7 @@ class QueryPrefetcher:
         self._changed = threading.Condition()
 
     def wake(self) -> None:
-        """Has pairs chosen until enough are ready; returns at once."""
+        """Starts choosing pairs until enough are ready; returns at once."""
         with self._changed:
             self._wanted = True
             if not self._started:

@@ -1,4 +1,4 @@
-"""What a reward model pays for a DB's segments, worked out in the background while somebody looks."""
+"""A reward model's ratings of a DB's segments, computed in the background while somebody looks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lib.preferences.rated_pairs import ClipRater, sigmoid
 from lib.preferences.segment_db import SegmentDB
 
 _LOOK_SECONDS = 10.0
-"""Segments are rated until this long after the last look: it takes a core, which labelling would miss."""
+"""Rating stops this long after the last look, because it takes a core from labelling."""
 
 _REST_SECONDS = 0.005
-"""Between two segments, so that a request for a curve gets its turn with the model."""
+"""Pause between two segments, so that a request for a curve gets its turn with the model."""
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ class Ratings:
 
     Args:
       rater: The model.
-      name: What the model is called on the page.
+      name: The model's name on the page.
       clock: Seconds, monotonic.
     """
 
@@ -89,7 +89,7 @@ class Ratings:
         self._changed = threading.Condition()
 
     def look(self, names: Iterable[str]) -> dict[str, float]:
-        """What is known of these segments now; the others get rated, the first ones first.
+        """The known ratings of these segments; the others are rated in the background, in this order.
 
         Returns:
           Total learned reward by name, standardised; NaN for a segment that cannot be rated. Only of segments

@@ -143,12 +143,12 @@ def serve(config: LabelConfig) -> int:
     )
     _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; answers are on disk as they are given.")
     link = f"{base}?token={keys.new_link('host')}"
-    _say(f"Open once (the link works for one browser, which then stays in):\n  {link}")
+    _say(f"Open this link (it works once; your browser then stays logged in):\n  {link}")
     if is_loopback(config.host):
         user, machine = _user(), socket.gethostname()
         _say(
-            f"From another machine, first:  ssh -L {port}:localhost:{port} {user}@{machine}\n"
-            "  then open the same link there."
+            f"From another machine, first run:  ssh -L {port}:localhost:{port} {user}@{machine}\n  then "
+            "open the same link there."
         )
     elif not config.ssl_cert:
         _say(
@@ -175,7 +175,7 @@ def serve(config: LabelConfig) -> int:
 
 
 def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strategy]:
-    """All strategies that can work here. Raises UserError if the one that was asked for cannot."""
+    """All strategies that can work here. Raises UserError if the configured one cannot."""
     db = SegmentDB(config.db_path)
     answers = holds_answers(db)
     found = {}
@@ -194,7 +194,8 @@ def _fitting(config: LabelConfig, desk: Desk) -> Fitting | None:
         return None
     if desk.db.answers:
         raise UserError(
-            f"--fit-to: expected a DB of clips, {config.db_path} holds answers; fit with 03_reward_train.py"
+            f"--fit-to: expected a DB of clips, but {config.db_path} holds answers; fit with "
+            "03_reward_train.py"
         )
 
     def show(reward: Path) -> None:
@@ -251,7 +252,7 @@ def _user() -> str:
 
 
 def _address(host: str) -> str:
-    """What to type into a browser for an address that is listened on."""
+    """The browser's name for an address that the server listens on."""
     if is_loopback(host):
         return "localhost" if ":" not in host else f"[{host}]"
     if host in ("0.0.0.0", "::"):

@@ -31,7 +31,7 @@ def give_labels(config: LabelConfig) -> None:
         with Interrupt() as interrupt, Progress() as progress:
             progress.line(f"{config.teacher} labels {config.db_path} as labels fall due; Ctrl-C stops")
             given = attend(labeller, config.db_path, progress, lambda: interrupt.asked)
-            progress.line(f"stopped by request, {given} labels given")
+            progress.line(f"stopped by request after {given} labels")
         return
     wanted = config.count or 100
     summary = labeller.give(wanted)
@@ -40,9 +40,9 @@ def give_labels(config: LabelConfig) -> None:
     print(
         f"{config.db_path / 'labels.json'}: {summary.written} labels by {config.teacher}, "
         f"{summary.ties} of them alike, {summary.wrong} wrong on purpose"
-        + (f"; {summary.skipped} more pairs it could not tell" if summary.skipped else "")
+        + (f"; it could not tell for {summary.skipped} more pairs" if summary.skipped else "")
     )
     if summary.exhausted:
-        print("No pair is left that nobody has answered.")
+        print("Every pair has been answered.")
     elif summary.written < wanted:
-        print("Gave up: it cannot tell nearly all pairs.")
+        print("Gave up: it can tell hardly any pairs apart.")

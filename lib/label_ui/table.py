@@ -76,7 +76,7 @@ _DO_CELL = """
 
 
 class LabelTable:
-    """The labels of a DB, latest first, a page at a time; the rest stays on the server."""
+    """The labels of a DB, latest first, one page at a time; the rest stays on the server."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -134,7 +134,7 @@ class LabelTable:
         start = (self._page - 1) * ROWS
         self._shown = dict(enumerate(found[start : start + ROWS], start=start))
         self._table.rows = [self._row(i, label, label.pair in disputed) for i, label in self._shown.items()]
-        nothing = "No label fits." if labels else "No labels yet."
+        nothing = "No label matches." if labels else "No labels yet."
         self._table.props(f'no-data-label="{nothing}"')
         self._table.pagination = {"rowsPerPage": ROWS, "rowsNumber": len(found), "page": self._page}
 
@@ -181,8 +181,8 @@ class LabelTable:
         with ui.dialog(value=True) as dialog, ui.card().classes("dialog"):
             html.h2("Delete this label?")
             html.p(
-                f"{display_name(label.labeller)} on {label.sample1} and {label.sample2}. "
-                "The pair may then be asked again. labels.json keeps a record of both."
+                f"{display_name(label.labeller)} on {label.sample1} and {label.sample2}. The pair may then "
+                "be asked again. labels.json keeps a record of the label and its deletion."
             )
             with html.div().classes("buttons"):
                 button("Keep", dialog.close).props("autofocus")

@@ -1,4 +1,4 @@
-"""Answers: written once however often they are sent, taken back, changed, looked up."""
+"""Answers: written once however often they are sent, undone, changed, looked up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lib.preferences.queries import Leases, Query
 
 
 class Votes:
-    """Takes answers and takes them back.
+    """Writes answers and undoes them.
 
     Both are idempotent: a page sends a message until it has a reply, and an id that is in labels.json already, written
     by this process or another, changes nothing more.
@@ -115,7 +115,7 @@ class Votes:
             return reply("undone")
 
     def delete(self, label: Label) -> None:
-        """Cancels a label, anybody's.
+        """Cancels anybody's label.
 
         Raises:
           NotSaved: as for :meth:`vote`.
@@ -131,7 +131,7 @@ class Votes:
         """A labeller's answers that can be undone, oldest first.
 
         Args:
-          labeller: Whose.
+          labeller: Whose answers.
           before: Only answers before the one of this vote id.
           limit: How many at most, the latest of them.
         """
@@ -148,7 +148,7 @@ class Votes:
             return [self._said(label) for label in labels[-limit:]]
 
     def pair(self, clip1: str, clip2: str, recheck: bool = False) -> tuple[Offer, list[Said]]:
-        """A pair by its clips' ids, and what everybody says about it, for a look or a change.
+        """A pair by its clips' ids, with everybody's labels on it, to view or change.
 
         Args:
           clip1: Id of a clip.

@@ -71,7 +71,7 @@ class AlikePairs:
         return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
 
     def _groups(self, names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-        """The probes and the segments of each situation."""
+        """The probes and segments of each situation."""
         known = {name: reading for name in names if (reading := self._readings.get(name)) is not None}
         values: dict[str, list[float]] = defaultdict(list)
         for reading in known.values():
@@ -92,7 +92,7 @@ class AlikePairs:
 class ForkPairs:
     """Pairs of segments that continue from one moment, each such pair as likely as any other.
 
-    They differ in what was done and what came of it alone, as answers to one prompt do. Where a DB has none that are left,
+    They differ only in actions and outcome, like answers to one prompt. If a DB has no such pairs left,
     pairs are drawn at random.
     """
 
@@ -127,7 +127,7 @@ class ForkPairs:
         return [Query(*query.pair, "fork", "both continue from the same moment") for query in found]
 
     def _moment(self, name: str) -> str:
-        """What the moment that a segment forked from is called; "" where it did not."""
+        """The name of the moment that a segment forked from; "" if it did not."""
         if name not in self._moments:
             try:
                 sidecar = self._db.load(name).sidecar

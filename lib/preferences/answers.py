@@ -35,7 +35,7 @@ _CLIPS = (b"\x28\xb5\x2f\xfd", b"\x80", b"(")  # zstandard's magic, and how pick
 class Answer:
     """One answer to a prompt.
 
-    Tokens are those that the model saw and drew. An answer that came as mere text has none.
+    Tokens are those that the model saw and drew. An answer imported as text has none.
     """
 
     prompt: str
@@ -53,7 +53,7 @@ class Answer:
     policy: str = ""
     """The language model's folder; "" when it has none."""
     origin: dict[str, str] = field(default_factory=dict)
-    """What else is known: weights, temperature, seed, commit, …"""
+    """Further facts: weights, temperature, seed, commit, …"""
 
 
 def save_answer(path: Path, answer: Answer) -> int:
@@ -108,7 +108,7 @@ def is_answer(start: bytes) -> bool:
 
 
 def read_answer(path: Path, name: str) -> Answer:
-    """Reads an answer's file, called by a name of the caller's in errors. Raises as `load_answer`."""
+    """Reads an answer's file, with the caller's name for it in errors. Raises as `load_answer`."""
     try:
         return _from_plain(_unpack(read_regular(path, _MAX_FILE)))
     except Refused as bad:
@@ -116,7 +116,7 @@ def read_answer(path: Path, name: str) -> Answer:
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
     except (ValueError, RecursionError, zstandard.ZstdError, MemoryError) as error:
-        reason = f"damaged or no answer ({type(error).__name__}: {printable(str(error), 100)})"
+        reason = f"damaged or not an answer ({type(error).__name__}: {printable(str(error), 100)})"
     raise SegmentError(f"{printable(name)}: {reason}")
 
 
@@ -223,14 +223,14 @@ _WORD = re.compile(r"\S+")
 
 
 def word_count(text: str) -> int:
-    """Words of a text: runs of anything but white space."""
+    """The words of a text: runs of anything but white space."""
     return len(_WORD.findall(text))
 
 
 def distinct_2(texts: Iterable[str]) -> float:
     """Distinct pairs of neighbouring words among all such pairs of some texts, 0 … 1; 1 where there are none.
 
-    Source: Li et al. 2016, arXiv 1510.03055. It falls with the number of texts: compare as many of either model.
+    Source: Li et al. 2016, arXiv 1510.03055. It falls with the number of texts: compare equally many of each model.
     """
     pairs = [pair for text in texts for pair in pairwise(_WORD.findall(text))]
     return len(set(pairs)) / len(pairs) if pairs else 1.0

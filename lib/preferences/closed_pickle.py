@@ -45,11 +45,11 @@ _PLAIN = {code: 1 + size for code, size in _ARGUMENTS.items() if size >= 0 and c
 
 
 class Refused(Exception):
-    """What is wrong with a segment, before it is known which file it is."""
+    """What is wrong with a segment, before its file name is known."""
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Text of a file, made fit for one line of a terminal."""
+    """Text from a file, fit for one line of a terminal."""
     clean = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
     return clean if len(clean) <= limit else clean[:limit] + "…"
 
@@ -61,7 +61,7 @@ class Made:
     name: str
     arguments: tuple[Any, ...] = ()
     state: Any = None
-    """What the pickle sets the content to afterwards."""
+    """The content that the pickle sets afterwards."""
 
     def __call__(self, *arguments: object) -> "Made":
         return Made(self.name, arguments)
@@ -77,7 +77,7 @@ class _TextKeyed(dict[str, object]):
 
     def __setitem__(self, key: object, value: object) -> None:
         if type(key) is not str:
-            raise Refused("dict with a key that is no text")
+            raise Refused("dict with a key that is not text")
         super().__setitem__(key, value)
 
 
@@ -160,10 +160,10 @@ def _vetted(data: bytes) -> tuple[io.BytesIO, list[object]]:
             if index > count:  # the unpickler makes its memo as large as this
                 raise Refused(f"claims a memo of {index} values")
         elif end - start > _MAX_PLAIN_TEXT and not _is_latin(code, view[start:end]):
-            raise Refused("long text that is no array")
+            raise Refused("long text that is not an array")
         place = end
     if place + 1 < len(data):
-        raise Refused("has more after the segment's end")
+        raise Refused("has more data after the segment's end")
     vetted.write(view[begin:])
     size = vetted.tell() - 9
     vetted.seek(1)

@@ -1,4 +1,4 @@
-"""Making room in a DB that a long training records into: the oldest segments go, labelled ones stay."""
+"""Makes room in a DB that a long training records into: drops the oldest segments, keeps labelled ones."""
 
 import contextlib
 from pathlib import Path
@@ -11,8 +11,8 @@ from lib.preferences.segment_db import SegmentDB
 def drop_oldest(db_path: Path, max_bytes: float) -> int:
     """Removes the oldest segments that no line of labels.json names, cancelled lines included, until a DB is small enough.
 
-    No label is written meanwhile, so none can name a segment that is being removed. Where the labels cannot be read,
-    nothing is removed.
+    No label is written at the same time, so none can name a segment that is being removed. If the labels cannot be
+    read, nothing is removed.
 
     Args:
       db_path: the DB.

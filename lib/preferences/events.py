@@ -1,4 +1,4 @@
-"""What happens in games that is worth a clip: a game's own events, lost lives, large scores, novel observations."""
+"""Events in games that are worth a clip: a game's own events, lost lives, large scores, novel observations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Rare:
         self._count = 0
 
     def find(self, values: np.ndarray, among: np.ndarray) -> np.ndarray:
-        """Of N values those that are rare, bool `[N]`; only those in `among`, bool `[N]`, count at all."""
+        """Which of N values are rare, bool `[N]`; only those in `among`, bool `[N]`, count."""
         rare = np.zeros(len(values), bool)
         if among.any():
             if self._count >= _LEAST:
@@ -105,7 +105,7 @@ class _Novelty:
         self._rng = np.random.default_rng(0)
 
     def find(self, observations: np.ndarray) -> np.ndarray:
-        """Of float32 `[N, D]` those that are novel, bool `[N]`."""
+        """Which of float32 `[N, D]` are novel, bool `[N]`."""
         novel = np.zeros(len(observations), bool)
         if self._count >= _MEMORY:
             scale = self._memory.std(0) + 1e-6

@@ -1,6 +1,6 @@
 """Labels on disk: JSON lines, only ever appended to, by several people and programs at once.
 
-The original's files have `sample1`, `sample2` and `label` in a line; they load as they are.
+The original's files have `sample1`, `sample2` and `label` in a line; they load unchanged.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ UNDO = "u-"
 says again what had held before, so that undoing a repeat check or a change does not lose the earlier label."""
 
 RECHECK = "recheck"
-"""Strategy of an answer to a pair that was asked again because a reward model doubts what was said about it. It counts
+"""Strategy of an answer to a pair that was asked again because a reward model doubts its label. It counts
 as no further label, and being chosen by the model it may not judge one (`lib.reward.data.asked_at_random`)."""
 
 Pair = tuple[str, str]
@@ -108,7 +108,7 @@ class Label:
 
     @property
     def labeller(self) -> tuple[str | None, str | None]:
-        """Who said it: annotator and teacher."""
+        """Who answered: annotator and teacher."""
         return self.annotator, self.teacher
 
     @property
@@ -126,7 +126,7 @@ _KEYS = tuple(field.name for field in fields(Label))
 
 
 def current(labels: Iterable[Label]) -> list[Label]:
-    """What holds now: the last line of each labeller on each pair, without the cancelled ones.
+    """The labels that hold: the last line of each labeller on each pair, without the cancelled ones.
 
     Args:
       labels: Lines in the order of the file, which counts rather than their times (clocks get set back).
@@ -145,7 +145,7 @@ def current(labels: Iterable[Label]) -> list[Label]:
 def answers(
     labels: Iterable[Label],
 ) -> dict[tuple[Pair, tuple[str | None, str | None]], list[Label]]:
-    """What each labeller said about each pair, first to last, without the answers that were taken back.
+    """Each labeller's answers to each pair, first to last, without those taken back.
 
     Args:
       labels: Lines in the order of the file.
@@ -191,10 +191,10 @@ class LabelLog:
     def append(self, label: Label, present: Callable[[], bool] = lambda: True) -> bool:
         """Put a label on disk; it is there for good when this returns True, and not at all if it raises.
 
-        Which commit of the code wrote it is put beside it.
+        The line also gets the commit of the code that wrote it.
 
         Args:
-          label: What was said.
+          label: The label.
           present: Whether its segments are still there; asked when none can be dropped any more (`settled`).
 
         Returns:
@@ -242,7 +242,7 @@ class LabelLog:
     def read(self) -> list[Label]:
         """All lines in order, cancelled and repeated ones too; see `current`.
 
-        Lines that are torn or foreign are left out, listed in `problems`, and warned of once. Cheap to call again.
+        Torn or foreign lines are left out, listed in `problems`, and reported once. Cheap to call again.
 
         Raises:
           UserError: the path is no regular file.
@@ -282,7 +282,7 @@ class LabelLog:
         self._seen = status
 
     def _parse_lines(self, data: bytes) -> tuple[list[Label], list[str]]:
-        """The labels in some lines that follow those that are known, and what is wrong with the others."""
+        """The labels in some new lines, and what is wrong with the others."""
         labels: list[Label] = []
         problems: list[str] = []
         for number, line in enumerate(data.split(b"\n"), start=self._lines + 1):
@@ -337,7 +337,7 @@ def _parse(line: bytes) -> Label | str:
     try:
         values = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
-        return "torn or no JSON"
+        return "torn or not JSON"
     if not isinstance(values, dict):
         return f"expected a JSON object, found {type(values).__name__}"
     wrong = _wrong(values)

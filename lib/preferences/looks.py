@@ -1,4 +1,4 @@
-"""What clips look like, in little, and which of them are unlike those asked about so far."""
+"""Small descriptions of what clips look like, and which clips differ from those asked about so far."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ _MOMENTS, _SIDE = 5, 12  # a look: so many thumbnails of so many grey cells a si
 
 
 def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    """What a segment looks like, in little: no model is needed.
+    """A small description of what a segment looks like; needs no model.
 
     Returns:
       uint8 [5 · 12 · 12], grey thumbnails (cell means) of five moments from the first to the last, and float32 [A],
@@ -33,14 +33,14 @@ def look_of(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Looks:
-    """Looks of segments, read once and kept."""
+    """The looks of segments, read once and kept."""
 
     def __init__(self, db: SegmentDB) -> None:
         self._db = db
         self._held: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
 
     def of(self, names: Iterable[str], reads: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Those of the names that can be read; of those not held only the first `reads`."""
+        """The looks of the names that can be read; of those not yet kept only the first `reads`."""
         found = {}
         for name in names:
             if name not in self._held:
@@ -62,7 +62,7 @@ class Looks:
 def features(
     looks: Sequence[tuple[np.ndarray, np.ndarray]], others: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points whose distances say how unlike segments are.
+    """Points whose distances measure how different segments are.
 
     Pictures and actions count the same: each is scaled so that two of `looks` lie √½ apart (root mean square), and
     1 together. The middle of `looks` is the origin.

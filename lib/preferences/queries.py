@@ -1,4 +1,4 @@
-"""Which pair of segments to ask about next, and whom each pair is shown to now.
+"""Which pair of segments to ask about next, and who sees which pair now.
 
 A strategy proposes pairs; :class:`Leases` remembers which are on a screen, so that two people are not asked about the
 same pair at once. Nothing here reads frames or labels: the caller says which pairs are already taken.
@@ -17,7 +17,7 @@ import numpy as np
 from lib.preferences.labels import Pair, pair_of
 
 LEASE_SECONDS = 120.0
-"""How long a pair stays reserved after the last sign of life of its holder."""
+"""How long a pair stays reserved after its holder's last request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Strategy(Protocol):
           taken: Pairs that were answered or are on a screen, which must not be proposed.
           count: How many to propose.
           rng: The only source of chance.
-          asked: Segments of the pairs in `taken`, any number of times each. Only strategies that look for what
-            was not shown yet read it; without it they take everything for new.
+          asked: Segments of the pairs in `taken`, with repetitions. Only strategies that look for what
+            was not shown yet read it; without it they regard everything as new.
         """
         ...
 
@@ -73,7 +73,7 @@ class Either:
 
 
 class RandomPairs:
-    """Every pair that is left is equally likely.
+    """Every remaining pair is equally likely.
 
     Args:
       group_of: of a segment's name, the group within which it may be compared; None: any two may be.
@@ -119,11 +119,11 @@ class RandomPairs:
         return [Query(*pair, strategy="random", reason="drawn at random") for pair in found]
 
     def count(self, names: Sequence[str]) -> int:
-        """How many pairs these segments make."""
+        """The number of pairs that these segments make."""
         return sum(len(group) * (len(group) - 1) // 2 for group in self._groups(names))
 
     def some(self, names: Sequence[str], size: int, rng: np.random.Generator) -> list[str]:
-        """At most `size` of the segments, sorted, of which pairs can be made: whole groups, drawn at random."""
+        """At most `size` of the segments that can form pairs, sorted: whole groups, drawn at random."""
         groups = self._groups(names)
         if len(groups) == 1:
             return [groups[0][i] for i in sorted(rng.choice(len(groups[0]), size, replace=False))]
@@ -146,7 +146,7 @@ class RandomPairs:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A query on somebody's screen."""
+    """A query on a labeller's screen."""
 
     id: str
     query: Query
@@ -161,7 +161,7 @@ class Lease:
 class Leases:
     """Which pairs are on whose screen. Not thread-safe: the caller holds a lock.
 
-    Any sign of life of its holder renews a lease. An expired lease stays known until another holder gets the pair, so a
+    Any request of its holder renews a lease. An expired lease stays known until another holder gets the pair, so a
     holder who returns late can continue. Repeat checks concern one labeller and block no other.
     """
 

@@ -1,4 +1,4 @@
-"""The pairs that a reward model's members make most of, and random candidates to choose from."""
+"""The pairs that a reward model's members rank highest, and random candidates to choose from."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ READS = 128  # segments decoded in a call beside the candidates, about 5 ms each
 
 
 class ClipRater(Protocol):
-    """What an informed strategy asks; a reward model stands behind it (lib.reward.rater.ModelRater)."""
+    """Rates clips for strategies, by a reward model (lib.reward.rater.ModelRater)."""
 
     def returns(self, names: Sequence[str]) -> np.ndarray:
         """R̂ of segments, in units in which differences are log-odds: P(first is better) = σ(R̂₁ − R̂₂).
 
         Args:
-          names: K segments of the DB; none at all tells how many members there are.
+          names: K segments of the DB; with none the result still shows the number of members.
 
         Returns:
           float64 [M, K], by each of M members; NaN where a segment cannot be rated.
@@ -111,9 +111,9 @@ def say_entropy(chances: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class RatedPairs:
-    """Of ten times as many random candidates, the pairs that a reward model's members make most of.
+    """Of ten times as many random candidates, the pairs that a reward model's members rank highest.
 
-    Pairs with a segment that cannot be rated are passed over; where none can be rated, they are drawn at random.
+    Pairs with a segment that cannot be rated are skipped; if none can be rated, pairs are drawn at random.
     """
 
     rater: ClipRater

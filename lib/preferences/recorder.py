@@ -49,7 +49,7 @@ class SegmentRecorder:
     Attributes:
       steps: decisions of all environments so far; it numbers the segments, and a resumed run may set it.
       policy: checkpoint the recording policy came from; it may change while recording.
-      origin: short texts by name that say more of where segments come from, such as the run, its seed and the
+      origin: short texts by name about the origin of segments, such as the run, its seed and the
         commit of the code; it may change as well.
       record_prob: probability that an environment that is not being recorded begins a segment at a step; it may change
         while recording.
@@ -150,7 +150,7 @@ class SegmentRecorder:
 
     @property
     def obstacle(self) -> str:
-        """What keeps it from storing segments, in few words; "" where nothing does."""
+        """What keeps it from storing segments, in a few words; "" if nothing does."""
         if self.full:
             return "DB full"
         if self._cut_short >= _IN_VAIN and not self.stored:
@@ -158,10 +158,10 @@ class SegmentRecorder:
         return ""
 
     def fork(self, sources: np.ndarray) -> None:
-        """Has games begin a segment at the next step that continue from one moment.
+        """Makes games that continue from one moment begin a segment at the next step.
 
         Args:
-          sources: int64 `[B]`, the environment whose game each continues from; −1 where none begins.
+          sources: int64 `[B]`, the environment whose game each continues from; −1 if none begins.
         """
         if not self.full:
             self._drawn |= sources >= 0
@@ -172,7 +172,7 @@ class SegmentRecorder:
                     )
 
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
-        """Note what the next step's actions are chosen on.
+        """Note the frames and observations for the next step's actions.
 
         Args:
           frames: uint8 [B, H, W, 3]; not kept.
@@ -211,7 +211,7 @@ class SegmentRecorder:
           step: what the world said.
 
         Raises:
-          NotRecorded: a segment could not be written; names its file, of which nothing is left behind.
+          NotRecorded: a segment could not be written; names its file, which is removed.
         """
         finished = [
             (env, recording, bool(step.reset[env])) for env, recording in self._awaiting_outcome.items()
@@ -242,7 +242,7 @@ class SegmentRecorder:
             self._save(env, recording, game_over)
 
     def cut(self, games: np.ndarray) -> None:
-        """Some games are over without a step of their own for the reset (see `Step`): others begin in their place.
+        """Some games ended without a separate step for the reset (see `Step`), and new ones begin.
 
         Args:
           games: bool [B]. Their segments in the making are dropped; a terminal that came last was a game over.
@@ -275,7 +275,7 @@ class SegmentRecorder:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where a recorder of the same DB was: its numbers are counted on, and none that is there is taken.
+        """Continue where a recorder of the same DB stopped: numbers continue from its own, and no existing one is used.
 
         The state is that of the first environments; recorders of others draw anew.
         """
@@ -350,7 +350,7 @@ class SegmentRecorder:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Drops old segments where the DB is full and may not stay so."""
+        """Drops old segments if the DB is full and `drop_oldest` is set."""
         if self.full and self._drop_oldest:
             try:
                 left = drop_oldest(self._db_path, _ROOM * self._max_bytes)

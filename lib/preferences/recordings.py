@@ -1,4 +1,4 @@
-"""Segments in the making."""
+"""Unfinished segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = SEGMENT_LENGTH + 1  # the newest may turn out to be a reset's
 
 @dataclass(slots=True)
 class Recording:
-    """A segment in the making; its first `length` rows are filled."""
+    """An unfinished segment; its first `length` rows are filled."""
 
     step: int
     policy: str
@@ -30,7 +30,7 @@ class Recording:
 
 
 class EventClips:
-    """Keeps the last 50 steps of the first E environments, and cuts out those that an event is in.
+    """Keeps the last 50 steps of the first E environments, and cuts out clips around events.
 
     A clip ends 10 to 14 steps after its event, or with the game if that is earlier. No two share a step, so an event
     that comes before the clip of another has ended is not recorded, nor is one within the first steps of a game.
@@ -59,7 +59,7 @@ class EventClips:
         self._reasons = [""] * self.num_envs
 
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None) -> None:
-        """Notes what the next actions are chosen on; see `SegmentRecorder.before`."""
+        """Notes the frames and observations for the next actions; see `SegmentRecorder.before`."""
         if self._frames.ndim == 1:
             self._frames = np.empty((self.num_envs, _ROWS, *frames.shape[1:]), np.uint8)
             self._actions = np.empty((self.num_envs, _ROWS, *actions.shape[1:]), actions.dtype)
@@ -105,7 +105,7 @@ class EventClips:
         return finished
 
     def forget(self) -> None:
-        """Begins anew: what was seen so far is no part of any clip."""
+        """Starts over: no earlier step is part of any clip."""
         self._drop(np.ones(self.num_envs, bool))
 
     def _note(self, kinds: list[str]) -> None:

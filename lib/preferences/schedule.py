@@ -23,7 +23,7 @@ PROGRESS = "progress.json"
 SCHEDULES = ("constant", "paper")
 """How the labels after the opening are spread over the training, as --label-schedule names it."""
 LEAST_LABELS = 10
-"""With fewer no reward model is fitted."""
+"""The fewest labels that a reward model is fitted to."""
 
 _SECONDS = 1.0  # between two writes while nothing but the steps has changed
 
@@ -33,9 +33,9 @@ class LabelPlan:
     """When the labels of a training are due."""
 
     steps: int
-    """Of the training, by the end of which all labels are due."""
+    """Steps of the training, by the end of which all labels are due."""
     budget: int
-    """Labels in all, those of the opening included."""
+    """All labels, including those of the opening."""
     opening: int
     """Labels due before the first step."""
     schedule: str = "constant"
@@ -72,7 +72,7 @@ def labels_due(plan: LabelPlan, steps: float) -> int:
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a training is, as progress.json has it."""
+    """A training's progress, as in progress.json."""
 
     plan: LabelPlan
     steps: int
@@ -86,7 +86,7 @@ class TrainingProgress:
 
     @property
     def due(self) -> int:
-        """Labels due in all."""
+        """All labels due so far."""
         return labels_due(self.plan, self.steps)
 
 
@@ -104,10 +104,10 @@ class ProgressWriter:
         self._next = -math.inf
 
     def write(self, progress: TrainingProgress) -> None:
-        """Writes where the training is, if that is due.
+        """Writes the progress, if that is due.
 
         Raises:
-          NotRecorded: the file could not be written; the one before stands.
+          NotRecorded: the file could not be written; the previous one remains.
         """
         last, now = self._last, self._clock()
         same = last is not None and dataclasses.replace(progress, steps=last.steps) == last
@@ -134,7 +134,7 @@ class ProgressReader:
         self._found: TrainingProgress | None = None
 
     def read(self) -> TrainingProgress | None:
-        """What the file says; None where it is missing or cannot be read."""
+        """The file's content; None if it is missing or cannot be read."""
         try:
             now = signature(self._path)
             if now != self._seen:
@@ -173,7 +173,7 @@ class LabelCount:
         self.problem = ""
 
     def read(self) -> int:
-        """Labels that hold, without the can't-tells; as many as before where the file cannot be read just now (`problem`)."""
+        """Labels that hold, without "cannot tell"; the previous number if the file cannot be read (`problem`)."""
         try:
             now = signature(self._log.path)
             if now != self._seen:

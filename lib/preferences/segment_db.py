@@ -1,4 +1,4 @@
-"""The folder of segments that clips are compared from, while others may be adding to it."""
+"""The folder of segments to compare, while others may be adding to it."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ class SegmentDB:
     """The segments under a folder, `<env index, 2 digits>/<step>.dat`, while others may be adding to it.
 
     Args:
-      root: The database's folder; it may be empty yet.
+      root: The database's folder; it may still be empty.
 
     Raises:
       UserError: root is no folder.
@@ -39,7 +39,7 @@ class SegmentDB:
             )
 
     def holds(self, names: Iterable[str]) -> bool:
-        """Whether all these segments are there at this moment, whatever the last look found."""
+        """Whether all these segments exist at this moment, whatever the last look found."""
         return all((self.root / name).exists() for name in names)
 
     def refresh(self) -> int:

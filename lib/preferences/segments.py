@@ -1,6 +1,6 @@
 """Segments on disk: saving, listing and loading them without trusting the file.
 
-Databases are passed between people, so a file counts as hostile until it has been read: sizes and shapes are checked
+Databases are passed between people, so files are not trusted: sizes and shapes are checked
 before memory is given, and the pickle inside is read by `lib.preferences.closed_pickle`.
 """
 
@@ -52,7 +52,7 @@ class SegmentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """What a simulated teacher or a chart may know about a segment; never shown to a model."""
+    """Facts about a segment for simulated teachers and charts; never shown to a model."""
 
     scores: np.ndarray  # float32 [T], the game's own reward of each step
     life_lost: np.ndarray  # bool [T]
@@ -72,7 +72,7 @@ class Sidecar:
 
     @property
     def forked(self) -> bool:
-        """Whether others continue from the moment that it begins at, in different ways."""
+        """Whether other segments continue from its first moment, in different ways."""
         return self.reason.startswith(FORK)
 
 
@@ -207,7 +207,7 @@ def load_segment(path: Path) -> Segment:
 
 
 def load_as(path: Path, name: str) -> Segment:
-    """`load_segment`, which calls the file by a name of the caller's in its errors."""
+    """`load_segment`, with the caller's name for the file in errors."""
     try:
         data = read_regular(path, MAX_BYTES)
         segment = (
@@ -220,7 +220,7 @@ def load_as(path: Path, name: str) -> Segment:
         reason = f"cannot be read: {error.strerror or error}"
     except Exception as error:
         # A damaged pickle can fail in any way; whichever it is, the segment cannot be used.
-        reason = f"damaged or no segment ({type(error).__name__}: {printable(str(error))})"
+        reason = f"damaged or not a segment ({type(error).__name__}: {printable(str(error))})"
     else:
         return segment
     raise SegmentError(f"{printable(name)}: {reason}")
@@ -244,14 +244,14 @@ def read_regular(path: Path, limit: int) -> bytes:
 def _unpack(data: bytes) -> object:
     size = zstandard.get_frame_parameters(data).content_size
     if size == zstandard.CONTENTSIZE_UNKNOWN:
-        raise Refused("does not say how large it is unpacked")
+        raise Refused("does not say its unpacked size")
     if size > _HEAD:
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             shape = shape_in(reader.read(_HEAD))
         _check_shape(shape)
         limit = math.prod(shape) + shape[0] * _MAX_ROW + _MAX_COLUMNS
         if size > limit:
-            raise Refused(f"would unpack to {size} bytes; its shape {shape} makes at most {limit}")
+            raise Refused(f"would unpack to {size} bytes; its shape {shape} allows at most {limit}")
     raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     return read_pickle(raw)
 
@@ -271,7 +271,7 @@ def _from_plain(plain: object) -> Segment:
     steps = shape[0]
     sidecar = plain.get("sidecar")
     if sidecar is not None and not isinstance(sidecar, dict):
-        raise Refused("sidecar is no dict")
+        raise Refused("sidecar is not a dict")
     return Segment(
         frames=np.frombuffer(data, np.uint8).reshape(shape),
         actions=_vectors(plain, "actions", steps, MAX_ACTIONS)
@@ -363,11 +363,11 @@ def _check_shape(shape: tuple[Any, ...]) -> None:
     if not (1 <= shape[0] <= MAX_STEPS and 1 <= shape[1] <= MAX_SIDE and 1 <= shape[2] <= MAX_SIDE):
         raise Refused(f"shape {_brief(shape)}: T must be 1 to {MAX_STEPS}, H and W 1 to {MAX_SIDE}")
     if math.prod(shape) > MAX_BYTES:
-        raise Refused(f"shape {shape} makes more than {MAX_BYTES} bytes of frames")
+        raise Refused(f"shape {shape} needs more than {MAX_BYTES} bytes of frames")
 
 
 def _check(segment: Segment) -> None:
-    """Hold what is saved and what is loaded to the same rules; raises Refused."""
+    """Check saved and loaded segments by the same rules; raises Refused."""
     _check_shape(segment.frames.shape)
     steps = segment.frames.shape[0]
     columns: list[tuple[str, np.ndarray, type]] = [("frames", segment.frames, np.uint8)]

@@ -15,8 +15,8 @@ from lib.preferences.segments import SegmentError
 _MAX_SIDE = 8192
 """Pixels: tablets refuse larger images."""
 _WIDTH = 4096
-"""Pixels a sheet may always be wide. The wider, the smaller the file: a line of pixels is most like the same line of the
-next frame, which comes soonest when frames lie side by side."""
+"""Width in pixels that a sheet may always have. The wider, the smaller the file: a line of pixels is most
+like the same line of the next frame, which comes soonest when frames lie side by side."""
 _LEVEL = 4
 """zlib level: 6 saves a tenth of the bytes for 2 ms more, 9 a third for 10 to 20."""
 

@@ -1,4 +1,4 @@
-"""Strategies that choose the next pair by what is known: by the reward model, of the policies, of the clips.
+"""Strategies that choose the next pair by the reward model, the policies or the clips.
 
 =======================  ==============================================================================================
 random                   every pair that is left is equally likely
@@ -8,7 +8,7 @@ entropy                  the reward model is least sure which is better
 recent                   both segments of the newest policy, the newest of it first
 diversity                segments unlike those asked about so far: greedy k-centre
 disagreement+diversity   of the pairs that the ensemble disagrees on, those unlike what was asked about so far
-alike                    both segments begin in the same situation, every situation as often: both low on air, say
+alike                    both segments begin in the same situation, such as low on air; every situation equally often
 fork                     both segments continue from the same moment, which `01_a2c.py --fork` records
 =======================  ==============================================================================================
 
@@ -50,9 +50,9 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
 NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
-"""Those that ask a reward model of more than one member."""
+"""Strategies that ask a reward model of more than one member."""
 NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike", "fork"})
-"""Those that look at what clips show."""
+"""Strategies that look at what clips show."""
 
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
@@ -84,7 +84,9 @@ def make_strategy(
     if name == "random":
         return pairs
     if answers and name in NEEDS_FRAMES:
-        raise UserError(f"--strategy {name} compares frames, and {db.root} holds texts; take another one")
+        raise UserError(
+            f"--strategy {name} compares frames, but {db.root} holds texts; take another strategy"
+        )
     if name in NEEDS_RATER and rater is None:
         raise UserError(
             f"--strategy {name} needs a reward model, got none; give --reward REWARD, "
@@ -135,7 +137,7 @@ class WithRandomShare:
         at_random = rng.random(count) < self._share
         # Random ones first, from all pairs that are left rather than from what the other strategy leaves.
         drawn = [
-            Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model by")
+            Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model")
             for query in self._pairs.propose(names, taken, int(at_random.sum()), rng)
         ]
         taken = Either(taken, {query.pair for query in drawn})
@@ -156,7 +158,7 @@ class RecentPairs:
 
     Newest is the highest number in a segment's file name. The recorder counts it on from the highest in the DB, so it
     orders several recordings into one DB one after the other; two that run at once are interleaved. Files of the
-    original format are ordered by their number too, for they have nothing else. Which policy a segment is of stands
+    original format are ordered by their number too, because they have nothing else. The policy of a segment is
     in its sidecar, which is read from the newest segment downwards as far as it is needed. Only when the pairs of the
     newest policy have run out, those with older segments come.
     """

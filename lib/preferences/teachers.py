@@ -49,7 +49,7 @@ from lib.reporting import Progress
 
 _POLL_SECONDS = 0.5
 _QUERIES_PER_LABEL = 10
-"""A teacher that cannot tell gives up after so many queries for each label asked for."""
+"""A teacher that cannot tell gives up after this many queries for each label asked for."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Teacher:
     skips: bool = False
     rare: float = 0.0
     choose: Callable[[Any, Any], int | None] | None = None
-    """Of a teacher that looks at both at once: says what `compare` returns; values then mean nothing."""
+    """For a teacher that looks at both at once: gives `compare`'s result; values are then ignored."""
 
     def compare(self, value1: float, value2: float, mean: float = 0.0) -> int | None:
-        """What the values say, without chance.
+        """The answer by the values, without chance.
 
         Args:
           value1: of the one segment.
@@ -95,7 +95,7 @@ class Teacher:
         return 1 if value1 > value2 else 2
 
     def parameters(self) -> dict[str, float]:
-        """What makes it differ from others of its name, for the labels that it gives."""
+        """Its parameters, for the labels that it gives."""
         given = {"error_rate": self.error_rate, "beta": self.beta, "threshold": self.threshold or None}
         if isinstance(self.value, partial):
             given |= self.value.keywords
@@ -115,7 +115,7 @@ class Teacher:
 
 
 _VALUES = {"midwater": midwater, "seaquest": seaquest, "air": air, "left": left, "backflip": backflip}
-"""Of the teachers that value anything but the score."""
+"""Value functions of the teachers that look at more than the score."""
 
 
 def make_teacher(
@@ -156,7 +156,7 @@ def make_teacher(
 def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
     """A teacher of the user's own: a function of one clip or answer that returns a number, or of two that chooses.
 
-    Only what was typed at a command line may come here: the module is imported.
+    The module is imported, so only names typed at a command line may be passed here.
 
     Args:
       name: `package.module:function`, found in the working folder or where Python looks for modules. The function takes
@@ -178,8 +178,8 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         sys.path.pop(0)
     if taken not in (1, 2):
         raise UserError(
-            f"--teacher {name}: expected a function of one clip, which returns a number, or of two, which returns 1, 2, "
-            f"0 or None; it takes {taken} arguments"
+            f"--teacher {name}: expected a function of one clip that returns a number, or of two clips that "
+            f"returns 1, 2, 0 or None; it takes {taken} arguments"
         )
 
     def value(clip: Any) -> float:
@@ -187,12 +187,12 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         try:
             return float(worth)
         except (TypeError, ValueError):
-            raise UserError(f"--teacher {name}: expected a number of each clip, got {worth!r}") from None
+            raise UserError(f"--teacher {name}: expected a number for each clip, got {worth!r}") from None
 
     def choose(first: Any, second: Any) -> int | None:
         said: int | None = found(first, second)
         if said not in (0, 1, 2, None):
-            raise UserError(f"--teacher {name}: expected 1, 2, 0 or None of each pair, got {said!r}")
+            raise UserError(f"--teacher {name}: expected 1, 2, 0 or None for each pair, got {said!r}")
         return said
 
     if taken == 1:
@@ -229,10 +229,10 @@ def make_text_teacher(
 
 @dataclass(frozen=True)
 class LabelSummary:
-    """What a simulated teacher did."""
+    """The result of a simulated teacher's work."""
 
     written: int
-    """Labels asked for and given; `skipped` ones come on top."""
+    """Labels given, without the `skipped` ones."""
     wrong: int
     """How many of them prefer the segment of the lower value, by error or noise."""
     ties: int
@@ -245,7 +245,7 @@ class LabelSummary:
 
 
 class SimulatedLabeller:
-    """A simulated teacher at a DB, who may be asked for labels again and again while segments are added.
+    """A simulated teacher of a DB, which can label repeatedly while segments are added.
 
     Args:
       db_path: the segment DB.
@@ -305,7 +305,7 @@ class SimulatedLabeller:
         self._problems: dict[str, str] = {}
 
     def count_segments(self) -> int:
-        """How many segments there are now."""
+        """The number of segments now."""
         self._db.refresh()
         return len(self._db.names)
 
@@ -353,8 +353,9 @@ class SimulatedLabeller:
                         continue
                 except OSError as error:
                     raise UserError(
-                        f"{self._log.path}: could not be written ({error.strerror or error}) after {written} labels, which "
-                        "are there; mend that and start again with --count less these"
+                        f"{self._log.path}: could not be written ({error.strerror or error}) after "
+                        f"{written} labels, which are kept; fix that and start again with --count reduced "
+                        f"by {written}"
                     ) from error
                 written += said is not None
                 skipped += said is None
@@ -363,7 +364,7 @@ class SimulatedLabeller:
         return LabelSummary(written, wrong, ties, skipped, exhausted, list(self._problems.values()))
 
     def _answer(self, name1: str, name2: str, mean: float) -> tuple[int | None, bool]:
-        """What the teacher says of two segments that can be read, and whether that is wrong on purpose."""
+        """The teacher's answer to two readable segments, and whether it is wrong on purpose."""
         if self._teacher.choose is not None:
             meant = self._teacher.choose(self._load(name1), self._load(name2))
             if meant and self._rng.random() < self._teacher.error_rate:
@@ -386,19 +387,19 @@ class SimulatedLabeller:
         mean = float(np.mean(known)) if known else 0.0
         if self._teacher.skips and mean < 0:
             raise UserError(
-                f"{self._db.root}: expected an average score of 0 or more to measure the threshold by, got {mean:g}; "
-                "take another --teacher"
+                f"{self._db.root}: expected an average score of 0 or more to set the threshold by, got "
+                f"{mean:g}; take another --teacher"
             )
         return mean
 
 
 def label_with_teacher(db_path: Path, teacher: str, count: int, **options: Any) -> LabelSummary:
-    """Has a simulated teacher answer queries about a DB once: `give` of a `SimulatedLabeller`, which takes the options."""
+    """Lets a simulated teacher label a DB once: `give` of a `SimulatedLabeller`, which takes the options."""
     return SimulatedLabeller(db_path, teacher, **options).give(count)
 
 
 def attend(labeller: SimulatedLabeller, db_path: Path, progress: Progress, stop: Callable[[], bool]) -> int:
-    """Has a simulated teacher answer along with a training: as many queries as are due, whenever some are.
+    """Lets a simulated teacher label during a training, as labels fall due.
 
     How many are due follows from the DB's progress.json (lib.preferences.schedule). While the opening still records
     its clips nothing is answered, so that all of them may be asked about.

@@ -1,4 +1,4 @@
-"""Simulated teachers and judges of answers: tastes that a program can have, for demonstrations and experiments.
+"""Simulated teachers and judges of answers, for demonstrations and experiments.
 
 =============  ================================================================================
 shorter        fewer words
@@ -41,7 +41,7 @@ _NEUTRAL = 10
 
 
 def value_of(name: str, keyword: str = "") -> Callable[[Answer], float]:
-    """What an answer is worth to the teacher or the judge of that name.
+    """An answer's value to the teacher or judge of that name.
 
     Raises:
       UserError: it needs words or a package that `make model` would have fetched.
@@ -95,9 +95,7 @@ def _read_words(path: Path) -> dict[str, dict[str, float]]:
     try:
         words: dict[str, dict[str, float]] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected words and their log-odds in {path}, which make model makes: {error}"
-        ) from None
+        raise UserError(f"expected words and their log-odds in {path}, made by make model: {error}") from None
     return words
 
 

@@ -15,10 +15,10 @@ from lib.preferences.segments import Segment, SegmentError, save_segment
 
 @dataclass(frozen=True)
 class Copied:
-    """What `copy_preferences` did."""
+    """The result of `copy_preferences`."""
 
     labels: int
-    """Lines added, those that take others back included."""
+    """Lines added, including those that cancel others."""
     segments: int
     """Segments added."""
     problems: list[str]
@@ -42,7 +42,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
     db, log = SegmentDB(source), LabelLog(source / "labels.json")
     target.mkdir(parents=True, exist_ok=True)
     if source.resolve() == target.resolve():
-        raise UserError(f"{source}: expected two DBs to copy preferences between, got one twice")
+        raise UserError(f"{source}: expected two DBs to copy preferences between, got the same one twice")
     target_db, target_log = SegmentDB(target), LabelLog(target / "labels.json")
     # Counted, as a line may repeat an earlier one: what holds is said last.
     held, seen = Counter(map(_said, target_log.read())), Counter[str]()
@@ -73,7 +73,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
 
 
 def _said(label: Label) -> str:
-    """All that a line says except which code wrote it, which copying changes."""
+    """A line without the commit that wrote it, which copying changes."""
     return repr(dataclasses.replace(label, commit=None))
 
 

@@ -1,4 +1,4 @@
-"""What a clip is worth to a simulated teacher: one number, from what a person would see or from the sidecar."""
+"""A clip's value to a simulated teacher: one number, from what a person would see or from the sidecar."""
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def midwater(segment: Segment) -> float:
 
 
 def seaquest(segment: Segment) -> float:
-    """How good a clip of Seaquest is in the eyes of a player who knows that a submarine needs air.
+    """The value of a clip of Seaquest to a player who knows that a submarine needs air.
 
     First comes survival: +1 for surfacing for air with a diver on board, another +1 where all six were rescued;
     −1 for every submarine lost; −1 where one below the surface ran low on air (the bar flashes) and did not refuel
@@ -98,13 +98,13 @@ AIR = {
     "idle": -1.0,
     "hit": 0.05,
 }
-"""What each thing in a clip of Seaquest counts to the teacher `air`; its docstring says why."""
+"""Weights of the teacher `air`; its docstring gives the reasons."""
 _IDLE_STEPS = 15
 _LAST_BREATH = 0.02  # oxygen, a unit of 62
 
 
 def air(segment: Segment) -> float:
-    """How good a clip of Seaquest is in the eyes of a careful player, who also values the way to a refuel.
+    """The value of a clip of Seaquest to a careful player, who also values the way to a refuel.
 
     Graded, so that clips without a refuel differ too; `seaquest` values refuels alone. The weights, `AIR`, are chosen by
     judgement from the game's rules (lines of the annotated disassembly, DNSDEBRO/Disassemblies on GitHub, Seaquest):
@@ -209,7 +209,7 @@ def _observations(segment: Segment, teacher: str, game: str) -> np.ndarray:
 
 
 _SURVIVAL = 10 * MAX_STEPS
-"""Outweighs whatever else can be done in the longest of clips."""
+"""Outweighs everything else that can happen in the longest clip."""
 
 
 def _check_seaquest(segment: Segment, teacher: str) -> None:

@@ -1,4 +1,4 @@
-"""Recording segments around a single Gymnasium environment, whatever library trains on it."""
+"""Records segments around a single Gymnasium environment, for any training library."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ class Tape:
         self._lives = np.full(adapter.num_envs, -1)
 
     def begin(self, games: np.ndarray, lives: np.ndarray) -> None:
-        """These games (bool [B]) were reset between two steps; segments of theirs in the making are dropped.
+        """These games (bool [B]) were reset between two steps; their unfinished segments are dropped.
 
         Args:
           games: bool [B].
@@ -153,7 +153,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new game; a segment in the making is dropped. See `gymnasium.Env.reset`."""
+        """Start a new game; an unfinished segment is dropped. See `gymnasium.Env.reset`."""
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._tape.begin(np.ones(1, bool), np.array([info.get("lives", -1)]))
         return self._observation, info

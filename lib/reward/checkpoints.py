@@ -150,14 +150,17 @@ def _check_payload(payload: dict[str, Any], path: Path) -> None:
     }
     for key, fits in right.items():
         if not fits:
-            raise UserError(f"{path}: expected a reward checkpoint of ours, its {key} is none; fit it again")
+            raise UserError(
+                f"{path}: expected a reward checkpoint of this project, but its {key} is "
+                "invalid; fit it again"
+            )
     for member in members or ():
         mean, std = member.get("mean"), member.get("std")
         if not are_numbers([mean], 1, (int, float), -1e9, 1e9) or not are_numbers(
             [std], 1, (int, float), 1e-9, 1e9
         ):
             raise UserError(
-                f"{path}: expected a mean and a standard deviation above 0 of each member; fit it again"
+                f"{path}: expected a mean and a standard deviation above 0 for each member; fit it again"
             )
         check_weights(member.get("state_dict"), str(path))
 

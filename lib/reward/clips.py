@@ -1,4 +1,4 @@
-"""Fitting to clips: a member's passes over them, and the model that comes of it."""
+"""Fitting to clips: a member's passes over them, and the resulting model."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ from lib.reward.store import SegmentStore
 
 
 class Clips(Material[RewardModel, PreferenceData]):
-    """The clips of a fit, read as `Material` says, or from `data` that was read before; of `features` in their place."""
+    """The clips of a fit, read as `Material` says, or from `data` already read; or `features` of them."""
 
     save = staticmethod(save_reward_model)
 
@@ -120,8 +120,8 @@ def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]
     for name, given in (("--mask", bool(config.mask)), ("--shift", config.shift > 0)):
         if given and segments.spec.observation_size is not None:
             raise UserError(
-                f"{name} is about pixels, but the model sees vectors of {segments.spec.observation_size} numbers; "
-                f"{'add --input frame' if config.features is None else 'leave out --features'}"
+                f"{name} applies to pixels, but the model sees vectors of {segments.spec.observation_size} "
+                f"numbers; {'add --input frame' if config.features is None else 'leave out --features'}"
             )
     return masks_for(config.mask, segments.frame_shape, segments.env_id)
 

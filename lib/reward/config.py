@@ -197,7 +197,7 @@ class FitConfig:
         self.weights()
         if self.watch and (self.audit or self.resume):
             raise UserError(
-                "--watch continues from the model that is there by itself: leave --resume and --audit out"
+                "--watch continues from the existing model by itself: leave out --resume and --audit"
             )
         if self.fresh_weights and not self.watch:
             raise UserError("--fresh-weights expects refits: add --watch")
@@ -207,9 +207,7 @@ class FitConfig:
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
         if self.judge is not None and self.audit is None:
-            raise UserError(
-                "--judge expected --audit POLICY beside it, the policy whose play is to be judged"
-            )
+            raise UserError("--judge expects --audit POLICY, the policy whose play is audited")
 
     def weights(self) -> dict[str, float]:
         """`--weight` as numbers by labeller.

@@ -49,7 +49,7 @@ class Labelled:
     problems: list[str]
     """Labels and segments that were left out, one line each."""
     parents: list[dict[str, object]]
-    """What each DB contributed, for the checkpoint."""
+    """Each DB's contribution, for the checkpoint."""
     at_random: np.ndarray | None = None
     """bool `[N]`: the pairs that may be held out (see `asked_at_random`); None for all."""
     lines: Sequence[int] = ()
@@ -64,14 +64,14 @@ class PreferenceData(Labelled):
 
 
 class Store(Protocol):
-    """What holds the clips or answers that labels name."""
+    """Holds the clips or answers that labels name."""
 
     def take(self, db: SegmentDB, name: str) -> int:
         """Reads one of a DB and returns its index. Raises SegmentError, UserError."""
         ...
 
     def policy(self, index: int) -> str:
-        """The policy that made it; "" where that is not known."""
+        """The policy that made it; "" if unknown."""
         ...
 
 
@@ -210,7 +210,7 @@ def _read_lines(path: Path, limit: int | None, problems: list[str]) -> list[Labe
     problems += [f"{path}: {problem}" for problem in log.problems]
     since = len(current(lines)) - len(current(lines[:limit]))
     if since > 0:
-        problems.append(f"{path}: {since} labels that came since the fit began")
+        problems.append(f"{path}: {since} labels are newer than the fit")
     return lines[:limit]
 
 
@@ -225,11 +225,11 @@ def _named(label: Label) -> str:
 
 
 def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:
-    """Which pairs were drawn at random, those of one moment or prompt included, not chosen by a model's opinion of them.
+    """Which pairs were drawn at random, including those of one moment or prompt, and not chosen by a model.
 
     Only those can be held out: accuracy on pairs that a model was unsure of says little about its accuracy on others.
-    The labeller's first answer says how the pair was chosen; repeat checks and changes do not alter that. A pair that
-    anybody rechecked is excluded, whoever labelled it, as its labels are no longer independent of a model. Labels of
+    The labeller's first answer records how the pair was chosen; repeat checks and changes do not alter that. A pair that
+    anybody rechecked is excluded, because its labels are no longer independent of a model. Labels of
     the original format do not say; it drew its pairs at random.
 
     Args:
@@ -252,7 +252,7 @@ def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = Non
 
 
 def check_enough(pairs: Pairs) -> None:
-    """Refuses to fit on a handful of labels.
+    """Refuses to fit on too few labels.
 
     Raises:
       UserError: says how many there are.

@@ -90,7 +90,7 @@ def _both_returns(
 
 
 def random_snippets(segments: SegmentStore, pairs: Pairs, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """35 to 45 steps in a row of clips of 50, as many of both clips of a pair (Hu et al. 2023, QPA, arXiv 2305.17400).
+    """35 to 45 consecutive steps of clips of 50, as many of both clips of a pair (Hu et al. 2023, QPA, arXiv 2305.17400).
 
     Returns:
       First step and the one past the last, of the first clip of every pair and then of the second.
@@ -162,7 +162,7 @@ class HeldOut:
     loss: float
     correct: int
     decided: int
-    """How many pairs are no tie; accuracy is over those."""
+    """The number of pairs that are not ties; accuracy is over those."""
 
     @property
     def accuracy(self) -> float:
@@ -239,7 +239,7 @@ def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterato
 def mean_disagreement(
     model: RewardModel, segments: SegmentStore, device: torch.device, stride: int = 1
 ) -> float:
-    """How far an ensemble's members are apart, over every `stride`-th step of every segment.
+    """The disagreement of an ensemble's members, over every `stride`-th step of every segment.
 
     Returns:
       The mean over the steps of the members' standard deviation, in units of the standardised reward.
@@ -271,13 +271,11 @@ def output_statistics(
 
 
 def checked_statistics(mean: float, std: float) -> tuple[float, float]:
-    """The statistics of r̂, unless it is the same for everything, and so cannot teach anything.
+    """The statistics of r̂.
 
     Raises:
-      UserError: it is.
+      UserError: r̂ is the same for everything, and so cannot teach anything.
     """
     if not std > 1e-6 * max(1.0, abs(mean)):
-        raise UserError(
-            "the reward model pays the same for everything; label more pairs, with fewer ties among them"
-        )
+        raise UserError("the reward model pays the same for everything; label more pairs, and fewer as alike")
     return mean, std

@@ -1,4 +1,4 @@
-"""What a policy's frozen network makes of observations, as inputs of a reward model."""
+"""Features from a policy's frozen network, as inputs of a reward model."""
 
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ _HEAD = 512  # units
 
 
 class Features(Protocol):
-    """What is made of a clip's observations once, before it is fitted to.
+    """Features of a clip's observations, computed once before the fit.
 
     Attributes:
       size: F, how many numbers.
@@ -30,9 +30,9 @@ class Features(Protocol):
 class PolicyFeatures(nn.Module):
     """The hidden units of a policy of pictures: those of its policy head and of its value head, or the shared ones.
 
-    A policy that was trained on the score has learned to see what the score hangs on. A small network on top of that
+    A policy that was trained on the score has learned to see what the score depends on. A small network on top of that
     needs far fewer labels than one that begins with pixels, and far less time: the features of a clip are computed once.
-    The policy's weights stay as they are; they are stored with the reward model.
+    The policy's weights do not change; they are stored with the reward model.
 
     Attributes:
       size: F, how many units.
@@ -42,7 +42,7 @@ class PolicyFeatures(nn.Module):
       source: its file, for the message.
 
     Raises:
-      UserError: they are of another kind of policy.
+      UserError: the weights are not of such a policy.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
@@ -59,7 +59,7 @@ class PolicyFeatures(nn.Module):
             self.load_state_dict({name: state[name] for name in self.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise UserError(
-                f"{source}: expected a policy of pictures by a2c or ppo to take features of"
+                f"{source}: expected a policy of pictures from a2c or ppo, to take features from"
             ) from error
 
     @torch.no_grad()

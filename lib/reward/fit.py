@@ -108,9 +108,9 @@ def fit(
     """Fits a reward model as the configuration says and writes its checkpoint, or resumes a fit.
 
     A resumed fit uses the labels and the split that it began with and continues after the last epoch in its state. On
-    the CPU it comes to the same weights as an uninterrupted one, bit for bit.
+    the CPU it reaches the same weights as an uninterrupted one, bit for bit.
 
-    Of several processes each fits its share of the members, and comes to the weights that one process comes to. The
+    Each of several processes fits its share of the members, and reaches the weights of a single process. The
     first one writes, charts and prints. No state is saved.
 
     Args:
@@ -121,7 +121,7 @@ def fit(
       resumable: whether the script has a `--resume`, so that states are saved.
 
     Raises:
-      UserError: something about the flags, the DBs or the labels that the user can mend.
+      UserError: the flags, the DBs or the labels are wrong; says what to do.
     """
     keep_freed_memory()
     saves_states, first = resumable and ranks.size == 1, ranks.rank == 0
@@ -166,7 +166,7 @@ def fit(
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
             f"{len(data.pairs)} labels on {material}: {len(train)} to fit, {len(test)} held out"
-            + (f", {torn} left aside because they share clips with both" if torn else "")
+            + (f", {torn} left out because they share clips with both" if torn else "")
             + f"; curves in {run_dir}"
         )
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
@@ -212,7 +212,7 @@ def fit(
 
 
 def check_alone(config: FitConfig, ranks: Alone) -> None:
-    """Refuses what several processes cannot do.
+    """Refuses flags that several processes cannot handle.
 
     Raises:
       UserError: names it.
@@ -271,7 +271,7 @@ def fit_model(
     state: dict[str, Any] | None = None,
     ranks: Alone = ALONE,
 ) -> Fitted[Model]:
-    """Fits the members of a reward model, one after the other, or those of each process beside those of the others.
+    """Fits the members of a reward model one after the other; several processes fit their shares in parallel.
 
     Each member is fitted until its held-out loss stops falling, and keeps the weights of its best epoch. All members
     are evaluated on the same held-out pairs.
@@ -283,7 +283,7 @@ def fit_model(
       charts: gets the curves.
       progress: gets a line each epoch.
       should_stop: asked before every update. Once true, the first member keeps its best epoch so far; any other
-        member under way is dropped, as half fitted it would have as large a say as the rest.
+        unfinished member is dropped, because it would count as much as the others.
       start: weights that the first members begin with, if they are of the same form of network; any more begin with
         their own.
       keep: gets the state after every epoch, to save.
@@ -371,7 +371,7 @@ def fit_model(
 
 
 def _again(material: Material[Any, Any], weights: dict[str, torch.Tensor], mean: float, std: float) -> Member:
-    """A member that was fitted before or elsewhere."""
+    """A member that was fitted earlier or by another process."""
     network = material.begin(np.empty(0, int), np.empty(0, int), 0).network
     network.load_state_dict(weights)
     return Member(network.eval(), mean, std)
@@ -389,17 +389,17 @@ def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:
 
 
 def _broken(train_loss: float, held_out_loss: float) -> str | None:
-    """Which loss is beyond use, and how."""
+    """Which loss is unusable, and why."""
     for name, loss in (("loss", train_loss), ("held-out loss", held_out_loss)):
         if not np.isfinite(loss):
-            return f"the {name} is no finite number"
+            return f"the {name} is not finite"
         if loss > _EXPLODED:
             return f"the {name} exploded to {loss:.3g}"
     return None
 
 
 def _epoch_line(epoch: Epoch, member: MemberFit, seconds: float) -> str:
-    """What is printed after an epoch."""
+    """The line printed after an epoch."""
     return (
         f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "
         f"accuracy {epoch.held_out_accuracy:.1%}{' *' if member.best_epoch == epoch.epoch else ''}  "

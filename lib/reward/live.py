@@ -23,13 +23,13 @@ class LiveReward:
     """The newest reward model in a file that may be replaced at any time, or appear only later.
 
     Writers rename a whole new file to the path, as 03_reward_train.py does. A file that cannot be used is skipped, and
-    the model before it keeps paying. Several wrappers in one process may share a LiveReward, and so its model.
+    the previous model keeps paying. Several wrappers in one process may share a LiveReward, and so its model.
 
     Attributes:
       path: the file.
       model: the newest model that could be used; None before the first.
       version: the model's, as 03_reward_train.py --watch counts them; 0 for one that was fitted without.
-      problem: why the file's current content was not taken; "" if it was.
+      problem: why the file's current content was not used; "" if it was.
 
     Args:
       path: a checkpoint of 03_reward_train.py.
@@ -74,14 +74,14 @@ class LiveReward:
 
     @property
     def input(self) -> str:
-        """What the model sees; observations before there is a model, as those need no frames drawn."""
+        """What the model sees; observations before there is a model, because those need no frames drawn."""
         return "observation" if self.model is None else self.model.input
 
     def refresh(self) -> bool:
-        """Looks at the file, which takes microseconds, and takes a new model. Sets `problem` where that fails.
+        """Looks at the file, which takes microseconds, and loads a new model. Sets `problem` if that fails.
 
         Returns:
-          Whether a new model was taken.
+          Whether a new model was loaded.
         """
         self._next = self._clock() + self._every
         try:
@@ -99,13 +99,13 @@ class LiveReward:
         return True
 
     def poll(self) -> None:
-        """`refresh`, at most every `every` seconds. A file that cannot be used is warned of once."""
+        """`refresh`, at most every `every` seconds. Warns once of a file that cannot be used."""
         if self._clock() < self._next:
             return
         before = self._seen
         self.refresh()
         if self.problem and self._seen != before:
-            stays = "still waiting" if self.model is None else "the model before it stays"
+            stays = "still waiting" if self.model is None else "the previous model stays"
             _log.warning("%s; %s", self.problem, stays)
 
     def pay(self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a fit minimises: the preference loss of Christiano et al. (arXiv 1706.03741), and the original's."""
+"""The losses of a fit: the preference loss of Christiano et al. (arXiv 1706.03741), and the original's."""
 
 import math
 
@@ -15,7 +15,7 @@ def preference_loss(
         P' = (1 − ε) P + ε/2                                     (section 2.2.3)
         L = −μ log P'[1 ≻ 2] − (1 − μ) log P'[2 ≻ 1]
 
-    A teacher who answers at random now and then bounds what a single wrong label can cost by −log(ε/2), however
+    A teacher who sometimes answers at random limits the cost of a single wrong label to −log(ε/2), however
     sure the model is. Computed from the logarithms of both terms, so that no large difference overflows.
 
     Args:

@@ -1,4 +1,4 @@
-"""Members of a reward model while they are fitted, and what they are fitted to."""
+"""Members of a reward model during the fit, and the material of the fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Data = TypeVar("Data", bound=Labelled)
 
 
 class Material(ABC, Generic[Model, Data]):
-    """What a reward model is fitted to: clips, or answers of a language model, and the labels of some DBs.
+    """The material of a fit: clips, or answers of a language model, and the labels of some DBs.
 
     Attributes:
       config: how to fit.
@@ -39,15 +39,15 @@ class Material(ABC, Generic[Model, Data]):
 
     @abstractmethod
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
-        """Reads what to fit to: of each DB so many lines of labels, all for None. Raises UserError."""
+        """Reads the material: so many lines of labels of each DB, all for None. Raises UserError."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """What the labels are on, for a line of progress."""
+        """A description of the material, for a line of progress."""
 
     @abstractmethod
     def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
-        """What must not be on both sides of a split: clips, or whole prompts.
+        """The units that must not be on both sides of a split: clips, or whole prompts.
 
         Returns:
           The pairs, with the numbers of units in place of those of clips; the DB and the name of each unit.
@@ -82,12 +82,12 @@ class Material(ABC, Generic[Model, Data]):
         """Writes a checkpoint; arguments as of `lib.reward.checkpoints.save_reward_model`."""
 
     def parents(self) -> dict[str, Any]:
-        """What the model comes from, as its checkpoint says it."""
+        """The model's origin, as its checkpoint records it."""
         return {"dbs": self.data.parents, "labels": len(self.data.pairs)}
 
 
 class MemberFit(ABC):
-    """One member under way: its network and all that its next epoch depends on.
+    """One unfinished member: its network and everything that its next epoch depends on.
 
     Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
     replacement (Christiano et al., section 2.2.3).
@@ -141,7 +141,7 @@ class MemberFit(ABC):
         return float(self.optimizer.param_groups[0]["weight_decay"])
 
     def begin_from(self, weights: dict[str, torch.Tensor]) -> bool:
-        """Takes over weights, unless they are of another form of network."""
+        """Loads weights, unless they are of another form of network."""
         own = self.network.state_dict()
         fit = own.keys() == weights.keys() and all(own[name].shape == weights[name].shape for name in own)
         if fit:
@@ -149,7 +149,7 @@ class MemberFit(ABC):
         return fit
 
     def epochs_left(self) -> int:
-        """How many are left at least; 0 when the best one is too long ago."""
+        """The least number of epochs left; 0 when the best one is too long ago."""
         since_best = self.epoch - self.best_epoch
         return max(0, min(self._config.epochs - self.epoch, self._config.patience - since_best))
 
@@ -162,7 +162,7 @@ class MemberFit(ABC):
             self.best_state = copy.deepcopy(self.network.state_dict())
 
     def state(self) -> dict[str, Any]:
-        """A copy of all that the next epoch depends on, PyTorch's random generators included."""
+        """A copy of everything that the next epoch depends on, including PyTorch's random generators."""
         return {
             "network": copy.deepcopy(self.network.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -187,7 +187,7 @@ class MemberFit(ABC):
 def adapted_l2(l2: float, train_loss: float, held_out_loss: float) -> float:
     """The weight λ of ℓ2 regularisation (½ λ Σ θ² beside the loss) for the next epoch.
 
-    Raised to 1.5 λ where the held-out loss is more than 1.5 times the training loss, lowered to 0.5 λ where it is less
+    Raised to 1.5 λ if the held-out loss is more than 1.5 times the training loss, lowered to 0.5 λ if it is less
     than 1.1 times that, as Christiano et al. adapt theirs (section 2.2.3). 0 stays 0.
 
     Args:

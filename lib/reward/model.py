@@ -38,7 +38,7 @@ class RewardModel:
 
         r̂(o, a) = z̄ − k (s − s_DB),  zₘ = (r̂ₘ(o, a) − meanₘ) / stdₘ,  s = sqrt(1/M Σₘ (zₘ − z̄)²)
 
-    With a pessimism k above 0 the model pays less where its members disagree, which is where it has seen little.
+    With a pessimism k above 0 the model pays less where its members disagree, that is, where it has seen little.
     s_DB, the mean of s over the segments of the fit, keeps the average reward at 0. Without it every step would cost
     something, and an agent that dies early would lose least.
 
@@ -138,7 +138,7 @@ class RewardModel:
         """
         inputs = frames if self.input == "frame" else observations
         if inputs is None:
-            raise ValueError(f"a reward model of {self.input}s was given none")
+            raise ValueError(f"a reward model of {self.input}s got none")
         return self.combine(self.each(inputs, actions))
 
     def rewards(
@@ -167,7 +167,7 @@ class RewardModel:
         """
         inputs = clip_inputs(frames, self.input) if self.spec.observation_size is None else observations
         if inputs is None:
-            raise ValueError("a reward model of vectors was given none")
+            raise ValueError("a reward model of vectors got none")
         return self.each(self._on_device(inputs), self._actions(actions)).cpu().numpy()
 
     def rewards_along(
@@ -184,14 +184,14 @@ class RewardModel:
         return torch.tensor(array, device=self._device)
 
     def spec_of(self, segment: Segment) -> Spec:
-        """The segment's spec. Where it does not say how many actions there are, it has the model's, or more if it needs."""
+        """The segment's spec. If it does not give the number of actions, it has the model's, or more if needed."""
         spec = segment.spec
         if segment.sidecar is not None or segment.continuous:
             return spec
         return dataclasses.replace(spec, num_actions=max(spec.num_actions, self.spec.num_actions))
 
     def check(self, spec: Spec, path: Path, env_id: str) -> None:
-        """Refuses an environment that the model was not fitted for.
+        """Refuses an environment for which the model was not fitted.
 
         Args:
           spec: the environment's.
@@ -246,7 +246,7 @@ class ObservingRewards:
 
 
 def clip_inputs(frames: np.ndarray, input: str) -> np.ndarray:
-    """What a network sees along a clip.
+    """A network's inputs along a clip.
 
     Args:
       frames: uint8 `[T, H, W, 3]`, of consecutive steps.

@@ -33,11 +33,11 @@ class RewardNet(nn.Module):
     A continuous action is joined as its A numbers, a discrete one as a one-hot vector of A.
 
     Each convolution is followed by batch norm, dropout and leaky ReLU. Parameter names are those of the original
-    experiment, whose checkpoints load as they are. Masked pixels are always black to the network. Dropout, shifts and
+    experiment, whose checkpoints load unchanged. Masked pixels are always black to the network. Dropout, shifts and
     noise apply while fitting only, not in evaluation mode.
 
     Attributes:
-      spec: what the network sees and which actions it takes. What it does not look at is None: observations in a
+      spec: what the network sees and which actions it takes. A part that it does not see is None: observations in a
         network of frames, frames in one of vectors.
       input: one of `INPUTS`.
       frame_shape: (H, W, 3) of the segments, looked at or not.
@@ -191,7 +191,7 @@ class RewardNet(nn.Module):
 def _joining(features: int, actions: int) -> nn.Linear:
     """The layer that joins features and an action.
 
-    One input among 9,000 would hardly be seen: an action begins with as much say as all features together.
+    One input among 9,000 would hardly count: an action begins with as much weight as all features together.
     """
     layer = nn.Linear(features + actions, 64)
     nn.init.normal_(layer.weight[:, features:], std=_ACTION_STD)
@@ -199,7 +199,7 @@ def _joining(features: int, actions: int) -> nn.Linear:
 
 
 def _begin_near_zero(last: nn.Linear) -> None:
-    """Makes sums over a segment begin near 0.
+    """Makes sums over a segment start near 0.
 
     A loss that allows for a teacher's errors would take a large difference of the wrong sign for such an error, and
     never learn the pair.
@@ -263,7 +263,7 @@ def observed_mask(mask: Mask, frame_shape: tuple[int, int, int]) -> Mask:
 
 
 def _as_arithmetic(pictures: torch.Tensor) -> torch.Tensor:
-    """uint8 pixels in the arithmetic in force; bf16 holds 0 … 255 exactly."""
+    """uint8 pixels in the current arithmetic; bf16 holds 0 … 255 exactly."""
     kind = pictures.device.type
     return pictures.to(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32)
 

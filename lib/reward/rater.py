@@ -1,4 +1,4 @@
-"""Clips rated by a reward model, for the strategies and the page: returns by each member, rewards step by step."""
+"""Rates clips by a reward model, for the strategies and the page: returns by each member, rewards step by step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelRater:
           names: K segments.
 
         Returns:
-          float64 [M, K]; NaN for segments that cannot be read or are of another environment.
+          float64 [M, K]; NaN for segments that cannot be read or are from another environment.
         """
         rated = np.empty((len(self._model.members), len(names)))
         for column, name in enumerate(names):
@@ -69,13 +69,13 @@ class ModelRater:
         return rated
 
     def curve(self, name: str) -> np.ndarray:
-        """The learned reward of each step, standardised, as it would be paid.
+        """The learned reward of each step, standardised, as paid.
 
         Returns:
           float32 [T], read-only.
 
         Raises:
-          SegmentError: the segment cannot be read or is of another environment.
+          SegmentError: the segment cannot be read or is from another environment.
         """
         with self._lock:
             if name not in self._curves:
@@ -86,7 +86,7 @@ class ModelRater:
         """Fills in a segment's returns and its curve; raises SegmentError."""
         model, segment = self._model, self._db.load(name)
         if model.spec.difference(model.spec_of(segment)) is not None:
-            raise SegmentError(f"{name}: of another environment than the reward model")
+            raise SegmentError(f"{name}: not from the reward model's environment")
         # An observation reaches back over the steps before it, which therefore come along.
         before = STACK - 1 if model.spec.observation_shape == PICTURE_SHAPE else 0
         parts = []

@@ -1,7 +1,8 @@
 """Refitting the reward model while labels come in: `03_reward_train.py --watch`.
 
 Each model starts from the weights of the last one, or with --fresh-weights from new ones, and replaces it in
-OUT/reward-NAME.dat by an atomic rename; versions count up. That file is also the whole state: killed at any moment, the same command continues from the last model.
+OUT/reward-NAME.dat by an atomic rename; versions count up. That file is the whole state: after a kill at any
+moment the same command continues from the last model.
 """
 
 import contextlib
@@ -35,12 +36,12 @@ _POLL_SECONDS = 0.5
 
 @dataclasses.dataclass
 class _Published:
-    """What the next refit needs to know of the last model."""
+    """The facts about the last model that the next refit needs."""
 
     version: int = 0
     """0: there is no model yet."""
     labels: int = 0
-    """How many there were, whether or not all could be fitted on."""
+    """The number of labels, whether or not all could be fitted on."""
     weights: Sequence[dict[str, torch.Tensor]] = ()
     """Of its members."""
     trained: frozenset[tuple[str, str]] = frozenset()
@@ -50,7 +51,7 @@ class _Published:
 
 
 def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:
-    """How many labels the next fit waits for.
+    """The number of labels that the next fit waits for.
 
     Args:
       version: of the last model; 0 for none.
@@ -73,7 +74,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
     reported in one line, and tried again when the next labels are in.
 
     Raises:
-      UserError: something about the flags that the user can mend.
+      UserError: the flags are wrong; says what to do.
     """
     resolve_device(config.dev)  # refused now, rather than at the first fit
     path = config.out / f"reward-{check_name(config.name)}.dat"
@@ -122,14 +123,14 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
                     f"no new model: {error}; trying again at {max(wanted, tried + config.refit_every)} labels"
                 )
         progress.line(
-            f"stopped by request, version {before.version} stands in {path}; the same command continues from it"
+            f"stopped by request, version {before.version} is in {path}; the same command continues from it"
             if before.version
             else "stopped by request before there was a model"
         )
 
 
 def _last(config: FitConfig, progress: Progress) -> _Published:
-    """What the model's file says; a new beginning where there is none, or none that --watch made."""
+    """The content of the model's file; a new start if there is no file, or none of --watch."""
     path = config.out / f"reward-{config.name}.dat"
     if not path.exists():
         return _Published()
@@ -139,7 +140,7 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
         for member in content["members"]:
             check_weights(member["state_dict"], str(path))
         if type(content.get("version")) is not int or not isinstance(refit, dict):
-            raise UserError(f"{path}: a model that --watch did not make")
+            raise UserError(f"{path}: not a model of --watch")
         return _Published(
             content["version"],
             int(refit.get("labels", content["parents"]["labels"])),
@@ -223,7 +224,7 @@ def _refit(
 
 
 def _ends(pairs: Pairs, positions: np.ndarray) -> np.ndarray:
-    """int64: the units that some pairs are of."""
+    """int64: the units of some pairs."""
     return np.concatenate([pairs.first[positions], pairs.second[positions]])
 
 
@@ -240,7 +241,7 @@ def _split(
     if not before.version:
         eligible = data.at_random
         if not eligible.any():  # training waits for a model of these few
-            progress.line("none of the pairs was drawn at random: judging by some that were chosen")
+            progress.line("none of the pairs was drawn at random: judging by pairs that a strategy chose")
             eligible = np.ones(len(pairs), bool)
         return split_by_segment(pairs, config.held_out, config.seed, eligible, data.db_of)
     here = _wherever(names)

@@ -1,6 +1,6 @@
 """Replay buffers for Stable-Baselines3's SAC, TD3 and DQN, whose rewards are always those of the newest reward model.
 
-Only who uses this module needs Stable-Baselines3.
+Only this module needs Stable-Baselines3.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _AT_ONCE = 4096  # rows
 
 
 class RelabelledReplayBuffer(ReplayBuffer):
-    """Pays the newest reward model's reward for every step in it, and 0 before there is a model.
+    """Gives every step in it the newest reward model's reward, and 0 before there is a model.
 
     Pass it as `replay_buffer_class`, and a `RelabelWithNewest` to `learn`. For `n_steps` above 1 pass
     `RelabelledNStepReplayBuffer`.
@@ -36,14 +36,14 @@ class RelabelledReplayBuffer(ReplayBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Keeps a step of every environment, whose own reward is not looked at."""
+        """Keeps a step of every environment and ignores its own reward."""
         super().add(obs, next_obs, action, self._paid(obs, action), done, infos)
 
     def relabel(self, model: "RewardModel") -> None:
-        """Has a reward model pay for all that is in the buffer, and for what comes.
+        """Lets a reward model rate everything in the buffer, now and later.
 
         Raises:
-          UserError: it does not look at the observations that are kept here.
+          UserError: the model does not take the observations that are kept here.
         """
         if model.spec.observation_shape != self.obs_shape:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Which pairs a model is fitted to and which it is evaluated on, without a segment on both sides."""
+"""Splits pairs into those for fitting and those for evaluation, without a segment on both sides."""
 
 from collections import deque
 from collections.abc import Collection
@@ -38,8 +38,8 @@ def split_by_segment(
     pool = np.arange(len(pairs)) if eligible is None else np.flatnonzero(eligible)
     if not len(pool):
         raise UserError(
-            f"none of the {len(pairs)} labels is of a pair drawn at random, and only those can judge a fit; "
-            f"label some with 02_label_ui.py --strategy random"
+            f"none of the {len(pairs)} labels is on a pair drawn at random, and only such pairs can judge a "
+            "fit; label some with 02_label_ui.py --strategy random"
         )
     dbs = np.zeros(len(pairs), np.int64) if db_of is None else db_of
     # Rounds the running total, so that many small DBs do not all round to 0.
@@ -54,7 +54,8 @@ def split_by_segment(
     test, train = np.intersect1d(pool, np.flatnonzero(held[0] & held[1])), np.flatnonzero(~held[0] & ~held[1])
     if not len(train) or not len(test):
         raise UserError(
-            f"{len(pairs)} labels are too few to fit on some and judge by others that share no clip; label more pairs"
+            f"{len(pairs)} labels are too few to fit on some and judge by others without a common clip; "
+            "label more pairs"
         )
     return train, test
 
@@ -64,7 +65,7 @@ def grown_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits a growing set of pairs so that no segment ever changes sides.
 
-    A model that starts from older weights remembers what those were fitted to, and must be evaluated on other segments.
+    A model that starts from older weights remembers their training segments, and must be evaluated on others.
     The held-out pairs are chosen among those without a training segment.
 
     Args:
@@ -98,7 +99,7 @@ def grown_split(
 def _gather(
     candidates: Pairs, wanted: int, rng: np.random.Generator, begin: Collection[int] = ()
 ) -> set[int]:
-    """Segments that have `wanted` of the candidates, or a few more, among themselves, those of `begin` included."""
+    """Segments that contain `wanted` of the candidates, or a few more, among themselves, including those of `begin`."""
     neighbours: dict[int, list[int]] = {}
     for position, ends in enumerate(zip(candidates.first, candidates.second, strict=True)):
         for end in map(int, ends):

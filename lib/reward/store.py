@@ -1,4 +1,4 @@
-"""The segments of a fit, in memory as far as it goes."""
+"""The segments of a fit, in memory up to a budget."""
 
 import dataclasses
 
@@ -92,10 +92,10 @@ class SegmentStore:
         return self.add(db, name, db.load(name))
 
     def add(self, db: SegmentDB, name: str, segment: Segment) -> int:
-        """Takes a segment in and returns its index.
+        """Adds a segment and returns its index.
 
         Raises:
-          UserError: it is of another environment or action set than those before it.
+          UserError: its environment or action set differs from those before it.
         """
         self._take(name, segment)
         env_id = "" if segment.sidecar is None else segment.sidecar.env_id
@@ -111,10 +111,10 @@ class SegmentStore:
         return len(self._sources) - 1
 
     def _take(self, name: str, segment: Segment) -> None:
-        """Takes in what a segment shows and takes; raises UserError where that differs from those before it."""
+        """Checks what a segment shows and takes; raises UserError if that differs from those before it."""
         if self.features is not None and segment.observations is not None:
             raise UserError(
-                f"{name}: --features are of pictures, but these segments hold vectors; leave it out"
+                f"{name}: --features needs pictures, but these segments hold vectors; leave it out"
             )
         here, counted = segment.spec, segment.sidecar is not None or segment.continuous
         if self._spec is None:
@@ -164,8 +164,8 @@ class SegmentStore:
             return db.load(name)
         except SegmentError as error:
             raise UserError(
-                f"a segment that was there when the fit began cannot be read any more: {error}; put it back and "
-                "continue with --resume, or give more --memory-mb, which holds segments in memory"
+                f"a segment that the fit began with can no longer be read: {error}; put it back and "
+                "continue with --resume, or give more --memory-mb, which keeps segments in memory"
             ) from error
 
     def inputs(
@@ -199,14 +199,14 @@ class SegmentStore:
         return self._lengths[index]
 
     def source(self, index: int) -> tuple[SegmentDB, str]:
-        """Where a segment lies: its DB and its name there."""
+        """A segment's DB and its name there."""
         return self._sources[index]
 
     def sidecar(self, index: int) -> Sidecar | None:
-        """What was recorded beside a segment; None for one of the original format. Never for a model's eyes."""
+        """A segment's sidecar; None for the original format. Never shown to a model."""
         return self._sidecars[index]
 
     def policy(self, index: int) -> str:
-        """The policy that recorded a segment; "" where it does not say."""
+        """The policy that recorded a segment; "" if unknown."""
         sidecar = self._sidecars[index]
         return "" if sidecar is None else sidecar.policy

@@ -140,7 +140,7 @@ class _Preferences:
         return copy_preferences(self._own_db(), Path(folder))
 
     def load_preferences(self, folder: str | Path) -> Copied:
-        """Take over the labels of another DB and the segments they name. See `copy_preferences`."""
+        """Add the labels of another DB and the segments they name. See `copy_preferences`."""
         return copy_preferences(Path(folder), self._own_db())
 
     def _own_db(self) -> Path:
@@ -160,7 +160,7 @@ class _Preferences:
         self._take_up()
 
     def _before(self, actions: Any) -> np.ndarray | None:
-        """Note the actions; what the model pays for them, float32 [B], where it does."""
+        """Note the actions; returns the model's pay for them, float32 [B], if it pays."""
         self._take_up()
         recording = self._tape is not None and self._tape.recorder.recording.any()
         if not (recording or self.using_reward_from_predictor):  # rendering costs more than all the rest
@@ -186,14 +186,14 @@ class _Preferences:
         truncated: np.ndarray,
         lives: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Note the outcome; what to pay, float64 [B], and which games' step was but their reset, bool [B]."""
+        """Note the outcome; returns the pay, float64 [B], and which games only reset in this step, bool [B]."""
         ended = terminated | truncated
         reset = self._ended if self._next_step else np.zeros_like(ended)
         over = np.zeros_like(ended) if self._next_step else ended
         self._observations, self._ended, self._first = observations, ended, reset | over
         if self._tape is not None:
             if not np.isfinite(score).all():
-                raise UserError(f"{self._adapter.env_id} went wrong: expected finite rewards, got others")
+                raise UserError(f"{self._adapter.env_id} failed: expected finite rewards, got others")
             self._tape.after(score, terminated, truncated, lives, reset, over)
         if learned is not None:
             paid = np.where(reset, 0.0, learned.astype(np.float64))
@@ -225,7 +225,7 @@ class _Preferences:
             if self._adopted is None:
                 raise
             self._refused = model
-            _log.warning("%s; the model before it stays", error)
+            _log.warning("%s; the previous model stays", error)
             return
         from lib.reward.model import ObservingRewards
 
@@ -239,7 +239,7 @@ class _Preferences:
 
 
 class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment taught by preferences, whatever library trains on it.
+    """A single environment taught by preferences, for any training library.
 
     The wrapper records 50-step segments into a DB, for the labelling page or a simulated teacher. It pays the learned
     reward of each step in place of the environment's own, which goes to `info["score"]`. The model's file may appear
@@ -282,7 +282,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new game; a segment in the making is dropped. See `gymnasium.Env.reset`."""
+        """Start a new game; an unfinished segment is dropped. See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._begin(observation, np.array([info.get("lives", -1)]), np.ones(1, bool))
         return observation, info
@@ -343,7 +343,7 @@ class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any,
 
 
 class RewardModelWrapper(PreferenceEnv):
-    """A `PreferenceEnv` that records nothing and pays a reward model that is there.
+    """A `PreferenceEnv` that records nothing and pays an existing reward model.
 
     Args:
       env: environment with discrete or bounded actions.

@@ -33,18 +33,18 @@ class Choice:
 
     @property
     def best(self) -> int:
-        """Which is paid most."""
+        """Index of the highest reward."""
         return int(self.paid.argmax())
 
 
 def best_of(config: PlayConfig) -> list[Choice]:
     """Samples, rates and prints the answers; writes a page of them to `-r`.
 
-    The first answer stands for what the model says without the reward model. The KL divergence of the best of n from it
+    The first answer shows the model without the reward model. The KL divergence of the best of n from it
     is at most log n − (n − 1)/n nats (Beirami et al. 2024, arXiv 2401.01879).
 
     Raises:
-      UserError: something about the flags or the files that the user can mend.
+      UserError: the flags or the files are wrong; says what to do.
     """
     assert config.model is not None
     assert config.prompts is not None

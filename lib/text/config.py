@@ -12,7 +12,7 @@ MAY_DIFFER = ("updates", "checkpoint_minutes", "dev")
 """Flags that may be given beside --resume."""
 
 _GROUPS = {"ppo": 1, "reinforce": 1, "rloo": 4, "grpo": 4}
-"""--answers of each algorithm, where nothing else is said."""
+"""The default of --answers for each algorithm."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,9 @@ class TextConfig:
         ).items():
             if getattr(self, name, None) is None:
                 raise UserError(
-                    f"expected {as_flag(name)} {value}, which did not come, or --algo to finetune; see --help"
+                    f"expected {as_flag(name)} {value}, or --algo to finetune, got neither; see --help"
                     if self.algo is None
-                    else f"--algo {self.algo} expects {as_flag(name)}, which did not come; see --help"
+                    else f"--algo {self.algo} expects {as_flag(name)}, got none; see --help"
                 )
         if self.watch_reward and self.algo in (None, "dpo"):
             raise UserError(
@@ -209,7 +209,7 @@ class TextConfig:
         if self.minibatches > self.rollout:
             raise UserError(f"--minibatches {self.minibatches}: expected at most --rollout, {self.rollout}")
         if self.kl_target and not self.kl:
-            raise UserError("--kl-target expects a price to adapt: add --kl 0.05, say")
+            raise UserError("--kl-target expects a KL penalty to adapt: add, for example, --kl 0.05")
         if self.kl_target and self.kl_horizon < self.rollout:
             raise UserError(f"--kl-horizon {self.kl_horizon}: expected at least --rollout, {self.rollout}")
 

@@ -1,6 +1,6 @@
 """DPO: finetuning a language model on labels alone, without a reward model (Rafailov et al. 2023, arXiv 2305.18290).
 
-How far a policy has moved from its reference says what it takes to be the reward: r̂ = β log π/π_ref, but for a term
+The distance of a policy from its reference implies a reward: r̂ = β log π/π_ref, except for a term
 that answers to one prompt share. So the labels are fitted by the loop and the loss of a reward model
 (`lib.reward.fit`), with a policy in its place.
 """
@@ -40,8 +40,8 @@ def implicit_rewards(
 ) -> torch.Tensor:
     """β log π/π_ref of whole answers: equation 5 without its last term, which differences do not have.
 
-    `lib.reward.loss.preference_loss` of two of them is DPO's loss (equation 7); with its `error_rate`, that of labels that
-    are wrong at times.
+    `lib.reward.loss.preference_loss` of two of them is DPO's loss (equation 7); its `error_rate` allows for labels that
+    are sometimes wrong.
 
     Args:
       log_probs: float `[T, B]`, log π of each token of B answers, anything on padding.
@@ -57,7 +57,7 @@ def implicit_rewards(
 
 @dataclass(frozen=True)
 class Spoken(States):
-    """What the frozen layers make of one answer, and what its tokens are."""
+    """The frozen layers' output for one answer, and its tokens."""
 
     tokens: np.ndarray
     """int64 `[N]`."""
@@ -66,7 +66,7 @@ class Spoken(States):
 
 
 class PolicyNet(nn.Module):
-    """The upper layers of a language model, as a reward model of what it has learned to say.
+    """The upper layers of a language model, as a reward model of what it has learned.
 
     Args:
       language: the model that they begin as, the reference.
@@ -94,14 +94,14 @@ class PolicyNet(nn.Module):
 
 
 class PolicyMember(AnswerMember):
-    """A policy under way."""
+    """A policy being fitted."""
 
     def statistics(self) -> tuple[float, float]:
         return 0.0, 1.0  # nobody is paid by it
 
 
 class Policies(OnAnswers[LanguageModel]):
-    """For a policy: the layers above `--cut` are trained, with this β."""
+    """Trains a policy's layers above `--cut`, with this β."""
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None, *, beta: float) -> None:
         super().__init__(config, lines)
@@ -158,7 +158,7 @@ def train_dpo(config: TextConfig) -> Path:
       The folder, which `-m` takes.
 
     Raises:
-      UserError: something about the flags, the DB or the labels that the user can mend.
+      UserError: the flags, the DB or the labels are wrong; says what to do.
     """
     assert config.db_path is not None
     assert config.name is not None

@@ -1,4 +1,4 @@
-"""A reward model of text as a Hugging Face folder that other trainers read: AutoModelForSequenceClassification."""
+"""Exports a reward model of text as a Hugging Face folder for other trainers: AutoModelForSequenceClassification."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lib.text.reward import load_text_reward
 def export_reward(path: Path, folder: Path) -> str:
     """Writes all layers of a reward model, and a score of the last token: its standardised reward, less a constant.
 
-    Padding is by another token than those that end answers, as the score is at the last one that is no padding.
+    Padding uses a token that ends no answer, because the score is at the last token before the padding.
 
     Returns:
-      What was done, in a line.
+      One line about the result.
 
     Raises:
       UserError: the file is no reward model of text, its reward is no score of one last token, or the folder is there
@@ -35,7 +35,7 @@ def export_reward(path: Path, folder: Path) -> str:
             "fit it again without --ensemble, --pooling mean and --length-control"
         )
     if folder.exists():
-        raise UserError(f"--export-reward {folder}: is there already; name a new folder")
+        raise UserError(f"--export-reward {folder}: already exists; name a new folder")
     base, tokenizer = language.network.model, language.tokenizer
     fold(base)
     config = copy.deepcopy(base.config)

@@ -83,7 +83,7 @@ class TextData(Labelled):
 
     @functools.cached_property
     def states(self) -> list[States]:
-        """What the frozen layers make of each answer."""
+        """The frozen layers' output for each answer."""
         return frozen_states(self.language, self.shape, self.store.answers)
 
 
@@ -100,7 +100,7 @@ def by_prompt(pairs: Pairs, prompts: np.ndarray) -> Pairs:
 
 
 def length_slope(values: np.ndarray, words: np.ndarray, prompts: np.ndarray) -> float:
-    """By how much values rise with a word more, among answers to the same prompt: least squares within prompts.
+    """The rise of values per word among answers to the same prompt: least squares within prompts.
 
     Args:
       values: float `[N]`.
@@ -128,7 +128,7 @@ def _within(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
 
 
 class OnAnswers(Material[Model, TextData]):
-    """The answers of a fit, whatever network is fitted to them; arguments and errors as of `Material`."""
+    """The answers of a fit, for any network; arguments and errors as of `Material`."""
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
         _check_flags(config)
@@ -141,7 +141,7 @@ class OnAnswers(Material[Model, TextData]):
 
     @property
     def states(self) -> Sequence[States]:
-        """What the network sees of each answer."""
+        """The network's input for each answer."""
         return self.data.states
 
     @abstractmethod
@@ -258,7 +258,7 @@ def _check_flags(config: FitConfig) -> None:
         ("--snippets", config.snippets),
     ):
         if given:
-            raise UserError(f"{name} is about clips, and {config.dbs[0]} holds answers; leave it out")
+            raise UserError(f"{name} applies to clips, but {config.dbs[0]} holds answers; leave it out")
 
 
 def _folder(config: FitConfig, store: AnswerStore) -> Path:
@@ -268,7 +268,8 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
     policies = {answer.policy for answer in store.answers}
     if len(policies) != 1 or "" in policies:
         raise UserError(
-            f"expected -m FOLDER, the language model to fit layers of: the answers are of {len(policies)} models"
+            "expected -m FOLDER, the language model whose layers are fitted: the answers are from "
+            f"{len(policies)} models"
         )
     return Path(policies.pop())
 

@@ -54,7 +54,7 @@ def export_preferences(path: Path, file: Path) -> str:
 
 
 def import_preferences(file: Path, path: Path) -> str:
-    """Adds the answers and the preferences of a file to a DB, which is made when missing.
+    """Adds the answers and the preferences of a file to a DB, which is created if missing.
 
     An answer that the DB has already is not added again. The file's name is the labeller.
 
@@ -62,7 +62,7 @@ def import_preferences(file: Path, path: Path) -> str:
       What was done, in a line.
 
     Raises:
-      UserError: a line is none of the format, or the DB holds clips or cannot be written.
+      UserError: a line has another format, or the DB holds clips or cannot be written.
     """
     read = list(_read(file))
     db = open_answers(path)

@@ -25,7 +25,7 @@ from lib.text.layers import above, branch, with_adapters
 from lib.text.lora import adapters, fold
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
-"""Those whose lower and upper layers compute apart what they compute together (tests/text/test_language.py)."""
+"""Families whose lower and upper layers compute separately what they compute together (tests/text/test_language.py)."""
 
 
 POLICY = "policy.json"
@@ -40,7 +40,7 @@ class Root:
     folder: Path
     weights: str
     at: int
-    """How many of its layers the finetuned model has too."""
+    """The number of its layers that the finetuned model shares."""
     rank: int = 0
     """Of the adapters on all layers; 0 for layers of its own."""
 
@@ -95,7 +95,7 @@ class LanguageModel:
         return list(tokens)
 
     def encode_answer(self, text: str, finished: bool) -> list[int]:
-        """The tokens of an answer that came as text."""
+        """The tokens of an answer given as text."""
         tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return [*tokens, min(self.ends)] if finished else list(tokens)
 
@@ -194,7 +194,7 @@ def save_policy(folder: Path, model: LanguageModel, root: Root, about: Mapping[s
       folder: where to; an earlier one of that name is replaced.
       model: the finetuned model.
       root: the model that it shares all else with, of `root_of`.
-      about: what else is known, such as `config`, `parents` and `steps`.
+      about: further facts, such as `config`, `parents` and `steps`.
 
     Raises:
       OSError: it cannot be written.
@@ -221,7 +221,7 @@ def _file_of(root: Root) -> str:
 
 
 def read_policy(folder: Path) -> dict[str, Any]:
-    """What `save_policy` wrote beside the weights.
+    """The facts that `save_policy` wrote beside the weights.
 
     Raises:
       UserError: it cannot be read, or says nothing of the model that it belongs to.
@@ -252,7 +252,7 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
     root = Root(Path(about["folder"]), about["weights"], about["at"], about.get("rank", 0))
     if (root.folder / POLICY).is_file():
         raise UserError(
-            f"{folder}: expected upper layers of a whole model, but {root.folder} is a finetuned one"
+            f"{folder}: expected upper layers of a whole model, but {root.folder} is itself finetuned"
         )
     model = load_language_model(root.folder, device, bf16, chat)
     if model.weights != root.weights:
@@ -292,10 +292,10 @@ def merge(folder: Path, target: Path) -> None:
     model = load_language_model(folder, torch.device("cpu"))
     if model.root is None:
         raise UserError(
-            f"--merge: expected a checkpoint of --save as -m, and {folder} is a whole model already"
+            f"--merge: expected a checkpoint of --save as -m, but {folder} is already a whole model"
         )
     if target.exists():
-        raise UserError(f"--merge {target}: is there already; name a new folder")
+        raise UserError(f"--merge {target}: already exists; name a new folder")
     stored = json.loads((model.root.folder / "config.json").read_text())
     dtype = getattr(torch, str(stored.get("dtype", stored.get("torch_dtype"))), torch.float32)
     fold(model.network)
@@ -360,7 +360,7 @@ def _check(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Has transformers fetch nothing, and say little, while it is imported and reads a folder."""
+    """Keeps transformers from fetching anything, and quiet, while it is imported and reads a folder."""
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     before = {name: os.environ.get(name) for name in quiet}
     os.environ.update(quiet)
@@ -375,7 +375,7 @@ def _offline() -> Iterator[None]:
 
 
 def _ends(network: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that a folder's files call the end of a text."""
+    """All tokens that end a text, according to a folder's files."""
     found: set[int] = set()
     for source in (network.config, network.generation_config, tokenizer):
         named = getattr(source, "eos_token_id", None)

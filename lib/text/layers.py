@@ -1,4 +1,4 @@
-"""What language models compute of tokens: log-probabilities, and their lower and upper layers apart."""
+"""Log-probabilities of tokens, and the lower and upper layers of language models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 512  # tokens whose logits are in memory together: 100 MB for each 50
 def padded(rows: Sequence[Sequence[int]], device: torch.device, left: bool = False) -> torch.Tensor:
     """Rows of tokens as int64 `[B, T]`, zeros beyond their lengths (in front of them where `left`).
 
-    Padding is told by lengths, never by its token, which may well be one that ends answers.
+    Padding is recognised by lengths, never by its token, which may be one that ends answers.
     """
     width = max(map(len, rows))
     filled = [

@@ -31,7 +31,7 @@ KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """What an algorithm needs to know; the defaults are those of the flags."""
+    """Settings of an algorithm; the defaults are those of the flags."""
 
     algo: str = "ppo"
     """Of `lib.agent.sequences.ESTIMATORS`."""
@@ -74,7 +74,7 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What an answer is asked for."""
+    """A prompt."""
 
     text: str
     tokens: tuple[int, ...]
@@ -126,7 +126,7 @@ class TextLearner:
         self.kl_coef = torch.tensor(settings.kl, device=language.device)
 
     def advance(self) -> Advance:
-        """Answers prompts and learns from the answers. Does nothing where the end was asked for meanwhile."""
+        """Answers prompts and learns from the answers. Does nothing if a stop was requested."""
         settings, prompts = self.settings, list(self._next_prompts())
         share = self._ranks.share(len(prompts))
         ours, before = [prompts[at] for at in share], share.start * settings.answers
@@ -140,7 +140,7 @@ class TextLearner:
         return Advance(made, parts, [])
 
     def play(self) -> None:
-        """Nothing: answers for a DB are sampled by `lib.text.record`."""
+        """Does nothing: `lib.text.record` samples answers for a DB."""
 
     def use_reward(self, model: TextRewardModel, another: bool = True) -> None:
         """Lets a reward model pay from now on.
@@ -154,7 +154,7 @@ class TextLearner:
             self._warm_until = self.updates + self.settings.critic_warmup
 
     def policy(self) -> LanguageModel:
-        """The finetuned model as it is now, which learns on as the learner does."""
+        """The finetuned model, which changes as the learner learns."""
         return dataclasses.replace(self.language, network=self.roles.actor.network())
 
     def weights(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -178,7 +178,7 @@ class TextLearner:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said, of a learner with the same settings.
+        """Restores what `state` returned, from a learner with the same settings.
 
         Raises:
           UserError: the critic has other layers.
@@ -203,7 +203,7 @@ class TextLearner:
         reference: bool = False,
         before: int = 0,
     ) -> list[Answer] | None:
-        """Answers to prompts, those to one side by side; None where the end was asked for meanwhile.
+        """Answers to prompts, those to one prompt side by side; None if a stop was requested.
 
         Args:
           prompts: what to answer.
@@ -230,7 +230,7 @@ class TextLearner:
         return found
 
     def _next_prompts(self) -> Iterator[Prompt]:
-        """The prompts of this update: of endless rounds through all of them, each in an order of its own."""
+        """The prompts of this update, from endless rounds through all of them, each in its own order."""
         count = self.settings.rollout // self.settings.answers
         for place in range(self.updates * count, (self.updates + 1) * count):
             turn, at = divmod(place, len(self._prompts))
@@ -324,7 +324,7 @@ class TextLearner:
         return sums
 
     def _acts(self) -> bool:
-        """Whether the actor learns now, not the critic alone."""
+        """Whether the actor learns now, and not only the critic."""
         return self.updates >= self._warm_until or self.roles.critic is None
 
     def _losses(

@@ -53,8 +53,8 @@ def tell_memory(
     )
     if sum(needs.values()) > free:
         raise UserError(
-            f"{said}, which is too little: fewer layers (--unfrozen) or --lora, a smaller --micro-batch, --batch-size or "
-            f"--rollout, shorter --tokens, or a smaller model need less"
+            f"{said}, which is too little: take fewer layers (--unfrozen) or --lora, a smaller "
+            "--micro-batch, --batch-size or --rollout, shorter --tokens, or a smaller model"
         )
     return said
 

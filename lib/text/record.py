@@ -24,7 +24,7 @@ from lib.text.sampling import as_answer, sample
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Prompts of a file: its lines, or of .jsonl the "prompt" of each; empty and repeated ones once or not at all.
+    """Prompts of a file: its lines, or the "prompt" of each line of .jsonl, without empty lines and repetitions.
 
     Raises:
       UserError: the file cannot be read, or has no prompts.
@@ -54,7 +54,7 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def open_answers(path: Path) -> SegmentDB:
-    """The DB of a folder, which is made when missing.
+    """The DB of a folder, which is created if missing.
 
     Raises:
       UserError: it cannot be made, or holds clips.
@@ -70,7 +70,7 @@ def open_answers(path: Path) -> SegmentDB:
 
 
 class AnswerFolders:
-    """Which folder of a DB stands for which prompt, and the answers in it.
+    """The folder of each prompt in a DB, and the answers in it.
 
     Args:
       db: the DB; its answers are read once.
@@ -131,13 +131,13 @@ class Draw:
 
 
 def record(config: TextConfig) -> int:
-    """Samples what the DB lacks of `--answers` to each prompt. Answers come one prompt after the other.
+    """Samples the answers that the DB lacks of `--answers` to each prompt, one prompt after the other.
 
     Returns:
       How many answers were written.
 
     Raises:
-      UserError: something about the flags, the model or the DB that the user can mend.
+      UserError: the flags, the model or the DB are wrong; says what to do.
     """
     assert config.db_path is not None
     device = resolve_device(config.dev)
@@ -159,7 +159,7 @@ def record(config: TextConfig) -> int:
     with Interrupt() as interrupt, Progress() as progress:
         progress.line(
             f"{len(prompts)} prompts, {config.answers} answers each by {config.model}"
-            + (f"; {wanted - len(lacking)} of {wanted} are there" if len(lacking) < wanted else "")
+            + (f"; {wanted - len(lacking)} of {wanted} exist" if len(lacking) < wanted else "")
         )
         # Prompts of a similar length are sampled together; padding costs time.
         lacking.sort(key=lambda draw: len(draw.tokens))

@@ -35,7 +35,7 @@ _LENGTH_ALONE = 0.9
 
 @dataclass(frozen=True)
 class Length:
-    """How far labels and model go by length, in words."""
+    """How much labels and model depend on length, in words."""
 
     longer: Share
     """Decided labels between answers of different lengths that prefer the longer one."""
@@ -58,7 +58,7 @@ class TextFigures:
     verdict: Verdict
 
     def liked(self) -> tuple[list[int], list[int]]:
-        """The answers of the highest and of the lowest pay, most extreme first; none is in both."""
+        """The answers with the highest and the lowest reward, most extreme first; none is in both."""
         order = np.argsort(self.paid, kind="stable").tolist()
         count = min(_SHOWN, len(order) // 2)
         return order[::-1][:count], order[:count]
@@ -105,8 +105,8 @@ def text_figures(fit: TextFit) -> TextFigures:
     )
     if abs(length.paid) > _LENGTH_ALONE:
         verdict.notes.append(
-            f"what is paid is nearly length alone (correlation {length.paid:+.2f}); if that is not meant, "
-            f"fit with --length-control"
+            f"the reward is almost only length (correlation {length.paid:+.2f}); if that is not meant, fit "
+            "with --length-control"
         )
     return TextFigures(held_out, ceiling, error, length, paid, verdict)
 

@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class States:
-    """What the frozen layers make of one answer."""
+    """The frozen layers' output for one answer."""
 
     states: torch.Tensor
     """`[T, D]`, one for each token of prompt and answer."""
@@ -50,7 +50,7 @@ class States:
 
 
 def above_states(layers: Any, batch: Sequence[States], any_layers: bool = True) -> torch.Tensor:
-    """What upper layers and their norm make of the states of B answers: `[B, T, D]`, padded behind each.
+    """The output of upper layers and their norm for the states of B answers: `[B, T, D]`, padded behind each.
 
     Args:
       layers: of `lib.text.layers.upper_copy` or `above`.
@@ -73,7 +73,7 @@ def before_tokens(states: torch.Tensor, batch: Sequence[States]) -> torch.Tensor
 class TextRewardNet(nn.Module):
     """r̂ of answers: layers of a language model on states of the frozen ones below, its last norm, and a linear head.
 
-    Padding follows the answers, and layers are causal, so an answer's number does not depend on what stands beside it.
+    Padding follows the answers, and layers are causal, so an answer's value does not depend on the others in its batch.
 
     Args:
       base: the `model` of a `LanguageModel.network`; its weights are copied.
@@ -166,7 +166,7 @@ class TextRewardModel:
         return np.asarray(each.mean(0) - self.slope * (words - self.words))
 
     def pay(self, answers: Sequence[Answer], states: Sequence[States]) -> np.ndarray:
-        """What is paid for answers, float64 `[N]`, of which the frozen layers made these states."""
+        """What is paid for answers, float64 `[N]`, given the frozen layers' states."""
         return self.paid(self.each(states), np.array([word_count(answer.text) for answer in answers]))
 
     def rate(self, answers: Sequence[Answer]) -> np.ndarray:
@@ -175,7 +175,7 @@ class TextRewardModel:
 
 
 def frozen_states(language: LanguageModel, shape: Shape, answers: Sequence[Answer]) -> list[States]:
-    """What the frozen layers make of answers, in the model's arithmetic, on the CPU.
+    """The frozen layers' output for answers, in the model's arithmetic, on the CPU.
 
     Tokens are those that were drawn; text of another vocabulary, or without tokens, is encoded anew.
 
@@ -190,7 +190,7 @@ def frozen_states(language: LanguageModel, shape: Shape, answers: Sequence[Answe
 def trunk_states(
     base: Any, cuts: Iterable[int], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> dict[int, list[States]]:
-    """What lower layers make of answers, in the model's arithmetic, on the CPU. Every layer runs once.
+    """The lower layers' output for answers, in the model's arithmetic, on the CPU. Every layer runs once.
 
     Args:
       base: the network of a `LanguageModel`'s `model` attribute.
@@ -276,7 +276,7 @@ def load_text_reward(
       path: the file.
       device: where it computes.
       bf16: whether the frozen layers compute in bf16.
-      folder: of the language model that it was fitted on; None: where that was then.
+      folder: of the language model that it was fitted on; None: its former folder.
       loaded: a language model in memory, which is used where it is the one that it was fitted on.
 
     Raises:
@@ -303,7 +303,9 @@ def load_text_reward(
     except (KeyError, TypeError, ValueError, AttributeError):
         right = False
     if not right:
-        raise UserError(f"{path}: expected a reward checkpoint of ours, parts of it are none; fit it again")
+        raise UserError(
+            f"{path}: expected a reward checkpoint of this project, but parts of it are invalid; fit it again"
+        )
     for member in members:
         check_weights(member.get("state_dict"), str(path))
     folder = folder or Path(str(base["folder"]))

@@ -29,7 +29,7 @@ class Drawn:
 def as_answer(
     model: LanguageModel, prompt: str, prompt_tokens: Sequence[int], drawn: Drawn, **known: Any
 ) -> Answer:
-    """What a model drew, as an answer; `known` are more of its fields."""
+    """A model's draw as an answer; `known` are further fields."""
     return Answer(
         prompt=prompt,
         text=model.decode(drawn.tokens[:-1] if drawn.finished else drawn.tokens),
@@ -52,7 +52,7 @@ def sample(
 ) -> list[Drawn] | None:
     """One answer to each of B prompts.
 
-    Every answer has random numbers of its own, so that it does not depend on those beside it.
+    Every answer has its own random numbers, so that it does not depend on the others in its batch.
 
     Args:
       model: draws them.

@@ -141,7 +141,7 @@ class AnswersMeasure:
 
 
 class Words(Hook):
-    """What the progress line says of the last update."""
+    """The last update's part of the progress line."""
 
     def __init__(self) -> None:
         self._last: dict[str, torch.Tensor | float] = {}
@@ -158,7 +158,7 @@ class Words(Hook):
 
 @dataclasses.dataclass(frozen=True)
 class Finetuned:
-    """What became of a finetune."""
+    """The result of a finetune."""
 
     checkpoint: Path | None
     """Saved last; None without `--save`."""
@@ -169,13 +169,13 @@ class Finetuned:
 def finetune(config: TextConfig) -> Finetuned:
     """Finetunes a language model on a learned reward as the configuration says, or resumes a run.
 
-    A resumed run on a CPU ends with the very weights that it would have had without the interruption.
+    A resumed run on a CPU ends with the same weights as an uninterrupted one.
 
     Several processes that torchrun has started learn together (`lib.training.ranks`): each answers its share of the
     prompts of an update and learns from these. The first one does all the rest.
 
     Raises:
-      UserError: something about the flags, a file, the memory or the disk that the user can mend.
+      UserError: the flags, a file, the memory or the disk are insufficient; says what to do.
     """
     assert config.name is not None
     assert config.reward is not None
@@ -184,7 +184,8 @@ def finetune(config: TextConfig) -> Finetuned:
         first = ranks.rank == 0
         if ranks.size > config.rollout // config.answers:
             raise UserError(
-                f"--rollout {config.rollout}: expected a prompt or more for each of the {ranks.size} processes of torchrun"
+                f"--rollout {config.rollout}: expected at least one prompt for each of the {ranks.size} "
+                "processes of torchrun"
             )
         device = resolve_device(config.dev)
         keep_freed_memory()
@@ -303,7 +304,7 @@ def _reward_loader(
 
 
 def _judge(name: str) -> Callable[[Answer], float]:
-    """What an answer is worth to a judge of `--judge`."""
+    """An answer's value to a judge of `--judge`."""
     if ":" in name:
         return own_teacher(name).value
     known = sorted({*TEXT_TEACHERS, *JUDGES} - {"keyword"})
@@ -345,7 +346,7 @@ def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) 
 
 @torch.no_grad()
 def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[int, str]:
-    """How many layers stay frozen, and a word about them."""
+    """The number of frozen layers, and a line about them."""
     base = language.network.model
     count = len(base.layers)
     if config.lora:
@@ -366,7 +367,7 @@ def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[i
     whole = base(input_ids=tokens, use_cache=False).last_hidden_state.float()
     parts = above_states(above(base, at), trunk_states(base, [at], spoken)[at]).float()
     if not torch.allclose(parts, whole, atol=1e-3 * float(whole.abs().max())):
-        return 0, f"all {count} layers are trained, as its upper ones cannot be told from those below"
+        return 0, f"all {count} layers are trained, because the upper ones cannot be separated from the rest"
     return at, f"the upper {upper} of {count} layers are trained"
 
 

@@ -33,7 +33,7 @@ _LEAST = {"imdb": 20, "rotten_tomatoes": 5}  # texts that a word must be in
 def main(argv: object = None) -> None:
     folder = Path("models/smollm2")
     if (folder / "config.json").is_file() and WORDS.is_file():
-        print(f"{folder} and {WORDS} are there already")
+        print(f"{folder} and {WORDS} already exist")
         return
     if not (folder / "config.json").is_file():
         with tempfile.TemporaryDirectory() as temporary:
@@ -42,7 +42,8 @@ def main(argv: object = None) -> None:
         print(f"{folder}: SmolLM2-135M-Instruct (Apache-2.0), 269 MB")
     write_atomic(WORDS, json.dumps(_words(_download(*_REVIEWS).decode())).encode())
     print(
-        f"{WORDS}: what viewers and critics say of films that they like, for the teacher positive and a judge"
+        f"{WORDS}: words of viewers and critics who like a film, for the teacher positive and the judge "
+        "critics"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a reward model is out of its data: how much its members disagree on the fresh play of a policy."""
+"""Where a reward model is out of data: how much its members disagree on a policy's fresh play."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ def rate_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Rated, str]:
     """Rates the steps of some DBs, labelled or not.
 
     Most clips of a DB have no label, so this shows how much the members differ on data like theirs, not on data that
-    they know by heart.
+    they have memorised.
 
     Returns:
       About 10,000 steps at most, and their environment ("" if unknown).

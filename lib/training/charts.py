@@ -126,15 +126,15 @@ class ChartsHook(Hook):
         usual = max(1.0, float(np.median(self._usual))) if self._usual else np.inf
         if loss > _EXPLODED * usual:
             raise UserError(
-                f"training broke after {steps} steps: loss_total exploded to {loss:.3g}, where {usual:.3g} was usual; "
-                f"{self._advice()}"
+                f"training failed after {steps} steps: loss_total exploded to {loss:.3g} from about "
+                f"{usual:.3g}; {self._advice()}"
             )
         return scalars | self._newest
 
     def _refuse(self, broken: list[str], steps: int) -> None:
         if broken:
             raise UserError(
-                f"training broke after {steps} steps: {', '.join(broken)} is no longer a finite number; "
+                f"training failed after {steps} steps: {', '.join(broken)} is no longer finite; "
                 f"{self._advice()}"
             )
 

@@ -1,4 +1,4 @@
-"""When a finetune drifts: the learned reward says ever better while the game, and fresh clips, say worse."""
+"""Detects drift of a finetune: the learned reward rises while the score, and agreement on fresh clips, fall."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def best_before(history: Sequence[Reading], patience: int) -> Reading | None:
 
 
 def drifting(history: Sequence[Reading], patience: int) -> str | None:
-    """Whether the learned reward is being exploited: it says ever better, and the game and fresh clips say worse.
+    """Whether the learned reward is being exploited: it rises, while the score and agreement on fresh clips fall.
 
     Each of the last `patience` evaluations is compared with the best before them. In every one the learned return is
     higher and the score lower, and so is the agreement with the teacher; without a teacher the ensemble disagrees
@@ -58,7 +58,7 @@ def drifting(history: Sequence[Reading], patience: int) -> str | None:
 
 
 def _trusted_less(reading: Reading, best: Reading) -> bool:
-    """Whether fresh play speaks against the reward model more than it did; so where nobody can say."""
+    """Whether fresh play speaks against the reward model more than before; True if nothing can tell."""
     if reading.agreement is not None and best.agreement is not None:
         return reading.agreement < best.agreement
     if reading.disagreement is not None and best.disagreement is not None:
@@ -67,7 +67,7 @@ def _trusted_less(reading: Reading, best: Reading) -> bool:
 
 
 class Drift(Hook):
-    """Says when a finetune drifts, keeps the best policy before that, and ends the run where asked.
+    """Reports drift of a finetune, keeps the best policy before it, and ends the run if asked to.
 
     Args:
       config: of the run.
@@ -108,11 +108,11 @@ class Drift(Hook):
             return
         best = best_before(history, patience)
         if best is not None and best.steps == 0:
-            kept = f"the best before it is {start_of(self._config)}"
+            kept = f"the best before the drift is {start_of(self._config)}"
         elif self._checkpoints.folder is None:
             kept = "no checkpoint is kept: no --save"
         else:
-            kept = f"the best before it is kept: {self._checkpoints.folder.keep_best()}"
+            kept = f"the best checkpoint before the drift is kept: {self._checkpoints.folder.keep_best()}"
         self._progress.line(f"{warning}; {kept}")
         if self._config.stop_on_drift:
             self._stop.reason = DRIFTED

@@ -23,7 +23,7 @@ from lib.training.loop import Hook, RunConfig
 _SEED = 10_000  # evaluations play other games than training does
 
 MEASURES = ("test_reward", "test_learned", "test_kl", "test_steps")
-"""Charts of evaluations by which runs are compared."""
+"""Charts of evaluations for comparing runs."""
 
 Evaluate = Callable[..., Evaluation]
 """`lib.agent.evaluate.evaluate`, or what takes its arguments."""
@@ -43,10 +43,10 @@ class Measure(Protocol):
           baseline: what the first call returned; None in that call.
 
         Returns:
-          What was found, and what later evaluations compare with.
+          The reading, and the baseline for later evaluations.
 
         Raises:
-          Stopped: the end was asked for meanwhile.
+          Stopped: a stop was requested.
         """
         ...
 
@@ -142,7 +142,7 @@ class EvaluationHook(Hook):
         self._if_due(learner)
 
     def use_reward(self, model: RewardModel, another: bool) -> None:
-        """Has a reward model measure from now on. What another one measures is compared with its own first evaluation."""
+        """Lets a reward model measure from now on. Another model's figures are compared with its own first evaluation."""
         self._measure.reward = model
         if not another:
             return
@@ -182,7 +182,7 @@ class EvaluationHook(Hook):
             self._checkpoints.save_policy(learner, result)
 
     def _try(self, learner: Learner) -> Evaluation | None:
-        """Evaluates the policy; None where the end was asked for meanwhile."""
+        """Evaluates the policy; None if a stop was requested."""
         try:
             result, baseline = self._measure(learner.policy(), self._baseline)
         except Stopped:
@@ -198,7 +198,7 @@ class EvaluationHook(Hook):
         return result
 
     def _chart_changes(self, result: Evaluation, baseline: list[float] | None, steps: int) -> None:
-        """Charts what became of the policy since the finetune began."""
+        """Charts the policy's changes since the finetune began."""
         if self._first is None:
             self._first, self._baseline = {}, baseline
         self._first = result.figures | self._first

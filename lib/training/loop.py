@@ -11,7 +11,7 @@ from lib.learner import ALONE, Advance, Learner
 
 
 class RunConfig(Protocol):
-    """What hooks ask of a run's flags, whatever learns in it; a dataclass."""
+    """The flags that hooks need of any run; a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -40,7 +40,7 @@ class RunConfig(Protocol):
 
 
 class Hook:
-    """Something that happens around a learner's updates. Nothing does, unless a subclass says so."""
+    """Acts around a learner's updates. By default does nothing."""
 
     def begin(self, learner: Learner) -> None:
         """Before the first update of this process."""
@@ -52,21 +52,21 @@ class Hook:
         """After every update."""
 
     def end(self, learner: Learner) -> None:
-        """After the last update, however the run ended in order."""
+        """After the last update of a run that ended in order."""
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs of it, under names of its own."""
+        """What a resumed run needs from it, under its own names."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state` said, from the state of the whole run."""
+        """Restores what `state` returned, from the state of the whole run."""
 
     def scalars(self, steps: int) -> dict[str, float]:
-        """What it adds to the charts after so many steps."""
+        """Its scalars for the charts after so many steps."""
         return {}
 
     def words(self) -> str:
-        """What it adds to the progress line."""
+        """Its part of the progress line."""
         return ""
 
 
@@ -97,7 +97,7 @@ def run(
     stop: Callable[[], bool],
     together: Callable[[bool], bool] = ALONE.together,
 ) -> None:
-    """Plays and learns until so many steps are made, or somebody asks for the end.
+    """Plays and learns until so many steps are made, or a stop is requested.
 
     Hooks nest: the first one is the outermost, before every update and after it.
 
@@ -106,7 +106,7 @@ def run(
       hooks: what happens around it.
       steps: made by the learner in all, those before a resume included.
       stop: whether to end now; asked between two updates.
-      together: makes one decision of those of all processes.
+      together: makes one decision for all processes.
     """
     for hook in hooks:
         hook.begin(learner)
@@ -117,7 +117,7 @@ def run(
 
 
 def update(learner: Learner, hooks: Sequence[Hook]) -> None:
-    """One update, and what happens around it."""
+    """One update with its hooks."""
     for hook in hooks:
         hook.before(learner)
     made = learner.advance()

@@ -1,6 +1,6 @@
 """Labels while it trains: the newest reward model pays, and labels fall due on a schedule.
 
-Files are all that the stages say to each other. A reward model is taken between two updates when its file was replaced.
+The stages communicate only through files. A reward model is loaded between two updates when its file was replaced.
 progress.json beside the DB tells the others how many labels are due (`lib.preferences.schedule`).
 """
 
@@ -35,11 +35,11 @@ _POLL_SECONDS = 0.2
 
 
 class NewestReward(Hook):
-    """Takes every new reward model, waits for the first and, with --wait-for-labels, for labels that are due.
+    """Loads every new reward model, waits for the first and, with --wait-for-labels, for labels that are due.
 
     Args:
       config: of the run.
-      live: the file that reward models come in.
+      live: the file in which reward models arrive.
       recording: records the clips that are labelled.
       progress: gets a line whenever something happens.
       stop: of the run.
@@ -78,7 +78,7 @@ class NewestReward(Hook):
         self._problem = ""
 
     def begin(self, learner: Learner) -> None:
-        """The opening: plays and records until there are clips enough, then waits, all until the first model is there.
+        """The opening: plays and records until there are enough clips, then waits until the first model arrives.
 
         Raises:
           UserError: the labels of the opening are too few to fit a model on.
@@ -129,8 +129,8 @@ class NewestReward(Hook):
             return
         if recorder is not None and due < LEAST_LABELS:
             raise UserError(
-                f"--opening-labels {due}: expected at least {LEAST_LABELS}, as {self._live.path} holds no reward model yet "
-                "and none is fitted on fewer"
+                f"--opening-labels {due}: expected at least {LEAST_LABELS}, because {self._live.path} holds "
+                "no reward model yet and a fit needs that many"
             )
         wanted, before, usual = _SEGMENTS_PER_LABEL * due, 0, 0.0
         self._progress.line(
@@ -156,14 +156,16 @@ class NewestReward(Hook):
             recorder.record_prob = usual
 
     def _take(self, steps: int) -> bool:
-        """Takes a new reward model once every process has read the same, and says so; whether it did."""
+        """Loads a new reward model once every process has read the same, and reports it; returns whether it did."""
         live, taken = self._live, self._agreed()
         if taken and live.model is not None:
             self._fresh = False
             parents = live.model.origin.get("parents")  # a file may say anything
             labels = parents.get("labels") if isinstance(parents, dict) else None
             fitted = f", of {labels} labels" if labels is not None else ""
-            self._progress.line(f"{steps} steps: took reward model {live.version}{fitted}, from {live.path}")
+            self._progress.line(
+                f"{steps} steps: loaded reward model {live.version}{fitted}, from {live.path}"
+            )
             self._pay_by(live.model)
         return taken
 
@@ -178,12 +180,12 @@ class NewestReward(Hook):
             self._problem = live.problem
             if live.problem:
                 stays = f"keeping version {live.version}" if live.model else "waiting for another"
-                self._progress.line(f"{live.problem}; not taken, {stays}")
+                self._progress.line(f"{live.problem}; not used, {stays}")
         everyone = self._ranks.everyone(which)
         return which >= 0 and set(everyone) == {which}
 
     def _wait(self, steps: int) -> None:
-        """Says how far the training is and, with --wait-for-labels, waits while too many labels are due."""
+        """Reports the training's progress and, with --wait-for-labels, waits while too many labels are due."""
         slack, waited = None if self._labels is None else self._labels.wait_for_labels, False
         while slack is not None:
             due = 0 if self._count is None else labels_due(self._plan, steps) - self._count.read()

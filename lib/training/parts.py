@@ -28,11 +28,12 @@ STAGE = "01_a2c.py"
 
 
 def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torch.device, bool, range]:
-    """Sets up this process: who else there is, its device, whether that computes in bf16, its environments."""
+    """Sets up this process: the other processes, its device, whether that computes in bf16, its environments."""
     ranks = stack.enter_context(joined(config.dev))
     if ranks.size > config.num_envs:
         raise UserError(
-            f"--num-envs {config.num_envs}: expected one or more for each of the {ranks.size} processes of torchrun"
+            f"--num-envs {config.num_envs}: expected at least one for each of the {ranks.size} processes of "
+            "torchrun"
         )
     device = resolve_device(config.dev)
     keep_freed_memory()
@@ -71,17 +72,17 @@ def state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: boo
 
 
 def check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
-    """Refuses another reward model than the run began with, whatever its name."""
+    """Refuses a reward model other than the one the run began with, whatever its name."""
     made = [parents.get("reward", {}).get("created") for parents in (began, now)]
     if made[0] != made[1]:
         raise UserError(
             f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
-            f"but {config.reward} is of {made[1]}; put that one back, or begin a new run with -m"
+            f"but {config.reward} is of {made[1]}; restore the old one, or begin a new run with -m"
         )
 
 
 def origin_of(config: TrainConfig, run_dir: Path) -> dict[str, str]:
-    """What a segment says of the run that recorded it."""
+    """A segment's facts about the run that recorded it."""
     made_by = {"run": run_dir, "seed": config.seed, "model": config.model, "reward": config.reward}
     made_by |= {"git_commit": git_commit(), "torch": versions()["torch"]}
     return {name: str(value) for name, value in made_by.items() if value not in (None, "")}
@@ -90,7 +91,7 @@ def origin_of(config: TrainConfig, run_dir: Path) -> dict[str, str]:
 def kl_penalty(
     config: TrainConfig, network: PolicyNetwork, reference: PolicyNetwork | None
 ) -> KLPenalty | None:
-    """The penalty for straying from a reference policy, which is charted where it costs nothing.
+    """The KL penalty to a reference policy, which is charted even if it costs nothing.
 
     Args:
       config: of the run.
@@ -113,14 +114,14 @@ def held_actions(config: TrainConfig, world: World, seed: int) -> HeldActions | 
         return None
     if world.spec.continuous:
         raise UserError(
-            f"--hold-prob expects actions to choose from, and {config.env} has continuous ones: leave it out"
+            f"--hold-prob expects discrete actions, but {config.env} has continuous ones: leave it out"
         )
     lengths = config.hold_shortest, config.hold_longest
     return HeldActions(world.num_envs, world.spec.num_actions, config.hold_prob, *lengths, seed)
 
 
 def game_seed(seed: int, steps: int, rank: int) -> int:
-    """The seed of a process after so many steps: of other games than the run has begun with, there or elsewhere."""
+    """The seed of a process after so many steps: its games differ from those at the start and in other processes."""
     if not steps and not rank:
         return seed
     drawn = np.random.SeedSequence([seed, steps, rank] if rank else [seed, steps])

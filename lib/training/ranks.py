@@ -1,6 +1,6 @@
 """The processes of `torchrun` that learn together.
 
-Everything that is summed or decided by all goes through one object: `Ranks` in a process that torchrun has started
+Everything that all sum or decide goes through one object: `Ranks` in a process that torchrun has started
 beside others, else `ALONE`, for which every sum and every decision is its own.
 """
 
@@ -24,7 +24,7 @@ _TIMEOUT = timedelta(hours=2)  # that the others wait while the first one evalua
 class Ranks(Alone):
     """Several processes, of which this is one: gloo on CPUs, NCCL on GPUs.
 
-    All methods raise UserError where another process has ended, as soon as its connections are closed.
+    All methods raise UserError when another process has ended, as soon as its connections are closed.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -63,7 +63,7 @@ class Ranks(Alone):
             yield
         except RuntimeError as error:
             raise UserError(
-                f"rank {self.rank} ends because another rank has ended, which may have said why; "
+                f"rank {self.rank} ends because another rank has ended; that rank may have said why; "
                 "continue from the last state with --resume"
             ) from error
 
@@ -73,7 +73,7 @@ def joined(dev: str) -> Iterator[Alone]:
     """Joins the other processes that torchrun has started; there may be none.
 
     Args:
-      dev: what the networks compute on, as of `--dev`.
+      dev: device of the networks, as in `--dev`.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

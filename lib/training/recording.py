@@ -20,7 +20,7 @@ from lib.training.loop import Hook, Stop
 
 
 def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRecorder | None:
-    """What records clips into the DB of `--db-path`, if any.
+    """The recorder of clips into the DB of `--db-path`, if any.
 
     Args:
       config: of the run.
@@ -60,7 +60,7 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
 def make_forks(
     config: TrainConfig, world: World, recorder: SegmentRecorder, held: HeldActions, player: Player
 ) -> Forks:
-    """What `--fork` plays by.
+    """The forks of `--fork`.
 
     Args:
       config: of the run.
@@ -84,7 +84,7 @@ def make_forks(
 
 
 def _events(config: TrainConfig, world: World, share: range) -> Events | None:
-    """What --event-prob looks for, if anything."""
+    """The events of --event-prob, if any."""
     num_envs = world.num_envs if config.fork else min(config.event_envs - share.start, world.num_envs)
     if not config.event_prob or num_envs <= 0:
         return None
@@ -106,7 +106,7 @@ def _events(config: TrainConfig, world: World, share: range) -> Events | None:
 
 
 class Recording(Hook):
-    """Keeps a recorder going. Where the DB cannot be written, nothing more is recorded and the run ends.
+    """Runs a recorder. If the DB cannot be written, nothing more is recorded and the run ends.
 
     Args:
       recorder: of the DB, if there is one.
@@ -123,12 +123,12 @@ class Recording(Hook):
         self._stop = stop
 
     def failed(self, error: NotRecorded) -> None:
-        """Has the run end, as its DB cannot be written."""
+        """Ends the run because its DB cannot be written."""
         self.error = error
         self._stop.reason = "the DB cannot be written"
 
     def use_reward(self, model: RewardModel) -> None:
-        """Clips say from now on which reward model paid while they were played."""
+        """From now on clips name the reward model that paid for them."""
         if self.recorder is not None:
             version = str(model.origin.get("version", ""))
             self.recorder.origin = {**self.recorder.origin, "reward_version": version}

@@ -1,4 +1,4 @@
-"""A run on one page: the score of its evaluations, what else they measured, and a game if one was recorded."""
+"""A run on one page: the score of its evaluations, their other measures, and a game if one was recorded."""
 
 import base64
 import json
@@ -23,10 +23,10 @@ _NAMES = {
     "kl": "KL to the reference policy, nats a step",
     "length": "steps a game",
 }
-"""What comes first on the page, as far as it was measured."""
+"""The first measures on the page, if they were measured."""
 
 _ABOUT = ("run", "steps", "games", "interval")
-"""Of a row, what is no figure of its own."""
+"""Fields of a row that are not figures."""
 
 Row = dict[str, Any]
 """An evaluation: `run`, the folder of its curves; `steps` of training before it; `games`; means over these by name, among
@@ -51,9 +51,9 @@ def log_evaluation(folder: Path, run: str, steps: int, games: Evaluation) -> Non
 
 
 def read_evaluations(folder: Path) -> list[Row]:
-    """The rows of the run that evaluated last; [] where none did.
+    """The rows of the run that evaluated last; [] if there is none.
 
-    Where that run was resumed, the rows after the state it was resumed from do not count.
+    If that run was resumed, rows after the state that it resumed from do not count.
 
     Raises:
       UserError: the file is not one of ours.

@@ -56,7 +56,7 @@ _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC,
 
 
 class Trained(NamedTuple):
-    """What became of a run."""
+    """The result of a run."""
 
     checkpoint: Path | None
     """The policy saved last; None without `--save`."""
@@ -83,11 +83,11 @@ class Run(NamedTuple):
 
 
 def train(config: TrainConfig, **parts: Any) -> Trained:
-    """Trains a policy as the configuration says, or resumes a run; with `--record-only`, plays and records alone.
+    """Trains a policy as the configuration says, or resumes a run; with `--record-only`, only plays and records.
 
-    A resumed run has its weights, optimiser, schedule, counters, evaluations, bests and random generators as they were.
-    What is not the same: the emulators begin new games, from another seed than the run began with; games and segments
-    in the making are lost, and so are the steps since the last state.
+    A resumed run keeps its weights, optimiser, schedule, counters, evaluations, bests and random generators.
+    But the emulators begin new games, from another seed than the run began with; unfinished games and segments
+    are lost, and so are the steps since the last state.
 
     Several processes that torchrun has started learn together (`lib.training.ranks`): each plays its share of the
     environments, records them into the one DB and makes the same updates. The first one does all the rest.
@@ -97,7 +97,7 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
       parts: what `build` takes.
 
     Raises:
-      UserError: something about the flags, a file or the disk that the user can mend.
+      UserError: the flags, a file or the disk are wrong; says what to do.
     """
     if config.record_only:
         return _record(config)
@@ -120,7 +120,7 @@ def build(
     evaluate: Evaluate = evaluate,
     seconds: float = LOG_SECONDS,
 ) -> Run:
-    """Loads and starts all that a run is made of, and takes up its last state where there is one.
+    """Loads and starts all parts of a run, and restores its last state if there is one.
 
     Args:
       config: the flags.
@@ -185,9 +185,9 @@ def build(
     among = f" in {ranks.size} processes" if ranks.size > 1 else ""
     progress.line(f"{config.env}: {config.num_envs} environments on {device}{among}, curves in {run_dir}")
     if state is not None:
-        progress.line(f"resuming after {format_count(steps)} steps; the games begin anew")
+        progress.line(f"resuming after {format_count(steps)} steps; the games start over")
     elif config.resume is not None:
-        progress.line("it ended before its first state: all begins anew")
+        progress.line("it ended before its first state: training starts over")
 
     stop = Stop(stack.enter_context(Interrupt()))
     recording = Recording(recorder, stop)
@@ -206,7 +206,7 @@ def build(
     if isinstance(learner, OffPolicy):
         kept, size = learner.replay.capacity, learner.replay.megabytes
         saves = config.save_replay and ranks.size == 1
-        saved = "saved with the state" if saves else "not saved: a resumed run fills it anew"
+        saved = "saved with the state" if saves else "not saved: a resumed run refills it"
         progress.line(f"replay: up to {kept} steps, {size:.0f} MB on {device}, {saved}")
 
     arena = world
@@ -241,8 +241,8 @@ def build(
         def pay_by(model: RewardModel) -> None:
             if config.off_policy and model.input == "frame":
                 raise UserError(
-                    f"{config.reward}: a reward model of frames, which a replay does not keep, so it cannot be paid "
-                    "again: fit one with 03_reward_train.py --input observation"
+                    f"{config.reward}: a reward model of frames cannot rate a replay's steps again, because "
+                    "a replay keeps no frames: fit one with 03_reward_train.py --input observation"
                 )
             another = checkpoints.use_reward(model)
             learner.use_reward(model, another)
@@ -309,14 +309,14 @@ def _record(config: TrainConfig) -> Trained:
 def _policy_to_train(
     config: TrainConfig, world: World, start: tuple[PolicyNetwork, dict[str, Any]] | None
 ) -> tuple[PolicyNetwork, dict[str, Any]]:
-    """The policy of `--model`, or a new one; and what the run's files will say of where it came from."""
+    """The policy of `--model`, or a new one; and its origin for the run's files."""
     if start is None or config.model is None:
         return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
     _check_kind(config, network, config.model)
     if config.network == "shared" and isinstance(network, PolicyNet) and not network.shared:
         raise UserError(
-            f"--network shared: the policy of {config.model} is separate, and stays so; leave it out"
+            f"--network shared: the policy of {config.model} has separate heads and keeps them; leave it out"
         )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}
@@ -326,13 +326,13 @@ def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None
     """Refuses the policy of an algorithm that --algo cannot continue."""
     if not isinstance(network, _LEARNERS[config.algo].network_kind):
         raise UserError(
-            f"{path}: expected a policy that --algo {config.algo} can continue, got one of {network.algorithms}; "
-            "take that --algo, or another policy"
+            f"{path}: expected a policy that --algo {config.algo} can continue, got one of "
+            f"{network.algorithms}; take that --algo, or another policy"
         )
 
 
 def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> None:
-    """Raises UserError where the run ended because nothing could be recorded any more."""
+    """Raises UserError if the run ended because nothing could be recorded any more."""
     saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
     where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if config.save else '--save'}"
     if run.ranks.rank:  # which is not the one that saves
@@ -354,7 +354,7 @@ def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> 
 
 
 def _best(evaluation: EvaluationHook, config: TrainConfig, save: Path) -> str:
-    """Which policy did best at the score, as the last words of a run."""
+    """Which policy had the best score, for a run's last line."""
     first, *others = evaluation.readings
     if config.finetunes and others and max(reading.score for reading in others) <= first.score:
         return f"no checkpoint beat {start_of(config)} (score {first.score:.1f})"

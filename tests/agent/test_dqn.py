@@ -221,7 +221,7 @@ def test_weights_of_others_are_refused() -> None:
         (state | {"levels": torch.zeros(0)}, "f: expected the weights of a policy of --algo dqn"),
         (state | {"actions.2.weight": torch.zeros(24, 3)}, "expected actions.2.weight of shape"),
         (state | {"actions.0.weight": torch.zeros(9000, 4)}, "at most 4096 units"),
-        (state | {"more": torch.zeros(1)}, "more have no place here"),
+        (state | {"more": torch.zeros(1)}, "more do not belong here"),
     ):
         with pytest.raises(UserError, match=says):
             network_from_state(broken, "f")
@@ -230,5 +230,5 @@ def test_weights_of_others_are_refused() -> None:
 def test_a_policy_of_other_settings_is_refused() -> None:
     world = Bandit(2, VECTORS)
     config = TrainConfig(name="x", algo="dqn", model=Path("p.dat"))
-    with pytest.raises(UserError, match=r"-m p.dat: expected --dueling --quantiles 4, as it was made with"):
+    with pytest.raises(UserError, match=r"-m p.dat: expected --dueling --quantiles 4, as when it was made"):
         DQN(QNet(3, 5, dueling=True, quantiles=4), world, config, CPU, False, 0)

@@ -84,8 +84,8 @@ def test_events_fork_as_well(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ({"fork": 4}, "--fork 4: expected to divide the 6 environments of a process into whole groups"),
-        ({"record_only": False}, "--fork expects clips to be recorded alone: add --record-only"),
-        ({"env": "MovingDot-v0", "event_prob": 0.0}, "--fork copies games of Atari alone"),
+        ({"record_only": False}, "--fork expects a run that only records: add --record-only"),
+        ({"env": "MovingDot-v0", "event_prob": 0.0}, "--fork works for Atari games only"),
     ],
 )
 def test_what_cannot_fork_is_refused(flags: dict[str, object], message: str, tmp_path: Path) -> None:

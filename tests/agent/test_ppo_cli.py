@@ -75,7 +75,7 @@ def test_a_finetune_with_a_kl_penalty(trained: Path, algo: str) -> None:
 
 def test_mistakes_get_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "-n", "x", "--clip", 0.2, status=2)
-    assert done.stderr.startswith("01_a2c.py: error: --clip-range expects an algorithm of several passes")
+    assert done.stderr.startswith("01_a2c.py: error: --clip-range expects an algorithm with several passes")
     assert done.stderr.count("\n") == 1
 
 
@@ -89,4 +89,4 @@ def test_a_policy_whose_heads_share_a_layer_is_trained_and_resumed(tmp_path: Pat
     train(tmp_path, "-n", "v1", "-m", "v0/latest.dat", "--network", "shared", "--steps", 20)
     train(tmp_path, "-n", "s", "--steps", 20, "--save", "s")
     said = train(tmp_path, "-n", "x", "-m", "s/latest.dat", "--network", "shared", status=2).stderr
-    assert "the policy of s/latest.dat is separate" in said
+    assert "the policy of s/latest.dat has separate heads" in said

@@ -239,7 +239,7 @@ def test_a_network_is_made_of_its_weights_alone_and_others_are_refused() -> None
         ({"actor.0.weight": torch.zeros(5)}, "f: expected the weights of a policy of --algo sac"),
         (state | {"actor.2.weight": torch.zeros(24, 3)}, "expected actor.2.weight of shape"),
         (state | {"actor.0.weight": torch.zeros(9000, 4)}, "at most 4096 units"),
-        (state | {"more": torch.zeros(1)}, "more have no place here"),
+        (state | {"more": torch.zeros(1)}, "more do not belong here"),
         (
             {name: value for name, value in state.items() if name != "log_alpha"},
             "log_alpha, which is missing",

@@ -189,12 +189,12 @@ class Tab:
     def wait_saved(self) -> None:
         """Waits until no answer is on its way any more and the page says so.
 
-        Either alone may hold too soon: the page may still say "Back in touch." of an earlier request.
+        Either alone may hold too soon: the page may still say "Connected again." of an earlier request.
         """
         self.page.wait_for_function(
             "() => !Object.keys(localStorage).some(key => key.startsWith('answer:'))", timeout=PATIENCE
         )
-        self.wait_status("Saved: ", "Back in touch.")
+        self.wait_status("Saved: ", "Connected again.")
 
     def wait_labels(self, count: int) -> None:
         """Waits until that many lines are in labels.json."""

@@ -48,7 +48,7 @@ def test_every_answer_by_button_and_keys_after_a_click(site: Site, enter: Enter)
     assert len(site.labels()) == 5
     tab.ready()
     tab.page.click("#undo")
-    tab.wait_status("Taken back")
+    tab.wait_status("Undone")
     tab.page.keyboard.press("Space")  # pauses; does not press the button that was clicked last
     assert tab.page.inner_text("#pausetext") == "Play"
     tab.wait_labels(6)
@@ -86,7 +86,7 @@ def test_undo_any_number_back_and_answer_again(site: Site, enter: Enter) -> None
     tab.page.reload()
     tab.ready()
     tab.page.keyboard.press("u")  # what was answered before the reload can be undone as well
-    tab.wait_status("Taken back: 2 better")
+    tab.wait_status("Undone: 2 better")
     tab.wait_labels(10)
     assert len(site.standing()) == 2
 
@@ -258,7 +258,7 @@ def test_when_pairs_run_out_it_says_so_and_new_segments_appear(
     for key in ("r", "Space", "Space", "ArrowRight", "1", "u", "f", "n"):
         tab.page.keyboard.press(key)
     add(0)
-    tab.page.wait_for_selector("text=one segment so far", timeout=PATIENCE)
+    tab.page.wait_for_selector("text=There is one segment", timeout=PATIENCE)
     add(1)
     add(2)
     tab.ready()
@@ -638,4 +638,4 @@ def test_a_phone_answers_by_touch(site: Site, enter: Enter) -> None:
     tab.page.locator("#pause").tap()
     assert tab.page.inner_text("#pausetext") == "Play"
     tab.page.locator("#undo").tap()
-    tab.wait_status("Taken back")
+    tab.wait_status("Undone")

@@ -184,7 +184,7 @@ def test_without_a_model_there_is_a_hint(site: Site, enter: Enter) -> None:
     page = enter(site).label().page
     assert page.locator("#model").is_hidden()
     page.goto(f"{site.base}/model")
-    page.wait_for_selector("text=start this page with --reward")
+    page.wait_for_selector("text=restart the page with --reward")
 
 
 def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path,
     ]
     (site.db / "labels.json").write_text("".join([lines, *(json.dumps(line) + "\n" for line in more)]))
     page.get_by_role("button", name="Fit one now").click()
-    page.wait_for_selector("text=You can go on labelling.")
+    page.wait_for_selector("text=You can continue labelling.")
     page.get_by_role("link", name="See what it learned from these labels").click(timeout=300_000)
     page.wait_for_selector("text=reward-page.dat")
     assert (tmp_path / "mine" / "reward-page.report.html").exists()

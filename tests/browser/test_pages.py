@@ -64,7 +64,7 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
         )
 
     page.fill("input[type=search]", "no such word")
-    page.wait_for_selector("text=No label fits.")
+    page.wait_for_selector("text=No label matches.")
     page.fill("input[type=search]", "diver")
     expect(1)
     page.fill("input[type=search]", "")
@@ -207,7 +207,7 @@ def test_a_change_that_is_taken_back_can_be_made_anew(serve: Serve, enter: Enter
     tab.page.wait_for_url("**/labels")
     tab.label()
     tab.page.keyboard.press("u")
-    tab.wait_status("Taken back: 2 better")
+    tab.wait_status("Undone: 2 better")
     tab.page.reload()
     tab.press("0")
     tab.wait_labels(4)

@@ -107,7 +107,7 @@ def test_an_answer_whose_receipt_was_lost_counts_once(site: Site, enter: Enter) 
 
     tab.page.route("**/api/vote", lose)
     # As after an earlier request that failed.
-    tab.page.evaluate("() => { document.querySelector('#status').textContent = 'Back in touch.'; }")
+    tab.page.evaluate("() => { document.querySelector('#status').textContent = 'Connected again.'; }")
     tab.page.keyboard.press("1")
     tab.wait_saved()
     assert len(sent) > 1
@@ -164,7 +164,7 @@ def test_a_closed_tab_gives_its_pairs_to_others_at_once(
     pair = one.shown()
     two = Tab(one.context, site)
     two.page.goto(f"{site.base}/label")
-    two.page.wait_for_selector("text=in front of other labellers")
+    two.page.wait_for_selector("text=on other labellers' screens")
     if how == "close":
         one.page.close()
     else:

@@ -45,7 +45,7 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
         better = {"1": line["left"], "2": 3 - line["left"], "0": 0, "x": None}[key]
         assert line["label"] == better
     tab.page.keyboard.press("u")
-    tab.wait_status("Taken back")
+    tab.wait_status("Undone")
     tab.press("1")
     assert len(site.standing()) == 4
     assert not tab.page.is_visible("#canvas1")

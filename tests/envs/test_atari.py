@@ -233,7 +233,7 @@ def test_an_atari_game_is_one_however_it_is_named() -> None:
 
 @pytest.mark.parametrize("env_id", ["Seaquest-v4", "Seaquest-v0", "Seaquest", "ale_py:Seaquest-v4"])
 def test_refuses_ids_that_skip_frames_by_themselves(env_id: str) -> None:
-    with pytest.raises(UserError, match=rf"--env {env_id}: expected .* take e\.g\. SeaquestNoFrameskip-v4"):
+    with pytest.raises(UserError, match=rf"--env {env_id}: expected .* such as SeaquestNoFrameskip-v4"):
         make_world(env_id, 1)
 
 

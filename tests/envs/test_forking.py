@@ -61,5 +61,5 @@ def test_a_game_taken_up_goes_on_as_the_other_would() -> None:
 
 
 def test_other_environments_are_refused() -> None:
-    with pytest.raises(UserError, match="--fork copies games of Atari alone, and MovingDot-v0 is none"):
+    with pytest.raises(UserError, match="--fork works for Atari games only, and MovingDot-v0 is not one"):
         ForkingAtari("MovingDot-v0", 2)

@@ -1,4 +1,4 @@
-"""Gymnasium environments as worlds: flags, seeds, frames by rendering, and what cannot serve."""
+"""Gymnasium environments as worlds: flags, seeds, frames by rendering, and what cannot be used."""
 
 import sys
 from pathlib import Path
@@ -170,7 +170,7 @@ def test_renders_where_observations_are_no_pictures() -> None:
         (
             "TestCounter-v0",
             {"continuous": True},
-            r"TestCounter-v0 .*largest value each, .*got Box float32 \[3\] from -inf",
+            r"TestCounter-v0 .*upper bound, .*got Box float32 \[3\] from -inf",
         ),
         ("TestCounter-v0", {"channels": 4}, r"render\(\) of TestCounter-v0: .*got uint8 \[8, 6, 4\]"),
         ("TestEndless-v0", {"drawn": (None,)}, r"render\(\) of TestEndless-v0: expected pictures.* got None"),

@@ -202,7 +202,7 @@ def test_frames_of_small_pictures_are_fit_for_a_reward_model(shape: tuple[int, .
     ],
 )
 def test_actions_that_cannot_serve(space: spaces.Space[Any], says: str) -> None:
-    with pytest.raises(UserError, match=f"X cannot serve: .*{says}; wrap it"):
+    with pytest.raises(UserError, match=f"X cannot be used: .*{says}; wrap it"):
         ActionAdapter(space, "X")
 
 
@@ -289,7 +289,7 @@ gymnasium.register(id="TestAgents-v0", entry_point=lambda **kwargs: Agents(**kwa
         (
             "TestOdd-v0",
             {"actions": spaces.Box(-1, np.inf, (2,))},
-            r"least and a largest value .* from -1 to inf",
+            r"lower and an upper bound, .* from -1 to inf",
         ),
         ("TestOdd-v0", {"fails": True}, r"'TestOdd-v0' cannot be made: .*no such track"),
         ("TestAgents-v0", {}, r"'TestAgents-v0' cannot be made: .*gymnasium.Env.*; .*several agents"),
@@ -305,7 +305,7 @@ def test_an_observation_that_is_no_number_is_said() -> None:
     world = GymWorld("TestOdd-v0", 1)
     world.reset(0)
     world.send(np.zeros((1, 2), np.float32))
-    with pytest.raises(UserError, match="TestOdd-v0 went wrong: expected observations of finite numbers"):
+    with pytest.raises(UserError, match="TestOdd-v0 failed: expected observations of finite numbers"):
         world.recv()
 
 
@@ -313,7 +313,7 @@ def test_a_score_that_is_no_number_is_said() -> None:
     world = GymWorld("TestOdd-v0", 1, scores_nan=True)
     world.reset(0)
     world.send(np.zeros((1, 2), np.float32))
-    with pytest.raises(UserError, match="TestOdd-v0 went wrong: expected scores of finite numbers"):
+    with pytest.raises(UserError, match="TestOdd-v0 failed: expected scores of finite numbers"):
         world.recv()
 
 

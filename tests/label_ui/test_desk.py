@@ -174,7 +174,7 @@ def test_no_pair_is_in_front_of_two_people(desk: Desk) -> None:
     ada, bob = User(desk, "ada"), User(desk, "bob")
     pairs = [frozenset((o.sample1, o.sample2)) for o in [*ada.batch(8).pairs, *bob.batch(8).pairs]]
     assert len(pairs) == len(set(pairs)) == 15
-    assert "in front of other labellers" in User(desk, "eve").batch().notice
+    assert "on other labellers' screens" in User(desk, "eve").batch().notice
 
 
 def test_leases_run_out_after_two_minutes_unless_renewed(desk: Desk, clock: Clock) -> None:
@@ -247,7 +247,7 @@ def test_one_last_pair_is_spoken_of_as_one(tmp_path: Path, clock: Clock) -> None
     desk = make_desk(make_db(tmp_path / "two", 2), clock)
     ada, bob = User(desk, "ada"), User(desk, "bob")
     offer = ada.take()
-    assert "The last pair is in front of other labellers" in bob.batch().notice
+    assert "The last pair is on other labellers' screens" in bob.batch().notice
     ada.vote(offer)
     assert "the one pair that 2 segments make" in bob.batch().notice
 

@@ -351,7 +351,7 @@ def test_four_processes_write_at_once(log: LabelLog) -> None:
         log.read()
     assert [writer.returncode for writer in writers] == [0] * 4
     labels = log.read()
-    assert log.problems == ["labels.json line 1: torn or no JSON; left out"]
+    assert log.problems == ["labels.json line 1: torn or not JSON; left out"]
     assert len(labels) == 400
     assert Counter(label.annotator for label in labels) == dict.fromkeys("abcd", 100)
     for name in "abcd":

@@ -345,7 +345,7 @@ WRONG: list[tuple[str, Callable[[dict[Any, Any]], object], str]] = [
     ("actions negative", lambda p: p.update(actions=[0, 0, 0, 0, 0, -1]), "actions must be 0 to 17"),
     ("actions other set", lambda p: p.update(actions=[0, 0, 0, 0, 0, 18]), "actions must be 0 to 17"),
     ("actions huge", lambda p: p.update(actions=[0, 0, 0, 0, 0, 2**63]), "OverflowError"),
-    ("sidecar type", lambda p: p.update(sidecar=[1]), "sidecar is no dict"),
+    ("sidecar type", lambda p: p.update(sidecar=[1]), "sidecar is not a dict"),
     ("scores text", lambda p: p["sidecar"].update(scores=["1"] * 6), "scores must be a list of 6 float"),
     ("scores nan", lambda p: p["sidecar"].update(scores=[float("nan")] * 6), "scores must be finite"),
     ("scores large", lambda p: p["sidecar"].update(scores=[1e300] * 6), "scores must be finite"),
@@ -369,7 +369,7 @@ WRONG: list[tuple[str, Callable[[dict[Any, Any]], object], str]] = [
     ("reason type", lambda p: p["sidecar"].update(reason=["random"]), "reason must be str, is list"),
     ("reason long", lambda p: p["sidecar"].update(reason="x" * 101), "reason must be a text of at most 100"),
     ("step negative", lambda p: p["sidecar"].update(step=-1), "step must be"),
-    ("key", lambda p: p.setdefault(1, 2), "dict with a key that is no text"),
+    ("key", lambda p: p.setdefault(1, 2), "dict with a key that is not text"),
 ]
 
 
@@ -600,7 +600,7 @@ def test_truncated_anywhere(tmp_path: Path, segment: Segment) -> None:
 def test_more_after_the_end_is_refused(tmp_path: Path, segment: Segment) -> None:
     save_segment(tmp_path / "whole.dat", segment)
     assert reason(tmp_path, (tmp_path / "whole.dat").read_bytes() + b"x")
-    assert "more after" in reason(tmp_path, original(FRAMES, ACTIONS, 4) + b"x")
+    assert "more data after" in reason(tmp_path, original(FRAMES, ACTIONS, 4) + b"x")
 
 
 def test_a_flipped_bit_never_changes_a_pixel(tmp_path: Path, segment: Segment) -> None:
@@ -713,7 +713,7 @@ def test_a_header_that_lies_about_the_size_is_refused(tmp_path: Path) -> None:
 def test_a_size_that_is_not_told_is_refused(tmp_path: Path, segment: Segment) -> None:
     raw = pickle.dumps(plain_of(segment), 5)
     data = zstandard.ZstdCompressor(write_content_size=False).compress(raw)
-    assert "does not say how large" in reason(tmp_path, data)
+    assert "does not say its unpacked size" in reason(tmp_path, data)
 
 
 def test_a_file_larger_than_any_segment_is_not_read(tmp_path: Path) -> None:

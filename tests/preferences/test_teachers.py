@@ -392,7 +392,9 @@ def test_the_door_hands_the_parameters_on(tmp_path: Path, capsys: pytest.Capture
     database(tmp_path, [1.0] * 12)
     main(["-d", str(tmp_path), "--teacher", "skip", "--threshold", "2", "--count", "3"])
     said = capsys.readouterr().out
-    assert "0 labels by skip, 0 of them alike, 0 wrong on purpose; 30 more pairs it could not tell" in said
+    assert (
+        "0 labels by skip, 0 of them alike, 0 wrong on purpose; it could not tell for 30 more pairs" in said
+    )
     assert "Gave up" in said
     for given in (["--beta", "0.5"], ["--myopia", "0.5"], ["--threshold", "0.5"]):
         with pytest.raises(SystemExit):
@@ -798,8 +800,8 @@ def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: 
         ("", "mine_a:gone", "has no attribute 'gone'"),
         ("", "no_such_module_of_mine:f", "No module named"),
         ("def f(): pass", "mine_b:f", "it takes 0 arguments"),
-        ("def f(clip): return 'good'", "mine_c:f", "expected a number of each clip, got 'good'"),
-        ("def f(a, b): return 3", "mine_d:f", "expected 1, 2, 0 or None of each pair, got 3"),
+        ("def f(clip): return 'good'", "mine_c:f", "expected a number for each clip, got 'good'"),
+        ("def f(a, b): return 3", "mine_d:f", "expected 1, 2, 0 or None for each pair, got 3"),
     ],
 )
 def test_a_teacher_of_ones_own_that_does_not_fit_is_said(

@@ -46,7 +46,7 @@ def test_positive_and_the_judges_know_praise_from_blame(
 ) -> None:
     pytest.importorskip("vaderSentiment", reason="requirements-text.txt")
     monkeypatch.setattr(text_teachers, "WORDS", tmp_path / "words.json")
-    with pytest.raises(UserError, match=r"words.json, which make model makes"):
+    with pytest.raises(UserError, match=r"words.json, made by make model"):
         value_of("critics")
     words = {"positive": {"moving": 1.0, "mess": -1.0}, "critics": {"dull": -1.0}}
     (tmp_path / "words.json").write_text(json.dumps(words))

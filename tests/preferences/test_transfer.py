@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path, segment: Segm
 
 def test_a_db_is_not_copied_to_itself_nor_from_nowhere(tmp_path: Path, segment: Segment) -> None:
     make_db(tmp_path / "db", segment, {A: 1})
-    with pytest.raises(UserError, match="got one twice"):
+    with pytest.raises(UserError, match="got the same one twice"):
         copy_preferences(tmp_path / "db", tmp_path / "db" / "." / ".." / "db")
     with pytest.raises(UserError, match="no such folder"):
         copy_preferences(tmp_path / "nowhere", tmp_path / "to")

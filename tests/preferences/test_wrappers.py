@@ -152,11 +152,11 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
         EpisodeRecorderWrapper(Lives(ends=60, render_mode=None), tmp_path)
     continuous = Lives(ends=60)
     continuous.action_space = gymnasium.spaces.Box(-1, np.inf, (2,))  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"Lives cannot serve.*largest value.*Box float32 \[2\]"):
+    with pytest.raises(UserError, match=r"Lives cannot be used.*upper bound.*Box float32 \[2\]"):
         EpisodeRecorderWrapper(continuous, tmp_path)
     many: Any = gymnasium.vector.SyncVectorEnv([lambda: Lives(ends=60)])
     with pytest.raises(
-        UserError, match=r"expected a gymnasium\.Env, got SyncVectorEnv; take PreferenceVectorEnv"
+        UserError, match=r"expected a gymnasium\.Env, got SyncVectorEnv; use PreferenceVectorEnv"
     ):
         EpisodeRecorderWrapper(many, tmp_path)
 

@@ -178,7 +178,7 @@ def test_past_the_budget_segments_are_read_again(tmp_path: Path, memory_mb: floa
         try:
             streamed.segments.get(index)
         except UserError as error:
-            assert "cannot be read any more" in str(error)  # noqa: PT017  # some are still held
+            assert "can no longer be read" in str(error)  # noqa: PT017  # some are still held
             gone += 1
     assert gone == (4 if memory_mb == 0 else 2)
 
@@ -295,7 +295,7 @@ def test_only_eligible_pairs_are_held_out() -> None:
 
 def test_without_a_pair_drawn_at_random_there_is_no_judging() -> None:
     with pytest.raises(
-        UserError, match=r"none of the 9 labels is of a pair drawn at random.*--strategy random"
+        UserError, match=r"none of the 9 labels is on a pair drawn at random.*--strategy random"
     ):
         split_by_segment(disjoint(9), 0.2, 0, np.zeros(9, bool))
 

@@ -38,7 +38,7 @@ def test_features_are_the_policys_own_hidden_units(tmp_path: Path, shared: bool)
 
 def test_only_policies_of_pictures_have_them(tmp_path: Path) -> None:
     path = saved(tmp_path / "p.dat", PolicyNet(5, observation_size=3))
-    with pytest.raises(UserError, match="expected a policy of pictures by a2c or ppo"):
+    with pytest.raises(UserError, match="expected a policy of pictures from a2c or ppo"):
         policy_features(path)
 
 
@@ -70,5 +70,5 @@ def test_a_fit_on_features_learns_pays_and_loads(tmp_path: Path) -> None:
 def test_pixels_cannot_be_hidden_from_features(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", segments=10, labels=10)
     policy = saved(tmp_path / "p.dat", PolicyNet(5))
-    with pytest.raises(UserError, match=r"--mask is about pixels.*leave out --features"):
+    with pytest.raises(UserError, match=r"--mask applies to pixels.*leave out --features"):
         fit(FitConfig(dbs=[db], name="f", out=tmp_path, features=policy, mask=["0,0,2,2"]))

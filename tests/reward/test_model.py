@@ -211,9 +211,9 @@ def test_observations_that_are_missing_are_said() -> None:
         RewardModel([Member(RewardNet(SMALL, 4, input="observation", observation_size=size), 0.0, 1.0)], CPU)
         for size in (None, 5)
     )
-    with pytest.raises(ValueError, match="a reward model of observations was given none"):
+    with pytest.raises(ValueError, match="a reward model of observations got none"):
         pictures.pay(frames, actions)
-    with pytest.raises(ValueError, match="a reward model of vectors was given none"):
+    with pytest.raises(ValueError, match="a reward model of vectors got none"):
         vectors.each_along(frames.numpy(), actions.numpy())
 
 

@@ -203,7 +203,7 @@ def test_a_reward_that_is_no_number_is_said(tmp_path: Path) -> None:
     counting = Counting(3, ends=60)
     env = PreferenceEnv(gymnasium.wrappers.TransformReward(counting, lambda score: np.nan), db=tmp_path)
     env.reset()
-    with pytest.raises(UserError, match="went wrong: expected finite rewards"):
+    with pytest.raises(UserError, match="failed: expected finite rewards"):
         env.step(2)
 
 
@@ -493,7 +493,7 @@ def test_says_what_it_cannot_serve(tmp_path: Path) -> None:
             grey.step(np.array([2]) if make is PreferenceVectorEnv else 2)
     envs = vector([7], mode)
     envs.single_action_space = gymnasium.spaces.Box(-1, np.inf, (2,))
-    with pytest.raises(UserError, match=r"Counting cannot serve.*largest value.*Box float32 \[2\]"):
+    with pytest.raises(UserError, match=r"Counting cannot be used.*upper bound.*Box float32 \[2\]"):
         PreferenceVectorEnv(envs, db=tmp_path)
 
 
@@ -506,9 +506,9 @@ class Agents:
     [
         (PreferenceEnv, Agents(), r"a gymnasium\.Env, got Agents; .*several agents"),
         (PreferenceVectorEnv, Agents(), r"a gymnasium\.vector\.VectorEnv, got Agents; .*several agents"),
-        (PreferenceEnv, vector([7], AutoresetMode.NEXT_STEP), "got SyncVectorEnv; take PreferenceVectorEnv"),
-        (PreferenceVectorEnv, Counting(), r"got Counting; take PreferenceEnv"),
-        (PreferenceEnv, gymnasium.Env(), r"Env cannot serve: expected its observation_space .*got None"),
+        (PreferenceEnv, vector([7], AutoresetMode.NEXT_STEP), "got SyncVectorEnv; use PreferenceVectorEnv"),
+        (PreferenceVectorEnv, Counting(), r"got Counting; use PreferenceEnv"),
+        (PreferenceEnv, gymnasium.Env(), r"Env cannot be used: expected its observation_space .*got None"),
     ],
 )
 def test_says_what_is_no_environment(make: Any, env: Any, says: str, tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ def test_a_picture_is_needed_only_where_somebody_looks_at_it(
     now[0] = 11
     env.step(LOW.copy())
     assert env.using_reward_from_predictor
-    assert [record.getMessage().endswith("the model before it stays") for record in caplog.records] == [True]
+    assert [record.getMessage().endswith("the previous model stays") for record in caplog.records] == [True]
     assert "shows no picture" in caplog.text
     path.unlink()
     late = PreferenceEnv(blind, reward=LiveReward(path, every=0))

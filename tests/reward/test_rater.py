@@ -116,7 +116,7 @@ def test_what_cannot_be_judged_is_not_a_number(tmp_path: Path) -> None:
     assert np.isfinite(returns[:, 1]).all()
     with pytest.raises(SegmentError, match=torn):
         judge.curve(torn)
-    with pytest.raises(SegmentError, match=f"{small}: of another environment"):
+    with pytest.raises(SegmentError, match=f"{small}: not from the reward model's environment"):
         judge.curve(small)
 
 

@@ -291,7 +291,8 @@ def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
     drive(monkeypatch)
     refit.keep_refitting(config(tmp_path))
     assert (
-        "none of the pairs was drawn at random: judging by some that were chosen" in capsys.readouterr().out
+        "none of the pairs was drawn at random: judging by pairs that a strategy chose"
+        in capsys.readouterr().out
     )
     assert published(tmp_path)["version"] == 1
 
@@ -359,7 +360,7 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
                 said = process.communicate(timeout=600)[0]
                 assert process.returncode == 0
                 assert "dropped the fit under way" in said
-                assert "version 3 stands in rewards/reward-x.dat" in said
+                assert "version 3 is in rewards/reward-x.dat" in said
         finally:
             process.kill()
             process.wait()
@@ -368,7 +369,7 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
 
 
 def test_flags_that_do_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave --resume and --audit out"):
+    with pytest.raises(UserError, match="leave out --resume and --audit"):
         config(tmp_path, resume=tmp_path)
     with pytest.raises(UserError, match="--fresh-weights expects refits: add --watch"):
         config(tmp_path, watch=False, fresh_weights=True)

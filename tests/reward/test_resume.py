@@ -140,7 +140,7 @@ def test_labels_that_came_since_are_not_taken_in(
     changed_mind = {1: 2, 2: 1, 0: 1}[first.label or 0]
     add_labels(db, [(first.sample1, first.sample2, changed_mind)])  # and so last in the file
     gone_on = fit(config(db, out, resume=run_in(out)))
-    assert f"left out: {db}: 2 labels that came since the fit began" in capsys.readouterr().out
+    assert f"left out: {db}: 2 labels are newer than the fit" in capsys.readouterr().out
     assert same(gone_on, whole)
     assert torch.load(gone_on.path, weights_only=True)["parents"] == {
         "dbs": whole.data.parents,
@@ -189,7 +189,7 @@ def test_a_fit_that_is_done_says_so_again(whole: Fit) -> None:
 @pytest.mark.parametrize(
     ("losses", "says"),
     [
-        ([0.5, float("nan")], "epoch 2: the loss is no finite number; keeping epoch 1"),
+        ([0.5, float("nan")], "epoch 2: the loss is not finite; keeping epoch 1"),
         ([0.5, 1e7], r"epoch 2: the loss exploded to 1e\+07; keeping epoch 1"),
     ],
 )
@@ -224,5 +224,5 @@ def test_a_fit_that_breaks_at_once_names_what_broke(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clips_module, "evaluate_pairs", lambda *_: HeldOut(float("inf"), 0, 1))
-    with pytest.raises(UserError, match="the fit broke: the held-out loss is no finite number; try a"):
+    with pytest.raises(UserError, match="the fit broke: the held-out loss is not finite; try a"):
         fit(config(db, tmp_path / "broken"))

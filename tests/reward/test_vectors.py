@@ -135,7 +135,7 @@ def test_others_among_them_are_refused(tmp_path: Path) -> None:
 def test_pixels_cannot_be_hidden_from_who_sees_none(tmp_path: Path, flag: dict[str, object]) -> None:
     db = db_of(tmp_path / "db", 12, 20)
     with pytest.raises(
-        UserError, match=f"--{next(iter(flag))} is about pixels, but the model sees vectors of 3"
+        UserError, match=f"--{next(iter(flag))} applies to pixels, but the model sees vectors of 3"
     ):
         fit(flags(tmp_path, db, **flag))
 

@@ -72,7 +72,7 @@ def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> Non
     rated = TextRewardModel(language, [member]).rate(answers)
     np.testing.assert_allclose(scores - scores[0], rated - rated[0], atol=1e-5)
     assert np.ptp(rated) > 0.01
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export_reward(path, tmp_path / "out")
     save_text_reward(path, TextRewardModel(language, [member] * 2), {}, {}, {})
     with pytest.raises(UserError, match="expected one member"):

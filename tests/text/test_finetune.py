@@ -114,8 +114,8 @@ def test_a_new_reward_model_pays_from_the_next_update_on(
     assert not np.allclose(models[1].rate(updates[3].answers), models[2].rate(updates[3].answers), atol=0.1)
     said = capsys.readouterr().out
     assert "waiting for one" in said
-    assert "0 steps: took reward model 1, of 10 labels" in said
-    assert "16 steps: took reward model 2, of 20 labels" in said
+    assert "0 steps: loaded reward model 1, of 10 labels" in said
+    assert "16 steps: loaded reward model 2, of 20 labels" in said
     assert "expected the layers of the first reward model" in said
     assert done.checkpoint is not None
     parent = read_policy(done.checkpoint)["parents"]["reward"]
@@ -187,9 +187,9 @@ def test_a_run_leaves_small_folders_that_are_models(
     assert len({path.stat().st_mode for path in (tmp_path / "whole").iterdir()}) == 1
     merged = _weights(tmp_path / "whole")
     assert all(torch.equal(merged[name], after[name]) for name in after)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         merge(saved / "latest", tmp_path / "whole")
-    with pytest.raises(UserError, match="is a whole model already"):
+    with pytest.raises(UserError, match="is already a whole model"):
         merge(tmp_path / "whole", tmp_path / "another")
 
     told = lineage_text(saved)
@@ -304,7 +304,7 @@ def test_what_does_not_fit_is_refused_in_one_line(
         finetune(dataclasses.replace(config, resume=done.run_dir, model=other))
     monkeypatch.setattr(memory, "_free", lambda device: 1e5)
     with pytest.raises(
-        UserError, match=r"memory: 0.0 GB of weights.*too little: fewer layers \(--unfrozen\)"
+        UserError, match=r"memory: 0.0 GB of weights.*too little: take fewer layers \(--unfrozen\)"
     ):
         finetune(config)
 

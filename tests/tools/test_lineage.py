@@ -377,7 +377,7 @@ def test_strangers_are_refused_in_one_line_and_nothing_of_them_runs(tmp_path: Pa
         assert "expected" in str(refused.value), refused.value
         assert "\n" not in str(refused.value)
     assert not mark.exists()
-    with pytest.raises(UserError, match=r"hostile.*asks to run posix\.system.*nothing of it was run"):
+    with pytest.raises(UserError, match=r"hostile.*asks to run posix\.system.*nothing was run"):
         lineage_text(tmp_path / "hostile.dat")
 
 
@@ -403,7 +403,7 @@ def test_the_door_prints_it_and_needs_no_policy(tmp_path: Path, capsys: pytest.C
     main(["--info", str(path)])
     assert capsys.readouterr().out == lineage_text(path) + "\n"
     for args, says in (
-        ([], "expected -m/--model, which did not come"),
+        ([], "expected -m/--model, got none"),
         (["--info", str(path), "-m", str(path)], "leave out -m"),
     ):
         with pytest.raises(SystemExit) as ended:

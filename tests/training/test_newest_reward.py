@@ -97,9 +97,9 @@ def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
     saved = train_quickly(config, make_learner=noting(events), seconds=0.0).checkpoint
     assert charted == [(10, 1), (20, 1), (30, 2), (40, 2)]
     said = capsys.readouterr().out
-    assert "0 steps: took reward model 1, of 10 labels" in said
-    assert "20 steps: took reward model 2, of 20 labels" in said
-    assert "not taken, keeping version 2" in said
+    assert "0 steps: loaded reward model 1, of 10 labels" in said
+    assert "20 steps: loaded reward model 2, of 20 labels" in said
+    assert "not used, keeping version 2" in said
     assert saved is not None
     parent = torch.load(saved, weights_only=True)["parents"]["reward"]
     assert (parent["version"], parent["parents"]["labels"]) == (2, 20)
@@ -158,8 +158,8 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     )  # two for each label of the opening; then no more
     said = capsys.readouterr().out
     assert f"no reward model in {path} yet: waiting for one, and recording 20 clips" in said
-    assert "not taken, waiting for another" in said
-    assert "0 steps: took reward model 1" in said
+    assert "not used, waiting for another" in said
+    assert "0 steps: loaded reward model 1" in said
     assert "10 steps: score" in said
 
 
@@ -237,7 +237,7 @@ def test_a_run_resumes_with_whatever_model_is_there_then(
     (run,) = (tmp_path / "runs").iterdir()
     train_quickly(dataclasses.replace(config, resume=run, steps=60), seconds=0.0)
     assert charted[-2:] == [(50, 5), (60, 5)]
-    assert "40 steps: took reward model 5" in capsys.readouterr().out
+    assert "40 steps: loaded reward model 5" in capsys.readouterr().out
     assert json.loads((tmp_path / "db" / "progress.json").read_text())["steps"] == 60
 
 

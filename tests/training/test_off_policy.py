@@ -114,7 +114,7 @@ def test_a_replay_may_be_left_out_of_the_state(
     algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(small(tmp_path, algo, save_replay=False))
-    assert "not saved: a resumed run fills it anew" in capsys.readouterr().out
+    assert "not saved: a resumed run refills it" in capsys.readouterr().out
     assert state_of(tmp_path)["replay"] is None
     again = parse_resumable(TrainConfig, ("steps",), ["--resume", str(run_in(tmp_path)), "--steps", "60"])
     train(again)
@@ -195,7 +195,7 @@ def test_what_a_replay_cannot_have_is_refused(algo: str, tmp_path: Path) -> None
 def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_path: Path) -> None:
     train(small(tmp_path / "sac", "sac"))
     model = tmp_path / "sac" / "save" / "latest.dat"
-    with pytest.raises(UserError, match=r"--algo dqn expects actions to choose from, but .*Reach-v0 has"):
+    with pytest.raises(UserError, match=r"--algo dqn expects discrete actions, but .*Reach-v0 has"):
         train(small(tmp_path, "dqn", env=REACH))
     config = TrainConfig(name="x", env=REACH, model=model, num_envs=2, eval_games=1, runs=tmp_path / "runs")
     with pytest.raises(

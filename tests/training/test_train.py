@@ -305,7 +305,7 @@ def test_a_drift_is_said_and_stops_the_run_where_asked(
     said = capsys.readouterr().out.splitlines()
     assert (
         "drift: since 10 steps the learned return rose from 2.0 to 5.0 while the score fell from 50.0 to 40.0 and "
-        f"agreement with the teacher from 0.70 to 0.55; the best before it is kept: {best}"
+        f"agreement with the teacher from 0.70 to 0.55; the best checkpoint before the drift is kept: {best}"
     ) in said
     assert f"stopped by --stop-on-drift, saved {last}; the best is {save / 'best.dat'}" in said
     assert (save / "best.dat").resolve() == best
@@ -337,7 +337,7 @@ def test_a_finetune_that_only_lost_says_so(
     config = finetune(start, reward, tmp_path, drift_patience=3, stop_on_drift=True)
     train(config, evaluate=scripted((60.0, 1.0, 0.8), *PARTING))
     said = capsys.readouterr().out
-    assert f"to 0.55; the best before it is the policy it started from, {start}\n" in said
+    assert f"to 0.55; the best before the drift is the policy it started from, {start}\n" in said
     assert f"steps=100.dat; no checkpoint beat the policy it started from, {start} (score 60.0)\n" in said
 
 

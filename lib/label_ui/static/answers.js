@@ -66,7 +66,7 @@ export class Answers {
     if (this.pending?.op === op) this.moveOn(dropped);
     else if (op.late && !outbox.waiting) {
       mode.caughtUp(dropped);
-      if (!dropped) panel.say("Back in touch. Everything that waited is saved.");
+      if (!dropped) panel.say("Connected again. All waiting answers are saved.");
       mode.refill();
     }
   }
@@ -111,7 +111,7 @@ export class Answers {
     deck.set([offer, ...deck.offers.filter(({ id }) => id !== last.offer.id)]);
     mode.remember();
     stage.display();
-    panel.say(`Taken back: ${SAID[last.answer]}. Answer this pair again.`);
+    panel.say(`Undone: ${SAID[last.answer]}. Answer this pair again.`);
     await outbox.flush();
     this.page.showState();
     if (!outbox.offline) mode.refill();

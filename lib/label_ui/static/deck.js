@@ -95,7 +95,7 @@ export async function fetchClip(id) {
   const response = await fetch(`/clip/${id}.png`);
   if (!response.ok) {
     const said = await response.json().catch(() => ({}));
-    throw Object.assign(new Error(said.detail ?? said.error ?? "A clip did not come."), { status: response.status });
+    throw Object.assign(new Error(said.detail ?? said.error ?? "A clip could not be loaded."), { status: response.status });
   }
   return { blob: await response.blob(), meta: JSON.parse(response.headers.get("Clip-Meta")) };
 }

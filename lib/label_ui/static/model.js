@@ -126,7 +126,7 @@ class View {
     $("judging").hidden = judged >= of && found > 0;
     $("judged").hidden = judged >= of;
     Object.assign($("judged"), { max: Math.max(1, of), value: judged });
-    const nothing = this.tab === "recheck" ? "No label is left to recheck." : "No segment fits.";
+    const nothing = this.tab === "recheck" ? "There are no labels left to recheck." : "No segment matches.";
     $("judgedtext").textContent = judged < of ? `rating ${what}: ${judged} of ${of}…` : nothing;
   }
 
@@ -152,7 +152,7 @@ class View {
       clips: [clip, other],
       lines: [pays, labeller],
       number: percent,
-      title: `${labeller} preferred the first, to which the model gives ${pays}; it finds that ${percent} likely`,
+      title: `${labeller} preferred the first clip; the model gives it ${pays} and finds this label ${percent} likely`,
       open: () => location.assign(`/label?recheck=${clip}.${other}`),
     };
   }
@@ -292,7 +292,7 @@ async function main() {
   }
   document.body.classList.add("none");
   $("notice").textContent =
-    "There is no reward model here. Fit one to these labels with 03_reward_train.py, then start this page with --reward and the file that it wrote.";
+    "This page has no reward model. Fit one to these labels with 03_reward_train.py, then restart the page with --reward and the file that it wrote.";
   $("notice").hidden = false;
 }
 

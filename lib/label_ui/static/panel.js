@@ -28,7 +28,7 @@ export class Panel {
       const kept = waiting ? `${waiting} answer${waiting > 1 ? "s wait" : " waits"} in this browser, not on disk yet.` : "";
       this.say(`The server does not answer. ${kept} Trying again.`, { trouble: true });
     } else if (this.trouble && !waiting) {
-      this.say("Back in touch.");
+      this.say("Connected again.");
     }
   }
 
@@ -68,7 +68,7 @@ export class Panel {
     const parts = [`yours ${mine}`, `today ${today}`];
     if (Number.isInteger(due)) parts.unshift(due ? `${due} due` : "none due"); // says a training that runs meanwhile
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
-    if (goal && total >= goal) parts.push("goal reached: see Overview for what is next");
+    if (goal && total >= goal) parts.push("goal reached: see Overview for the next step");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);
     $("pace").replaceChildren(...parts.map(words));
     const same = checks.filter(Boolean).length;

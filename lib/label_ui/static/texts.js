@@ -11,7 +11,7 @@ export const TEXTS = {
     const response = await fetch(`/text/${id}`);
     const said = await response.json().catch(() => ({}));
     if (!response.ok) {
-      const message = said.detail ?? said.error ?? "An answer did not come.";
+      const message = said.detail ?? said.error ?? "An answer could not be loaded.";
       throw Object.assign(new Error(message), { status: response.status });
     }
     return said;

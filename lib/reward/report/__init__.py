@@ -51,14 +51,14 @@ class Figures:
 
     held_out: Share
     held_out_at_random: Share
-    """Of those, the pairs whose clips were both recorded at random."""
+    """Those whose clips were both recorded at random."""
     ceiling: Ceiling
     agreed: Agreement
     bins: list[Bin]
     calibration_error: float
     kinds: list[Kind]
     correlations: list[Correlations]
-    """Over one second and over whole segments; empty where no score was recorded."""
+    """Over one second and over whole segments; empty if no score was recorded."""
     compared: list[int]
     """Segments that the correlations are over."""
     compared_held_out: bool
@@ -73,7 +73,7 @@ class Figures:
         return paid
 
     def liked(self) -> tuple[list[int], list[int]]:
-        """The segments of the highest and of the lowest learned reward a step, most extreme first; none is in both."""
+        """The segments with the highest and the lowest learned reward per step, most extreme first; none is in both."""
         order = np.argsort([segment.mean() for segment in self.each], kind="stable").tolist()
         count = min(_CLIPS, len(order) // 2)
         return order[::-1][:count], order[:count]
@@ -144,7 +144,7 @@ def figures_of(fit: Fit) -> Figures:
 
 
 def agreement_in(dbs: Sequence[Path], labels: Sequence[Label]) -> Agreement:
-    """How answers agree of those who gave the labels, whose own accuracy is not known.
+    """The agreement between answers of labellers whose accuracy is not known.
 
     Reads the label logs of the DBs again, because replaced answers count as well.
     """
@@ -204,7 +204,7 @@ def write_report(fit: Fit, charts: Charts) -> Verdict:
 
 
 def _page(fit: Fit, figures: Figures) -> dict[str, object]:
-    """What templates/report.html shows."""
+    """The values for templates/report.html."""
     from lib.reward.report import plots  # Matplotlib takes a second to import
 
     data, config, held_out = fit.data, fit.config, figures.held_out

@@ -53,15 +53,15 @@ class PageClip:
     """A clip on a page: frames that play above a curve."""
 
     title: str
-    """What matters about it."""
+    """The point of the clip."""
     source: str
-    """Where it comes from."""
+    """Its source."""
     curve_name: str
     """What the curve shows, with its unit."""
     picture: str
     """The sprite sheet, as a data URI."""
     playback: dict[str, object]
-    """For static/report.js: how the frames lie on the sheet, and what is shown at each step."""
+    """For static/report.js: the layout of frames on the sheet, and the text at each step."""
 
 
 def clip(

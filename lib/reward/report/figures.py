@@ -85,13 +85,13 @@ class Bin:
     predicted: float
     """Mean probability, ½ … 1, that the model gives the segment it prefers."""
     agreed: Share
-    """Pairs in which the teacher prefers it too."""
+    """Pairs in which the teacher also prefers it."""
 
 
 def calibration(probabilities: np.ndarray, first_better: np.ndarray) -> tuple[list[Bin], float]:
     """Predicted probability against the teacher's answers, in at most ten bins of equal counts, ten pairs or more each.
 
-    Which segment comes first means nothing, so each pair is read from the side of the one that the model prefers.
+    The order within a pair is arbitrary, so each pair is read from the side of the segment that the model prefers.
 
     Args:
       probabilities: float `[N]`, that the first is preferred; decided pairs only.
@@ -231,7 +231,7 @@ MEASURED, KNOWN, ASSUMED = "measured", "known", "assumed"
 
 
 def known_accuracy(label: Label) -> float | None:
-    """How often the answers of a label's simulated teacher are what it means; None where that is not recorded."""
+    """The accuracy of a label's simulated teacher; None if it is not recorded."""
     parameters = label.parameters or {}
     if "error_rate" not in parameters or "beta" in parameters:  # with β it depends on the pair
         return None
@@ -251,8 +251,8 @@ def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label
     """The accuracy that no model can be expected to exceed.
 
     Labels of simulated teachers carry their error rate. For others it is measured by how their answers agree, or, with
-    fewer than `LEAST_CHECKS` comparisons, assumed. Of the two kinds of agreement the lower ceiling holds: labellers who
-    remember a pair repeat their error, so that repeat checks flatter.
+    fewer than `LEAST_CHECKS` comparisons, assumed. The lower ceiling of the two kinds of agreement counts: labellers who
+    remember a pair repeat their error, so repeat checks flatter.
 
     Args:
       agreed: comparisons of answers by labellers whose accuracy is not known.
@@ -280,7 +280,7 @@ def teacher_ceiling(agreed: Agreement, error_rate: float, labels: Sequence[Label
         return told
     mean, share_known = float(np.mean(known)), len(known) / len(preferences)
     if share_known == 1:
-        return Ceiling(mean, mean, mean, KNOWN, "from the error rate that the simulated teacher had")
+        return Ceiling(mean, mean, mean, KNOWN, "from the simulated teacher's error rate")
     value, low, high = (
         share_known * mean + (1 - share_known) * bound for bound in (told.value, told.low, told.high)
     )
@@ -318,7 +318,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class Correlation:
-    """A coefficient and its 95 % interval; None where undefined."""
+    """A coefficient and its 95 % interval; None if undefined."""
 
     value: float | None
     low: float | None

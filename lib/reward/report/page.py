@@ -1,4 +1,4 @@
-"""Pages of a fit: HTML files that hold all they need and may run no script but their own."""
+"""Pages of a fit: self-contained HTML files that may run only their own script."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ from lib.files import write_atomic
 
 _HERE = Path(__file__).parent
 _SHARED = _HERE.parents[1] / "label_ui" / "static"
-"""The labelling page's look and player, which reports put into their files."""
+"""The labelling page's style and player, which reports embed."""
 
 _STYLES = (_SHARED / "base.css", _SHARED / "curve.css", _HERE / "static" / "report.css")
 _SCRIPTS = (_SHARED / "player.js", _SHARED / "curve.js", _HERE / "static" / "report.js")

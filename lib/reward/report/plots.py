@@ -52,7 +52,7 @@ def learning_curves(members: Sequence[Sequence[Epoch]], kept: Sequence[Epoch]) -
       members: the epochs of each, with finite losses.
       kept: the epoch that was kept of each member.
     """
-    figure, (axes,) = chart("epoch", "loss, nats a pair")
+    figure, (axes,) = chart("epoch", "loss, nats per pair")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.axhline(math.log(2), color=THEME["muted"], linewidth=1, linestyle=_DASHES)
     for epochs in members:
@@ -82,7 +82,7 @@ def calibration(bins: Sequence[Bin]) -> Markup:
     for bin in bins:
         axes.vlines(bin.predicted, *bin.agreed.interval, _ONE, clip_on=False)
         axes.plot(bin.predicted, bin.agreed.value, "o", color=_ONE, markersize=10, clip_on=False)
-    return inline_svg(figure, "how sure the model is against how often the teacher agrees")
+    return inline_svg(figure, "the model's confidence against how often the teacher agrees")
 
 
 @styled
@@ -90,13 +90,13 @@ def returns(learned: Sequence[float], scored: Sequence[float]) -> Markup:
     """Learned return of each segment against its score."""
     figure, (axes,) = chart("score of a segment, points", "learned return, standard deviations")
     axes.plot(scored, learned, "o", color=_ONE, alpha=0.45, markersize=6)
-    return inline_svg(figure, "learned return against score, a dot a segment")
+    return inline_svg(figure, "learned return against score, one dot per segment")
 
 
 @styled
 def paid_for(found: PaidFor) -> Markup:
-    """Mean reward along the rows of a table, once for each of its columns; the larger a dot, the more steps behind it."""
-    figure, (axes,) = chart("", "learned reward a step", 1080, 250)
+    """Mean reward along the rows of a table, once for each column; larger dots stand for more steps."""
+    figure, (axes,) = chart("", "learned reward per step", 1080, 250)
     count, columns = len(found.rows.intervals), found.columns.intervals
     most = max(paid.steps for row in found.cells for cell in row for paid in cell)
     axes.axhline(0, color=THEME["muted"], linewidth=1, linestyle=_DASHES)

@@ -1,4 +1,4 @@
-"""What is paid for what: the learned reward by what an environment's probes see."""
+"""The learned reward by what an environment's probes see."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ def some_segments(model: RewardModel, dbs: Sequence[Path]) -> Iterator[Segment]:
 
 @dataclass(frozen=True)
 class Paid:
-    """What steps of one kind are paid."""
+    """The reward of steps of one kind."""
 
     mean: float
     """Standardised learned reward a step; NaN without steps."""
@@ -59,7 +59,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the actions that a situation asks for are paid, and all others."""
+    """The reward of the actions that a situation calls for, and of all others."""
 
     situation: str
     action: str
@@ -82,7 +82,7 @@ class PaidFor:
     segments: int
     steps: int
     unseen: int
-    """Steps at which a probe had nothing to read; they are in no cell."""
+    """Steps in no cell, because a probe had nothing to read."""
     chosen: Chosen | None
 
 
@@ -95,7 +95,7 @@ def paid_for(model: RewardModel, env_id: str, segments: Iterable[Segment]) -> Pa
       segments: that the model can rate.
 
     Returns:
-      None where the environment has no probes that fit, or there is no segment.
+      None if the environment has no suitable probes, or there is no segment.
     """
     try:
         return _paid_for(model, scales(env_id), choice(env_id), segments)
@@ -150,7 +150,7 @@ def _paid_for(
 
 
 def _step(segment: Segment) -> Step:
-    """The steps of a segment as those of as many environments."""
+    """The steps of a segment, as if of so many environments."""
     count = len(segment.actions)
     no = np.zeros(count, bool)
     return Step(segment.frames, np.zeros(count, np.float32), no, no, no, segment.observations)

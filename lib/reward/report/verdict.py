@@ -8,7 +8,7 @@ from lib.reward.report.figures import ASSUMED, Ceiling, Share
 READY, LABEL_MORE, WRONG = "ready", "label more", "something is wrong"
 
 ENOUGH_LABELS = 200
-"""Decided labels from which too few labels no longer excuse a fit that is no better than chance."""
+"""From this many decided labels on, too few labels no longer excuse a fit that is no better than chance."""
 LEAST_REPEATS = 20
 """Repeat checks needed to tell a labeller from a coin."""
 WIDEST = 0.3
@@ -25,7 +25,7 @@ MEMORISED = 0.5
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on."""
+    """The evidence for a verdict."""
 
     held_out: Share
     """Right among the decided pairs held out."""
@@ -54,7 +54,7 @@ class Verdict:
     """READY, LABEL_MORE or WRONG."""
     reasons: list[str]
     notes: list[str]
-    """Worth knowing whatever the outcome."""
+    """Notes that matter whatever the outcome."""
 
     @property
     def tone(self) -> str:
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def judge_fit(evidence: Evidence) -> Verdict:
-    """The verdict by the thresholds above. The score has no say, because what is taught need not be the score."""
+    """The verdict by the thresholds above. The score does not count, because what is taught need not be the score."""
     wrong = _what_is_wrong(evidence)
     lacking = _what_is_lacking(evidence)
     if wrong:
@@ -101,8 +101,8 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
         reasons.append("the model pays the same for every segment: the labels taught it nothing")
     if held_out.count and high < 0.5:
         reasons.append(
-            f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, worse than a "
-            f"coin: check whether some labels are the wrong way round"
+            f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, worse than "
+            "a coin: check whether some labels are the wrong way round"
         )
     if repeats.count >= LEAST_REPEATS and repeats.interval[0] <= 0.5:
         reasons.append(
@@ -118,7 +118,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
         )
     elif evidence.held_out_loss >= chance and evidence.train_loss < MEMORISED * evidence.held_out_loss:
         reasons.append(
-            f"it learned its labels by heart (loss {evidence.train_loss:.3f}) and fails on the held-out ones "
+            f"it memorised its labels (loss {evidence.train_loss:.3f}) and fails on the held-out ones "
             f"({evidence.held_out_loss:.3f}; guessing has {chance:.3f}): try --l2, --shift or --dropout"
         )
     elif held_out.count and low <= 0.5 <= high and high - low <= WIDEST:
