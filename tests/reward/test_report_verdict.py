@@ -91,7 +91,7 @@ LOG2 = math.log(2)
         ({"train_loss": 0.97 * LOG2}, READY, ""),
         ({"train_loss": 0.98 * LOG2, "decided": 199}, READY, ""),
         # Known by heart.
-        ({"held_out_loss": 0.70, "train_loss": 0.34}, WRONG, "by heart"),
+        ({"held_out_loss": 0.70, "train_loss": 0.34}, WRONG, "memorised"),
         ({"held_out_loss": 0.70, "train_loss": 0.36}, READY, ""),
         ({"held_out_loss": 0.69, "train_loss": 0.01}, READY, ""),
     ],
