@@ -1,4 +1,4 @@
-"""What each part of the recipe is worth: finetunes of one v0 on one set of labels, one more part each time, several seeds.
+"""The value of each part of the recipe: finetunes of one v0 on one set of labels, adding one part each time, several seeds.
 
     .venv/bin/python -m experiments.ablation [--preset gpu] [--seeds 3] [--v0 MODEL --db DB] [--max-minutes 9]
 

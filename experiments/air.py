@@ -1,7 +1,7 @@
-"""A skill from comparisons, on Seaquest and two cores: to come up for air, which training on the score does not teach.
+"""A skill from comparisons, on Seaquest and two cores: surfacing for air, which training on the score does not teach.
 
-Clips fork from moments of v0's play. A simulated teacher compares those of one moment, and errs in a tenth. v0 is fitted to
-the comparisons (DPO); the score is never shown to it. The same command continues after the last stage that was finished;
+Clips fork from moments of v0's play. A simulated teacher compares clips of one moment, and errs in a tenth. v0 is fitted to
+the comparisons (DPO) and never sees the score. The same command continues after the last finished stage;
 delete the folder to start over.
 """
 

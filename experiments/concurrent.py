@@ -1,4 +1,4 @@
-"""Labels in rounds against labels while it trains: equally many labels and steps, several seeds.
+"""Labels in rounds against labels while it trains: the same number of labels and steps, several seeds.
 
     .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 

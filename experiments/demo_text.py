@@ -1,8 +1,8 @@
 """The stages on text once, on a CPU: answers, comparisons, reward model, best of n, finetune, and a table of all.
 
 A language model answers prompts about films. A simulated teacher, who likes praise and errs in a tenth of its
-comparisons, takes a person's place. Two judges that nothing here has learned from measure what came of it.
-The same command continues after the last stage that was finished; delete the folder to start over.
+comparisons, takes a person's place. Two judges that no model here has learned from measure the result.
+The same command continues after the last finished stage; delete the folder to start over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What experiments leave in examples/: a policy with its weights in half the bytes, and a few clips of a DB.
+"""Makes the files in examples/: a policy with its weights in half the bytes, and a few clips of a DB.
 
 .venv/bin/python -m experiments.examples -o examples/seaquest --name v0 -m MODEL
 .venv/bin/python -m experiments.examples -o examples/seaquest --db-path DB --clips 100

@@ -1,6 +1,6 @@
-"""01_a2c.py on Seaquest with a reward written by hand: what refuelling takes, of each frame and action.
+"""01_a2c.py on Seaquest with a handwritten reward of each frame and action for what refuelling takes.
 
-If no agent learns to refuel on this, no labels can teach it to. Takes the flags of 01_a2c.py; the score comes on top:
+If no agent learns to refuel on this, no labels can teach it to. Takes the flags of 01_a2c.py; the score is added:
 
     .venv/bin/python -m experiments.handwritten_reward -n NAME -m MODEL --score-weight 0.5 …
 """

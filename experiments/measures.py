@@ -1,4 +1,4 @@
-"""What is reported of a policy: full games, as everywhere here, and single lives, as in the original's table.
+"""The reported figures of a policy: full games, as everywhere here, and single lives, as in the original's table.
 
 .venv/bin/python -m experiments.measures -m MODEL -o FILE.json [--games 20] [--lives 10] [--reward R] [--reference M]
 """

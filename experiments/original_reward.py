@@ -1,6 +1,6 @@
-"""01_a2c.py with the reward as the original experiment paid it: a sliding z-score, of which its wrappers left the sign.
+"""01_a2c.py with the original experiment's reward: the sign of a sliding z-score.
 
-For the ablation alone; lib has neither, on purpose. Takes the flags of 01_a2c.py.
+For the ablation only; lib deliberately has neither. Takes the flags of 01_a2c.py.
 
     .venv/bin/python -m experiments.original_reward -n NAME -m MODEL -r REWARD --finetune …
 """

@@ -1,6 +1,6 @@
-"""How many labels a learner needs that relabels its replay: against one that does not, PPO, and SAC on the score.
+"""How many labels SAC needs if it relabels its replay, compared with no relabelling, PPO, and SAC on the score.
 
-Labels come while it trains. Ends in relabelling.md.
+Labels arrive during training. Ends in relabelling.md.
 
     .venv/bin/python -m experiments.relabelling [--labels 100 400] [--seeds 3] [--out FOLDER] [--max-minutes 9]
 """

@@ -166,7 +166,7 @@ class Finding:
     def text(self) -> str:
         """One sentence."""
         if self.outside:
-            return "the policy goes where the reward model has seen little: record clips of its play and label some of them"
+            return "the policy goes where the reward model has little data: record clips of its play and label some of them"
         return "the policy stays where the reward model has data"
 
 

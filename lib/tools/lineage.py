@@ -94,9 +94,9 @@ class _Lineage:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "no path of a file"
-            raise UserError(f"{path}: expected an artefact to tell of: {reason}; check the path") from None
+            raise UserError(f"{path}: expected an artefact to describe: {reason}; check the path") from None
         if real in self._seen:
-            return Node(f"{said(path)}: told of above")
+            return Node(f"{said(path)}: described above")
         self._seen.add(real)
         self._nodes += 1
         try:
@@ -135,7 +135,7 @@ class _Lineage:
             return []
         name = said(record[key])
         if self._depth >= _MAX_DEPTH or self._nodes >= _MAX_NODES:
-            return [Node(f"{role}: {name}", ["not followed any further"])]
+            return [Node(f"{role}: {name}", ["not followed further"])]
         self._depth += 1
         try:
             found = _find(record[key], child)

@@ -196,9 +196,9 @@ def test_a_parent_that_cannot_be_read_is_told_of_as_recorded(tmp_path: Path) -> 
 def test_cycles_end(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a"), ("self", "self")):
         checkpoint(tmp_path / f"{name}.dat", parents={"policy": str(tmp_path / f"{other}.dat")})
-    last = f"   └─ finetuned from: {tmp_path}/a.dat: told of above"
+    last = f"   └─ finetuned from: {tmp_path}/a.dat: described above"
     assert lineage_text(tmp_path / "a.dat").splitlines()[-1] == last
-    assert "told of above" in lineage_text(tmp_path / "self.dat")
+    assert "described above" in lineage_text(tmp_path / "self.dat")
 
 
 def test_records_within_records_end(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_records_within_records_end(tmp_path: Path) -> None:
         }
     torch.save({"kind": "policy", "format_version": 1, "parents": record}, tmp_path / "a.dat")
     tree = lineage_text(tmp_path / "a.dat")  # 2⁶⁰ ancestors, each written once
-    assert "not followed any further" in tree
+    assert "not followed further" in tree
     assert len(tree.splitlines()) < 2000
 
 
@@ -226,7 +226,7 @@ def test_every_kind_of_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "6 segments" in tree
         assert "asked as: not said" in tree
         assert "1 written by commit f00d" in tree
-        assert tree.count("told of above") <= 1
+        assert tree.count("described above") <= 1
 
     run = runs.make_run_dir(tmp_path / "runs", "a2c", "v9")
     runs.write_config(run, {"name": "v9", "seed": 9, "model": str(tmp_path / "v0" / "a.dat"), "save": "v9"})
