@@ -59,7 +59,7 @@ class RewardModel:
       origin: see above.
       pessimism: k.
       disagreement: see above.
-      features: of a policy, that the members see in place of its observations; None where they see what `input` says.
+      features: of a policy, that the members see instead of its observations; None if they see what `input` says.
     """
 
     def __init__(

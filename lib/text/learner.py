@@ -147,7 +147,7 @@ class TextLearner:
 
         Args:
           model: on the same device, of the layers that the first one has (`lib.text.roles.kind_of`).
-          another: whether it is not the one that paid before; the critic, which learns on, then warms up anew.
+          another: whether it differs from the previous model; the critic, which keeps learning, then warms up again.
         """
         self.roles.reward = model
         if another:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 
 class LoRALinear(nn.Module):
-    """W x + B A x for a frozen W (equation 3). B begins at 0, so that the sum begins as W x, to the bit.
+    """W x + B A x for a frozen W (equation 3). B begins at 0, so that the sum begins as W x, bit for bit.
 
     The scale α/r is 1: what α would do, the learning rate does (section 4.1).
 

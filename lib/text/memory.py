@@ -1,4 +1,4 @@
-"""How much memory a finetune of a language model needs, told before it starts."""
+"""The memory that a finetune of a language model needs, estimated before it starts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lib.text.reward import TextRewardModel
 def tell_memory(
     config: TextConfig, language: LanguageModel, reward: TextRewardModel, at: int, longest: int
 ) -> str:
-    """What a finetune needs, in words: an estimate, from shapes alone.
+    """A finetune's memory, in words: an estimate from shapes alone.
 
     Args:
       longest: tokens of the longest prompt.
 
     Raises:
-      UserError: it is more than there is.
+      UserError: it is more than is free.
     """
     base, shape = language.network.model, language.network.config
     size = next(base.parameters()).element_size()

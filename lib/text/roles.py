@@ -1,6 +1,6 @@
-"""The four roles of a finetune, on one trunk: actor, reference, critic and reward model.
+"""The four roles of a finetune on one trunk: actor, reference, critic and reward model.
 
-They differ in their upper layers alone. An answer passes through the frozen layers below once; what these make of it
+They differ only in their upper layers. An answer passes through the frozen layers below once; what these make of it
 serves all roles and all passes. The reference is the language model itself, which nothing here can move.
 """
 
@@ -27,7 +27,7 @@ _POSITIONS = 256  # whose logits, of actor and reference, are in memory together
 
 @dataclass(frozen=True)
 class Experience:
-    """B answers of up to T tokens, and what they were worth; `[T, B]` on the device, anything on padding."""
+    """B answers of up to T tokens, and their values; `[T, B]` on the device, anything on padding."""
 
     answers: list[Answer]
     actor: list[States]
@@ -51,10 +51,10 @@ class Experience:
 
 
 class Actor:
-    """The language model with upper layers of its own, or adapters, which learn. The embedding and the head stay.
+    """The language model with its own upper layers, or adapters, which learn. The embedding and the head stay.
 
     Args:
-      language: what it begins as.
+      language: the model that it begins as.
       at: how many layers stay frozen.
       bf16: whether the trained layers compute in bf16; their weights are float32.
       rank: of adapters on all layers; 0: the layers themselves learn.
@@ -79,7 +79,7 @@ class Actor:
             weight.requires_grad_(True)
 
     def network(self) -> Any:
-        """The whole network, which samples, as it is now."""
+        """The whole current network, which samples."""
         if self._sampled is not None:
             with torch.no_grad():
                 for sampled, trained in zip(self._sampled.parameters(), self.weights.values(), strict=True):
@@ -97,13 +97,13 @@ class Actor:
 
     @torch.no_grad()
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes up what `state` said."""
+        """Restores what `state` returned."""
         for name, weight in self.weights.items():
             weight.copy_(state[name])
 
 
 class Critic:
-    """Values of answers under way, in units of the learned reward. It begins as a reward model, and keeps its scale.
+    """Values of unfinished answers, in units of the learned reward. It begins as a reward model, and keeps its scale.
 
     Args:
       reward: what it begins as: the first member.
@@ -129,10 +129,10 @@ class Critic:
         return {"of": self._of, "scale": (self._mean, self._std)}
 
     def load_state(self, weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        """Takes up a critic that began as another reward model of these layers.
+        """Restores a critic that began as another reward model with these layers.
 
         Raises:
-          UserError: it was of other ones.
+          UserError: it had other layers.
         """
         if state["of"] != self._of:
             raise UserError(
@@ -144,7 +144,7 @@ class Critic:
 
 
 def kind_of(reward: TextRewardModel) -> dict[str, Any]:
-    """Which layers of which language model a reward model consists of."""
+    """The layers and the language model of a reward model."""
     return {"weights": reward.language.weights, **dataclasses.asdict(reward.shape)}
 
 
@@ -179,7 +179,7 @@ class Roles:
         self._reference, self._head = above(language.network.model, at), language.network.lm_head
 
     def experience(self, answers: list[Answer]) -> Experience:
-        """What each role says of answers of the actor."""
+        """Each role's values of the actor's answers."""
         spoken = [(answer.prompt_tokens.tolist(), answer.tokens.tolist()) for answer in answers]
         base, reward = self.language.network.model, self.reward
         together = reward.language.weights == self.language.weights
@@ -230,7 +230,7 @@ class Roles:
 
 
 def token_grid(rows: Sequence[np.ndarray], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mask, bool, and tokens, int64, of answers: `[T, B]` both. Lengths say what is padding, never a token."""
+    """Mask, bool, and tokens, int64, of answers: `[T, B]` both. Lengths mark the padding, never a token."""
     lengths = torch.tensor([len(row) for row in rows], device=device)
     mask = torch.arange(int(lengths.max()), device=device)[:, None] < lengths
     tokens = torch.from_numpy(np.concatenate(rows)).to(device)
@@ -238,7 +238,7 @@ def token_grid(rows: Sequence[np.ndarray], device: torch.device) -> tuple[torch.
 
 
 def spread(column: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Puts what is known of each token, one answer after the other, `[N]`, into a grid `[T, B]`; 0 on padding."""
+    """Puts values of each token, one answer after the other, `[N]`, into a grid `[T, B]`; 0 on padding."""
     grid = column.new_zeros(mask.T.shape)
     grid[mask.T] = column
     return grid.T

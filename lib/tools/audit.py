@@ -182,7 +182,7 @@ def compare(db: Rated, fresh: Rated) -> Finding:
 
 
 def check_audit(config: FitConfig) -> None:
-    """Refuses, before the fit, what could not be audited after it.
+    """Refuses, before the fit, a setup that could not be audited afterwards.
 
     Raises:
       UserError: There is no policy, or only one member, which cannot disagree with itself.
@@ -271,7 +271,7 @@ def _numbers(db: Rated, play: Play, finding: Finding) -> dict[str, float]:
 
 
 def _page(db: Rated, play: Play, finding: Finding) -> dict[str, object]:
-    """What the report's templates/audit.html shows."""
+    """The values for templates/audit.html."""
     from lib.reward.report import plots  # Matplotlib takes a second to import
 
     fresh = play.rated

@@ -43,7 +43,7 @@ class Finding:
     what: str
     found: str
     advice: str = ""
-    """What to do; empty where there is nothing to be done."""
+    """What to do; empty if there is nothing to do."""
     needed: bool = True
     """Whether the advice has to be followed for the stages to work."""
 
@@ -64,7 +64,7 @@ def python() -> Iterator[Finding]:
 
 
 def packages(root: Path = ROOT) -> Iterator[Finding]:
-    """What is installed against the versions that the requirements files pin, one line for each file."""
+    """Compares installed versions with those that the requirements files pin, one line for each file."""
     for path in sorted(root.glob("requirements*.txt")):
         pins = _PIN.findall(re.sub(r"#.*", "", path.read_text("utf-8")))
         wrong = []
@@ -140,7 +140,7 @@ def devices() -> Iterator[Finding]:
 
 
 def page(port: int = PORT) -> Iterator[Finding]:
-    """What the labelling page and its tests need."""
+    """The needs of the labelling page and its tests."""
     try:
         import nicegui
     except Exception as error:
@@ -165,7 +165,7 @@ def page(port: int = PORT) -> Iterator[Finding]:
 
 
 def disk(here: Path | None = None) -> Iterator[Finding]:
-    """Room and the right to write, in the current folder and where runs go."""
+    """Free space and write permission, in the current folder and where runs go."""
     here = here or Path.cwd()
     for folder in (here, here / "runs"):
         place = folder if folder.exists() else here
@@ -209,7 +209,7 @@ def main(checks: tuple[Callable[[], Iterator[Finding]], ...] = CHECKS) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """An error of any library on one line of bearable length."""
+    """An error of any library, on one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 

@@ -1,4 +1,4 @@
-"""What an artefact says of itself, as lines to print; anything in it may be wrong, too long or missing."""
+"""An artefact's description of itself, as lines to print; anything in it may be wrong, too long or missing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TELLING = ("name", "algo", "env", "steps", "seed", "loss", "ensemble", "finetun
 
 
 def plain_lineage(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says in plain values."""
+    """A checkpoint's plain values."""
     return plain({key: content[key] for key in (*LINEAGE, "evaluation") if key in content})
 
 
 def recorded(content: Mapping[str, Any]) -> list[str]:
-    """What a checkpoint, a run's config.json or a parent's record says of itself."""
+    """The facts in a checkpoint, a run's config.json or a parent's record."""
     facts = []
     if content.get("created"):
         commit = content.get("git_commit")
@@ -62,7 +62,7 @@ def settings(config: Mapping[Any, Any], keys: Iterable[Any]) -> str:
 
 
 def of_use(record: Mapping[str, Any]) -> str:
-    """What a fit took of a DB."""
+    """A fit's use of a DB."""
     people = record.get("labellers")
     if isinstance(people, Mapping):
         people = [f"{name} ({count})" for name, count in people.items()]
@@ -74,7 +74,7 @@ def of_use(record: Mapping[str, Any]) -> str:
 
 
 def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
-    """What a sample of a DB's segments says, and the policies that recorded them."""
+    """Facts from a sample of a DB's segments, and the policies that recorded them."""
     names = db.names
     every = max(1, math.ceil(len(names) / _SAMPLED))
     sampled, games, policies, broken = names[::every], Counter[str](), Counter[str](), 0
@@ -99,7 +99,7 @@ def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
 
 
 def of_answers(db: SegmentDB) -> tuple[list[str], list[str]]:
-    """What a sample of a DB's answers says; their models are folders, no artefacts of ours."""
+    """Facts from a sample of a DB's answers; their models are folders, not artefacts of ours."""
     names = db.names
     every = max(1, math.ceil(len(names) / _SAMPLED))
     models, broken = Counter[str](), 0
@@ -122,7 +122,7 @@ def game_of(segment: Segment, sidecar: Sidecar) -> str:
 
 
 def of_labellers(labels: Iterable[Label]) -> list[str]:
-    """How many labels each labeller gave, and how."""
+    """The number of labels by each labeller, with a teacher's parameters."""
     counts = Counter(label.labeller for label in labels)
     parameters = {label.labeller: label.parameters for label in labels if label.parameters}
     facts = []
@@ -152,11 +152,11 @@ def as_list(value: object) -> list[Any]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number of a size that can be shown."""
+    """Whether it is a number that can be shown."""
     return isinstance(value, (int, float)) and abs(value) < 1e15
 
 
 def said(value: object) -> str:
-    """Anything a file says, fit for a part of a line."""
+    """Any value from a file, fit for part of a line."""
     text = one_line(str(value)[: _MAX_TEXT + 1])
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

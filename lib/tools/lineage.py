@@ -1,4 +1,4 @@
-"""Where an artefact came from: the lineage of a checkpoint, segment, labels.json, DB or run folder."""
+"""The lineage of a checkpoint, segment, labels.json, DB or run folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lib.tools.facts import (
 _MAX_NODES = 200
 _MAX_DEPTH = 20
 _IDENTITY = ("steps", "created", "git_commit")
-"""What a parent's record and its file must agree on."""
+"""Keys in which a parent's record and its file must agree."""
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Node:
 def lineage_text(path: Path) -> str:
     """The lineage of an artefact, as an indented tree.
 
-    A parent is read from its file where that still exists and matches its record; otherwise the record speaks. Code in
-    files never runs, and what they say is made printable.
+    A parent is read from its file if that still exists and matches its record, otherwise from the record. Code in
+    files never runs, and their text is made printable.
 
     Args:
       path: A policy, reward or trainer checkpoint, a segment, a labels.json, a DB, or a run's folder.
@@ -77,7 +77,7 @@ def _lines(node: Node) -> Iterator[str]:
 
 
 class _Lineage:
-    """Follows parents from one artefact on: each file once, and up to a limit."""
+    """Follows an artefact's parents: each file once, up to a limit."""
 
     def __init__(self) -> None:
         self._seen: set[Path] = set()
@@ -185,7 +185,7 @@ class _Lineage:
         return self._told(f"language model {said(path)}", plain(read_policy(path)), path)
 
     def _told(self, title: str, content: Mapping[str, Any], path: Path) -> Node:
-        """What a checkpoint says of itself."""
+        """A checkpoint's description of itself."""
         config = as_mapping(content.get("config"))
         facts = recorded(content)
         if not self._depth and config:
@@ -320,7 +320,7 @@ def _find(name: str, child: Path) -> Path:
 
 
 def _check_same(found: Path, record: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint that is not the one that a record speaks of.
+    """Refuses a checkpoint that does not match the record.
 
     Raises:
       UserError: It is another one, or cannot be read.

@@ -1,4 +1,4 @@
-"""Playing games to look at: with video, and what a reward model makes of every step."""
+"""Plays games to watch: with video, and a reward model's rating of every step."""
 
 import contextlib
 from pathlib import Path

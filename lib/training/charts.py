@@ -1,4 +1,4 @@
-"""Charts and progress: what learning is like, every few seconds, and whether it has broken."""
+"""Charts and progress of learning every few seconds, and checks whether it has failed."""
 
 import time
 from collections import Counter, deque
@@ -21,7 +21,7 @@ _EXPLODED = 1e6  # times what is usual; no loss grows so fast by learning
 
 
 class ChartsHook(Hook):
-    """Averages what the updates say and charts it, with the games that ended and the speed of learning.
+    """Averages and charts the updates' scalars, with the games that ended and the speed of learning.
 
     The device is read once every few seconds.
 
@@ -68,7 +68,7 @@ class ChartsHook(Hook):
         self._began = self._clock()
 
     def after(self, learner: Learner, made: Advance) -> None:
-        """Raises UserError where something is no longer a number, or the loss has exploded."""
+        """Raises UserError if something is no longer finite, or the loss has exploded."""
         self._elapsed += self._clock() - self._began
         self._games += len(made.games)
         self._recent.extend(made.games)
@@ -93,14 +93,14 @@ class ChartsHook(Hook):
         self._recent.extend(Game(*game) for game in state["monitor"]["recent"])
 
     def games_seen(self) -> Evaluation:
-        """The last games of training, as a stand-in where there is no time to evaluate."""
+        """The last games of training, as a substitute if there is no time to evaluate."""
         games = self._recent or [Game(0.0, 0, 0.0)]
         return Evaluation(
             np.array([game.score for game in games]), np.array([game.steps for game in games]), {}
         )
 
     def check(self, learner: Learner) -> None:
-        """To be called before anything is saved.
+        """Call it before anything is saved.
 
         Raises:
           UserError: a weight or a quantity since the last point is no longer a number, or the loss has exploded.
@@ -116,7 +116,7 @@ class ChartsHook(Hook):
         self._charts.flush()
 
     def _means(self, steps: int) -> dict[str, float]:
-        """Averages over the updates since the last point, by chart name; {} where there were none."""
+        """Averages over the updates since the last point, by chart name; {} if there were none."""
         if not self._sums:  # a learner may play for a while before it learns
             return dict(self._newest)
         sums = torch.stack(list(self._sums.values())).tolist()

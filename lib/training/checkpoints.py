@@ -79,7 +79,7 @@ class Checkpoints(Hook):
                 write_summary(self.folder.root, self.folder.root / PAGE, self._kept_config)
 
     def use_reward(self, model: RewardModel) -> bool:
-        """Takes note of the reward model that pays from now on; returns whether it is another than before."""
+        """Notes the reward model that pays from now on; returns whether it differs from the previous one."""
         origin = {"file": str(self._config.reward), **model.origin}
         another = self._parents.get("reward") != origin
         self._parents["reward"] = origin
@@ -105,7 +105,7 @@ class Checkpoints(Hook):
         self._state_due = True
 
     def log(self, games: Evaluation, steps: int) -> None:
-        """Writes what an evaluation found after so many steps, with `--save`."""
+        """Writes an evaluation after so many steps, with `--save`."""
         if self.folder is not None:
             log_evaluation(self.folder.root, self._run_dir.name, steps, games)
 
