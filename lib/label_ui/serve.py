@@ -141,7 +141,7 @@ def serve(config: LabelConfig) -> int:
             ssl_keyfile=config.ssl_key,
         )
     )
-    _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; answers are on disk as they are given.")
+    _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; every answer is saved at once.")
     link = f"{base}?token={keys.new_link('host')}"
     _say(f"Open this link (it works once; your browser then stays logged in):\n  {link}")
     if is_loopback(config.host):

@@ -140,7 +140,7 @@ def fit(
             stack.enter_context(locked(config.resume))
             state = _load_state(config.resume)
             if state is None:
-                progress.line("the run ended before its first state: the fit begins anew")
+                progress.line("the run ended before its first state: the fit starts over")
         material = kind(config, None if state is None else state["lines"])
         data = material.data
         for problem in data.problems:

@@ -92,7 +92,7 @@ def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
     facts = [f"{len(names)} segments" + (f", {len(sampled)} of them read" if every > 1 else "")]
     facts += [f"of {game}" for game in games]
     if len(games) > 1:
-        facts.append("of more than one game or action set: no reward model can be fitted to all of it")
+        facts.append("from more than one game or action set: no reward model can be fitted to all of them")
     if broken:
         facts.append(f"{broken} of those read are damaged")
     return facts, list(policies)

@@ -175,7 +175,7 @@ class _Lineage:
             title += f" → {said(path.readlink())}"
         if "bare" in whole:
             return Node(
-                title, [f"{len(whole['state_dict'])} weights alone: it does not say where it came from"]
+                title, [f"{len(whole['state_dict'])} weights only: the file does not say where it came from"]
             )
         return self._told(title, plain_lineage(whole), path)
 
