@@ -95,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seed=config.seed,
         eval_prompts=out / "held-out.txt",
         eval_updates=config.updates,
+        eval_best_of=1,  # which the table has
         algo="ppo",
         name="demo",
         reward=reward,

@@ -133,6 +133,12 @@ class TextConfig:
         default=10, min=1, help="updates between evaluations; the first evaluation comes before training"
     )
     eval_answers: int = flag(default=1, min=1, help="answers to each held-out prompt")
+    eval_best_of: int = flag(
+        default=4,
+        min=1,
+        metavar="N",
+        help="compare with the best of N answers of the model of -m, as the reward model chooses; 1: do not",
+    )
     judge: list[str] = flag(
         default=[],
         metavar="NAME",

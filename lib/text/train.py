@@ -5,31 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import Evaluation
 from lib.checkpoints import storable
-from lib.cli import UserError, one_line
+from lib.cli import UserError
 from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
-from lib.interrupt import Interrupt, Stopped
+from lib.interrupt import Interrupt
 from lib.learner import Advance, Learner
 from lib.memory import keep_freed_memory
-from lib.preferences.answers import Answer, distinct_2
-from lib.preferences.labels import TEXT_TEACHERS
-from lib.preferences.teachers import own_teacher
-from lib.preferences.text_teachers import JUDGES, value_of
-from lib.provenance import made_by, now
-from lib.reporting import Charts, Progress, format_count, format_mean
+from lib.provenance import made_by
+from lib.reporting import Charts, Progress, format_count
 from lib.reward.live import LiveReward
-from lib.reward.report.page import signed, write_page
 from lib.runs import load_state, locked
 from lib.text.config import TextConfig
+from lib.text.evaluation import AnswersMeasure, judge_of, side_by_side
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, root_of, save_policy
 from lib.text.layers import above
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
@@ -49,9 +44,6 @@ from lib.training.ranks import joined
 from lib.training.recording import Recording
 
 STAGE = "01_text.py"
-_SEED = 10_000  # evaluations draw other answers than training does
-_SHOWN = 6  # answers before and after on the terminal
-_ON_PAGE = 20
 
 
 class TextFolder(CheckpointFolder):
@@ -88,56 +80,6 @@ class TextFolder(CheckpointFolder):
 
     def _drop(self, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
-
-
-class AnswersEvaluation(Evaluation):
-    """N answers in the places of games: `scores` are the judge's values, or learned rewards, and `steps` tokens."""
-
-    def __str__(self) -> str:
-        parts = [f"{name} {format_mean(values, 2)}" for name, values in self.measures.items()]
-        parts += [f"{name} {value:.2f}" for name, value in self.overall.items()]
-        return f"{', '.join(parts)}, tokens {self.steps.mean():.0f} (95 %, {len(self.scores)} answers)"
-
-
-class AnswersMeasure:
-    """Evaluates by answers to held-out prompts, the same random numbers every time; see `EvaluationHook`.
-
-    Args:
-      learner: whose answers.
-      prompts: held out.
-      judges: what an answer is worth to each, by name; the first one's values are the scores.
-      answers: to each prompt.
-      seed: of the run.
-    """
-
-    def __init__(
-        self,
-        learner: TextLearner,
-        prompts: Sequence[Prompt],
-        judges: dict[str, Callable[[Answer], float]],
-        answers: int,
-        seed: int,
-    ) -> None:
-        self.reward: Any = None
-        self._learner, self._judges, self._seed = learner, judges, [_SEED, seed]
-        self._prompts = [prompt for prompt in prompts for _ in range(answers)]
-
-    def __call__(self, policy: Any, baseline: list[float] | None) -> tuple[Evaluation, list[float] | None]:
-        answers = self._learner.answer(self._prompts, self._seed)
-        if answers is None:
-            raise Stopped
-        seen = self._learner.roles.experience(answers)
-        learned = seen.scores.double().cpu().numpy()
-        judged = {name: np.array([value(a) for a in answers]) for name, value in self._judges.items()}
-        measures = {
-            **judged,
-            "learned": learned,
-            "kl": seen.exact_kl.sum(0).double().cpu().numpy(),
-            "finished": np.array([float(answer.finished) for answer in answers]),
-        }
-        steps = np.array([len(answer.tokens) for answer in answers])
-        overall = {"distinct_2": distinct_2(answer.text for answer in answers)}
-        return AnswersEvaluation([*judged.values(), learned][0], steps, measures, overall), None
 
 
 class Words(Hook):
@@ -202,7 +144,7 @@ def finetune(config: TextConfig) -> Finetuned:
                 raise UserError(
                     f"--resume {config.resume}: its {state['updates']} updates are done; expected more: --updates N"
                 )
-        judges = {name.rpartition(":")[2]: _judge(name) for name in config.judge}
+        judges = {name.rpartition(":")[2]: judge_of(name) for name in config.judge}
         bf16 = resolve_bf16(config.bf16, device)
         language = load_language_model(config.model, device, bf16, config.chat)
         stop = Stop(stack.enter_context(Interrupt()))
@@ -256,7 +198,9 @@ def finetune(config: TextConfig) -> Finetuned:
 
         monitor = ChartsHook(config, charts, progress, LOG_SECONDS, "answers")
         checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording, STAGE)
-        measure = AnswersMeasure(learner, held_out, judges, config.eval_answers, config.seed)
+        measure = AnswersMeasure(
+            learner, held_out, judges, config.eval_answers, config.eval_best_of, config.seed
+        )
         evaluation = EvaluationHook(config, measure, charts, progress, monitor, checkpoints, stop)
         drift = Drift(config, evaluation, checkpoints, progress, stop)
         hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor] if first else []
@@ -270,7 +214,7 @@ def finetune(config: TextConfig) -> Finetuned:
             set_random_state(state["random"], device)
         loop.run(learner, hooks, config.steps, stop, ranks.together)
         if first and not stop.asked:
-            _side_by_side(config, learner, held_out, run_dir, progress)
+            side_by_side(config, learner, held_out, run_dir, progress)
         stopped = ranks.together(stop.asked)  # torchrun ends the others when one has failed
         where = f"saved {checkpoints.saved}" if checkpoints.saved else "nothing saved: no --save"
         if stopped:
@@ -301,16 +245,6 @@ def _reward_loader(
         return reward
 
     return load
-
-
-def _judge(name: str) -> Callable[[Answer], float]:
-    """An answer's value to a judge of `--judge`."""
-    if ":" in name:
-        return own_teacher(name).value
-    known = sorted({*TEXT_TEACHERS, *JUDGES} - {"keyword"})
-    if name not in known:
-        raise UserError(f"--judge {name}: expected {', '.join(known)} or module:function")
-    return value_of(name)
 
 
 def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt], list[Prompt]]:
@@ -369,37 +303,3 @@ def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[i
     if not torch.allclose(parts, whole, atol=1e-3 * float(whole.abs().max())):
         return 0, f"all {count} layers are trained, because the upper ones cannot be separated from the rest"
     return at, f"the upper {upper} of {count} layers are trained"
-
-
-def _side_by_side(
-    config: TextConfig, learner: TextLearner, prompts: Sequence[Prompt], run_dir: Path, progress: Progress
-) -> None:
-    """Shows answers of the model before and after, to the same held-out prompts with the same random numbers."""
-    shown, seed = prompts[:_ON_PAGE], [_SEED, config.seed]
-    before, after = (learner.answer(shown, seed, reference=reference) for reference in (True, False))
-    if before is None or after is None:
-        return
-    paid = [learner.roles.experience(answers).scores.tolist() for answers in (before, after)]
-    rows = list(zip(before, after, *paid, strict=True))
-    for one, other, first, second in rows[:_SHOWN]:
-        progress.line(one_line(one.prompt)[:160])
-        progress.line(f"   before {signed(first)}  {one_line(one.text)[:160]}")
-        progress.line(f"   after  {signed(second)}  {one_line(other.text)[:160]}")
-    path = run_dir / "before-after.html"
-    write_page(
-        "best.html",
-        path,
-        title="Before and after",
-        subtitle=f"{config.model} · {config.reward} · {now()}",
-        choices=[
-            {
-                "prompt": one.prompt,
-                "answers": [
-                    {"name": "Before", "paid": signed(first), "text": one.text},
-                    {"name": "After", "paid": signed(second), "text": other.text},
-                ],
-            }
-            for one, other, first, second in rows
-        ],
-    )
-    progress.line(f"answers before and after in {path}")

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lib.learner import ALONE, Alone
 from lib.preferences.answers import distinct_2
+from lib.text.evaluation import AnswersMeasure
 from lib.text.language import load_language_model
 from lib.text.layers import above, between, log_probs_of, token_log_probs
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
@@ -238,3 +239,20 @@ def test_log_probs_by_chunks_are_those_of_all_together(monkeypatch: pytest.Monke
 def test_distinct_pairs_of_words() -> None:
     assert distinct_2(["a b a b", "a b"]) == pytest.approx(2 / 4)
     assert distinct_2(["a", ""]) == 1
+
+
+def test_an_evaluation_says_what_the_best_of_n_answers_of_the_reference_is_worth(tmp_path: Path) -> None:
+    learner = _learner(tmp_path, algo="rloo", answers=2)
+    prompts = learner._prompts
+    measure = AnswersMeasure(learner, prompts, {"long": lambda a: len(a.tokens)}, 1, 3, seed=5)
+    first, _ = measure(None, None)
+    drawn = learner.answer(prompts, [10_000, 5, 3], 3, reference=True)
+    assert drawn is not None
+    pay = learner.roles.reward.rate
+    best = [max((a for a in drawn if a.prompt == p.text), key=lambda a: pay([a])[0]) for p in prompts]
+    assert first.overall["best_of_3"] == np.mean([len(answer.tokens) for answer in best])
+    assert first.overall["best_of_3_learned"] == pytest.approx(pay(best).mean(), abs=1e-5)
+    learner.advance()
+    again, _ = measure(None, None)
+    assert again.overall["best_of_3"] == first.overall["best_of_3"]
+    assert AnswersMeasure(learner, prompts, {}, 1, 1, seed=5)(None, None)[0].overall.keys() == {"distinct_2"}
