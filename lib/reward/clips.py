@@ -47,6 +47,7 @@ class Clips(Material[RewardModel, PreferenceData]):
             lines=lines,
             features=features if config.features is None else policy_features(config.features),
             steps=config.steps,
+            survived=config.survived,
         )
         if len(self.data.segments):
             checked_masks(config, self.data.segments)  # before anything is written

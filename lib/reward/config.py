@@ -82,6 +82,10 @@ class FitConfig:
     only: list[str] = flag(
         default=[], nargs=1, metavar="LABELLER", help="use only this person's or teacher's labels; repeatable"
     )
+    survived: bool = flag(
+        default=False,
+        help="use only labels on pairs in which no life is lost; the finetune's --reward-offset then says what one costs",
+    )
     weight: list[str] = flag(
         default=[],
         nargs=1,

@@ -85,6 +85,7 @@ def load_preferences(
     lines: Sequence[int] | None = None,
     features: Features | None = None,
     steps: int | None = None,
+    survived: bool = False,
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -100,12 +101,13 @@ def load_preferences(
       input, features, steps: what the network will see; see `SegmentStore`.
       lines: of each DB, how many lines of labels.json to read, as `PreferenceData.lines` of an earlier call has them;
         None for all.
+      survived: whether to leave out pairs in which a life is lost.
 
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
     store = SegmentStore(memory_mb, input, features, steps)
-    found = read_labels(dbs, store, weights, only, lines)
+    found = read_labels(dbs, store, weights, only, lines, fits=store.survived if survived else None)
     if num_actions is not None:
         store.set_num_actions(num_actions)
     return PreferenceData(**vars(found), segments=store)
@@ -118,6 +120,7 @@ def read_labels(
     only: Collection[str] = (),
     lines: Sequence[int] | None = None,
     group_of: Callable[[str], str] | None = None,
+    fits: Callable[[int], bool] | None = None,
 ) -> Labelled:
     """Reads the labels of some DBs, and what they name into a store.
 
@@ -125,6 +128,7 @@ def read_labels(
       dbs, weights, only, lines: as for `load_preferences`.
       store: takes what the labels name.
       group_of: of a name, the group within which it may be compared; other labels are left out. None: any two may be.
+      fits: of an index in the store, whether labels that name it count. None: all do.
 
     Raises:
       UserError: as `load_preferences`.
@@ -168,7 +172,8 @@ def read_labels(
                 except SegmentError as error:
                     broken.add(name)
                     problems.append(f"{path}: labels of {name} left out: {error}")
-            if label.sample1 in index and label.sample2 in index and label.label is not None:
+            fit = all(name in index and (fits is None or fits(index[name])) for name in label.pair)
+            if fit and label.label is not None:
                 first.append(index[label.sample1])
                 second.append(index[label.sample2])
                 kept.append(label)

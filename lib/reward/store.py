@@ -110,6 +110,11 @@ class SegmentStore:
         self._hold(len(self._sources) - 1, segment)
         return len(self._sources) - 1
 
+    def survived(self, index: int) -> bool:
+        """Whether no life is lost in a segment, as far as its sidecar says."""
+        sidecar = self._sidecars[index]
+        return sidecar is None or not sidecar.life_lost.any()
+
     def _take(self, name: str, segment: Segment) -> None:
         """Checks what a segment shows and takes; raises UserError if that differs from those before it."""
         if self.features is not None and segment.observations is not None:

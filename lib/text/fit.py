@@ -254,6 +254,7 @@ def _check_flags(config: FitConfig) -> None:
     for name, given in (
         ("--audit", config.audit),
         ("--mask", config.mask),
+        ("--survived", config.survived),
         ("--input", config.input),
         ("--snippets", config.snippets),
     ):

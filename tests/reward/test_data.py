@@ -362,6 +362,18 @@ def test_what_may_be_held_out_is_told_from_each_log(tmp_path: Path) -> None:
     assert data.at_random.tolist() == [True, False]
 
 
+def test_pairs_in_which_a_life_is_lost_can_be_left_out(tmp_path: Path) -> None:
+    alive, dying = clip(50), clip(100)
+    assert dying.sidecar is not None
+    dying.sidecar.life_lost[2] = True
+    names = [save(tmp_path, number, segment) for number, segment in enumerate([alive, dying, clip(150)])]
+    add_labels(tmp_path, [(names[0], names[1], 1), (names[0], names[2], 2), (names[1], names[2], 2)])
+    data = load_preferences([tmp_path], 100, survived=True)
+    assert [label.pair for label in data.labels] == [(names[0], names[2])]
+    assert (len(data.pairs), data.parents[0]["labels"]) == (1, 1)
+    assert len(load_preferences([tmp_path], 100).pairs) == 3
+
+
 def joined(*databases: Pairs) -> tuple[Pairs, np.ndarray]:
     """Pairs of several DBs, which share no segment, and the DB of each."""
     firsts, seconds, begin = [], [], 0
