@@ -152,3 +152,35 @@ def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: E
         assert [tab.page.text_content(f"#text{side}") for side in (1, 2)] == texts
         tab.page.keyboard.press("d")
         tab.press("0")  # the next pair begins without marks
+
+
+def test_markdown_takes_shape_on_demand_and_nothing_else_does(
+    tmp_path: Path, serve: Serve, enter: Enter
+) -> None:
+    text = (
+        "# A *title*\n\nSome **bold** and _slanted_ words, 2 * 3 * 4, snake_case_name, `code **as is**`.\n- one\n* two\n"
+        "```python\n# no <b>title</b>\n```\n<img src=x onerror=\"document.title='ran'\"> [a](javascript:alert(1)) **open"
+    )
+    db = tmp_path / "texts"
+    db.mkdir()
+    for number, said in enumerate((text, "**" * 32_000)):
+        save_answer(db / "00" / f"{number:08d}.dat", Answer("p", said, True))
+    tab = enter(serve(db=db)).label()
+    side = 1 if tab.page.text_content("#text1") == text else 2
+    assert tab.page.locator("#texts :is(strong, em, code)").count() == 0
+    tab.page.keyboard.press("m")
+    shown = tab.page.locator(f"#text{side}")
+    assert shown.locator("strong").all_text_contents() == ["A title", "bold"]
+    assert shown.locator("em").all_text_contents() == ["title", "slanted"]
+    assert shown.locator("code").all_text_contents() == ["code **as is**", "# no <b>title</b>\n"]
+    found = shown.text_content() or ""
+    assert "2 * 3 * 4, snake_case_name," in found
+    assert "\n• one\n• two\n" in found
+    assert found.endswith("[a](javascript:alert(1)) **open")
+    assert tab.page.locator("#texts :is(img, a, b)").count() == 0
+    assert tab.page.title() == "Label"
+    tab.page.reload()
+    tab.ready()
+    assert tab.page.locator("#texts em").count() == 2  # this browser remembers it
+    tab.page.keyboard.press("m")
+    assert tab.page.text_content(f"#text{side}") == text or tab.page.text_content(f"#text{3 - side}") == text

@@ -1,6 +1,7 @@
 // Two answers to one prompt: side by side in one scroll, so that they stay beside each other. Text only: nothing in an
 // answer is ever taken for HTML.
 
+import { markdown } from "./markdown.js";
 import { giveFocusBack, pressed } from "./playback.js";
 
 const $ = (id) => document.getElementById(id);
@@ -67,26 +68,43 @@ function commonPieces(one, two) {
   return found;
 }
 
+// Runs of `differences` as nodes.
+function marked(runs) {
+  return runs.flatMap(([run, lacking]) => {
+    if (!lacking) return [run];
+    const textContent = run.trimEnd();
+    return [Object.assign(document.createElement("mark"), { textContent }), run.slice(textContent.length)];
+  });
+}
+
 // Stands where the player of clips stands.
 export class TextView {
   playing = false;
   marking = false; // whether differences are marked; off for each new pair, as marks lead the eye
+  formatting = "markdown" in localStorage; // whether Markdown takes shape, which this browser remembers
   texts = null;
 
   // Marks the words that only one of the two has, or takes the marks off.
   mark() {
-    if (!this.texts) return;
     this.marking = !this.marking;
+    this.draw();
+  }
+
+  // Has Markdown take shape, or stand as it was written.
+  format() {
+    this.formatting = !this.formatting;
+    if (this.formatting) localStorage.markdown = "yes";
+    else localStorage.removeItem("markdown");
+    this.marking = false;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.texts) return;
     const texts = this.texts.map(({ text }) => text);
-    const runs = this.marking ? differences(...texts) : texts.map((text) => [[text, false]]);
-    runs.forEach((all, at) => {
-      const nodes = all.flatMap(([run, lacking]) => {
-        if (!lacking) return [run];
-        const textContent = run.trimEnd();
-        return [Object.assign(document.createElement("mark"), { textContent }), run.slice(textContent.length)];
-      });
-      $(`text${at + 1}`).replaceChildren(...nodes);
-    });
+    const shape = this.formatting ? markdown : (text) => [text];
+    const shaped = this.marking ? differences(...texts).map(marked) : texts.map(shape);
+    shaped.forEach((nodes, at) => $(`text${at + 1}`).replaceChildren(...nodes));
   }
 
   // For after the answer: known before, it would sway it.
@@ -99,11 +117,11 @@ export class TextView {
     this.texts = [left, right];
     this.marking = false;
     $("prompt").textContent = left.prompt;
-    for (const [side, { text, finished }] of [[1, left], [2, right]]) {
-      $(`text${side}`).textContent = text;
+    for (const [side, { finished }] of [[1, left], [2, right]]) {
       $(`end${side}`).textContent = finished ? "■" : "… cut off";
       $(`end${side}`).title = finished ? "The answer ends here" : "The answer was cut off at its longest";
     }
+    this.draw();
     $("prompt").scrollTop = 0;
     this.replay();
   }
@@ -132,6 +150,7 @@ export class Reading {
       " ": () => view.scroll(0.85),
       r: () => view.replay(),
       d: () => view.mark(),
+      m: () => view.format(),
       ArrowDown: () => view.scroll(0.15),
       ArrowUp: () => view.scroll(-0.15),
       PageDown: () => view.scroll(0.85),
