@@ -32,7 +32,9 @@ class AirConfig:
     record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
     labels: int = flag(default=1000, min=10, help="comparisons by the teacher")
     ppo_steps: int = flag(
-        default=0, min=0, help="steps of PPO after that, on the score and a reward model of the same comparisons: v2"
+        default=0,
+        min=0,
+        help="steps of PPO after that, on the score and a reward model of the same comparisons: v2",
     )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
@@ -76,9 +78,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.ppo_steps:
         models["v2"] = finetune(pipeline, config, db, v1)
     rows: dict[str, dict[str, list[float]]] = {}
+    last = 6 if config.ppo_steps else 4
     for name, model in models.items():
         measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
-        pipeline.measure(f"games of {name}", f"4. {config.games} full games of {name}", measured)
+        pipeline.measure(f"games of {name}", f"{last}. {config.games} full games of {name}", measured)
         rows[name] = json.loads(measured.out.read_text())["games"]
     print(table(rows, config.games))
 
