@@ -45,10 +45,11 @@ class Fitting:
 
     async def _run(self) -> None:
         self.lines.clear()
+        self.failed = True
         try:
-            self.failed = not await self._fit()
-            if not self.failed:
+            if await self._fit():
                 await asyncio.to_thread(self._show, self._out / "reward-page.dat")
+                self.failed = False
         finally:
             self.running = False
 
