@@ -57,7 +57,7 @@ class DemoConfig:
     labels: int = flag(default=250, min=10, help="comparisons by the teacher")
     cut: int | None = flag(default=None, min=0, help="of 03_reward_train.py")
     upper: int = flag(default=0, min=0, help="of 03_reward_train.py; 0 fits the head alone, in seconds")
-    updates: int = flag(default=40, min=1, help="updates of PPO")
+    updates: int = flag(default=16, min=1, help="updates of PPO")
     rollout: int = flag(default=64, min=2, help="answers per update")
     kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
     lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
