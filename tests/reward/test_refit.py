@@ -164,7 +164,7 @@ def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
     said = capsys.readouterr().out
     assert "version 2: 42 labels" in said
     assert "starting from version 1" in said
-    assert "stopped by request, version 2 stands" in said
+    assert "stopped by request, version 2 is in" in said
     (run,) = (tmp_path / "runs").iterdir()
     assert list(run.glob("events*"))
 

@@ -160,7 +160,7 @@ def test_a_checkpoint_that_claims_too_much_is_refused(tmp_path: Path) -> None:
     payload = torch.load(path, weights_only=True)
     for key, value in (("observation_size", 10**9), ("observation_size", "3"), ("continuous", 1)):
         torch.save({**payload, key: value}, path)
-        with pytest.raises(UserError, match=f"its {key} is none"):
+        with pytest.raises(UserError, match=f"its {key} is invalid"):
             load_reward_model(path)
     torch.save({key: value for key, value in payload.items() if key != "observation_size"}, path)
     with pytest.raises(UserError, match=r"r\.dat: expected the reward network for 48×48×3 frames"):
