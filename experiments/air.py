@@ -90,7 +90,7 @@ def finetune(pipeline: Pipeline, config: AirConfig, db: Path, v1: Path) -> Path:
     """v1 learns on by PPO: from the score, as v0 did, and from what the comparisons say about air.
 
     The reward model is fitted to pairs in which both submarines survive. It pays a full tank some 2 standard deviations
-    more than an empty one at every step, so its share is small: a refuel is worth about ten hits.
+    more than an empty one at every step, so its share is small: by estimate, a refuel is worth ten hits.
     """
     reward = pipeline.fit(
         "reward",
