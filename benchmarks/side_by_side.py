@@ -1,11 +1,12 @@
 """Several processes on one machine: a training and a fit at once, as `make online` has them, and two that learn together."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -23,11 +24,11 @@ def at_once(setup: Setup) -> list[Row]:
 
     db = labelled_db(setup.folder / "db", _CLIPS, _LABELS)
     found: dict[str, list[float]] = {stage: [] for stage in _STAGES}
-    for _ in range(setup.repeats):
-        alone = {stage: _rates({stage: {}}, setup, db)[stage] for stage in _STAGES}
-        both = _rates({stage: {} for stage in _STAGES}, setup, db)
-        for stage in _STAGES:
-            found[stage].append(both[stage] / alone[stage])
+    with _workers([(stage, {}) for stage in _STAGES], setup, db) as workers:
+        for _ in range(setup.repeats):
+            alone = [_rates([worker])[0] for worker in workers]
+            for stage, rate, undisturbed in zip(_STAGES, _rates(workers), alone, strict=True):
+                found[stage].append(rate / undisturbed)
     shares = {stage: median(values) for stage, values in found.items()}
     together = [train + fit for train, fit in zip(*found.values(), strict=True)]
     note = ", ".join(f"{stage} keeps {share:.0%} of its speed" for stage, share in shares.items())
@@ -42,69 +43,81 @@ def at_once(setup: Setup) -> list[Row]:
 
 def together(setup: Setup) -> list[Row]:
     """Two processes that learn together, on half of the cores each, against one process on half of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [_HALF | group | {"RANK": str(rank)} for rank in range(2)]
     efficiency, gains = [], []
-    for _ in range(setup.repeats):
-        half, all_cores = (_rates({"train": cores}, setup)["train"] for cores in (_HALF, {}))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        two = {
-            f"train-{rank}": _HALF
-            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            for rank in range(2)
-        }
-        rate = _rates(two, setup)["train-0"]
-        efficiency.append(rate / half / 2)
-        gains.append(rate / all_cores)
+    with _workers([("train", environment) for environment in (_HALF, {}, *ranks)], setup) as workers:
+        half, full, *two = workers
+        for _ in range(setup.repeats):
+            rate = _rates(two)[0]
+            efficiency.append(rate / _rates([half])[0] / 2)
+            gains.append(rate / _rates([full])[0])
     title = "two processes of torchrun, half of the cores each, against twice the speed of one on half of the cores"
     note = f"{median(gains):.2f} of the speed of one process on all {os.cpu_count()} cores, which they share"
     return [Row("ranks", title, "×", median(efficiency), repeats=setup.repeats, note=note)]
 
 
-def _rates(
-    workers_by_name: Mapping[str, Mapping[str, str]], setup: Setup, db: Path = Path()
-) -> dict[str, float]:
-    """Work a second of some processes that run at once, each started as a user starts it.
+@contextlib.contextmanager
+def _workers(
+    wanted: Sequence[tuple[str, Mapping[str, str]]], setup: Setup, db: Path = Path()
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that work when told to, each started as a user starts it; all are ready.
+
+    They are kept, because starting one takes many times as long as a turn.
 
     Args:
-      workers_by_name: what each has in its environment beside ours; names begin with the stage.
-      setup: how long they work, and where they write.
+      wanted: "train" or "fit", and what the process has in its environment beside ours.
+      setup: how long a turn is, and where they write.
       db: labelled, for fits.
     """
-    workers = {}
-    for name, environment in workers_by_name.items():
-        command = [sys.executable, "-m", "benchmarks.side_by_side", name.partition("-")[0]]
-        workers[name] = subprocess.Popen(
-            [*command, str(setup.folder / name), str(db), str(setup.seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-        )
-    for worker in workers.values():
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers.values():
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for number, (stage, environment) in enumerate(wanted):
+            folder = setup.folder / f"{stage}-{number}"
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.side_by_side", stage, folder, db, str(setup.seconds)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | environment,
+            )
+            workers.append(stack.enter_context(worker))
+            stack.callback(worker.kill)
+        for worker in workers:
+            assert _line(worker) == "ready"
+        yield workers
+
+
+def _rates(workers: Iterable[subprocess.Popen[str]]) -> list[float]:
+    """Work a second of some workers in one turn, while the others wait."""
+    workers = list(workers)
+    for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    return {name: float(worker.communicate()[0]) for name, worker in workers.items()}
+    return [float(_line(worker)) for worker in workers]
+
+
+def _line(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
 
 
 def _work(stage: str, folder: Path, db: Path, seconds: float) -> None:
-    """What a process does: gets ready, waits for a word, works, and says how much it did a second."""
-    folder.mkdir(exist_ok=True)
+    """What a worker does: gets ready, and for each word works one turn and says how much it did a second."""
+    folder.mkdir()
     piece, over = _train(folder) if stage == "train" else (_fit(folder, db), bool)
     next(piece)
     print("ready", flush=True)
-    sys.stdin.readline()
-    began, made = time.perf_counter(), 0
-    for count in piece:
-        made += count
-        if over(time.perf_counter() - began >= seconds):
-            break
-    print(made / (time.perf_counter() - began), flush=True)
-    os._exit(0)  # what ends in order would take a while
+    for _ in sys.stdin:
+        began, made = time.perf_counter(), 0
+        for count in piece:
+            made += count
+            if over(time.perf_counter() - began >= seconds):
+                break
+        print(made / (time.perf_counter() - began), flush=True)
 
 
 def _train(folder: Path) -> tuple[Iterator[int], Callable[[bool], bool]]:
