@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import os
 import re
 import select
@@ -169,8 +170,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "lib":
             raise  # a bug
-        print(f"{prog}: error: {_not_installed(error.name)}", file=sys.stderr)
-        status = 2
+        status = _say_not_installed(error.name)
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         status = 130
@@ -183,14 +183,25 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     sys.exit(status)
 
 
-def _not_installed(package: str) -> str:
-    """What to type if a package is missing, usually because this is not the Python of `make install`."""
+def expect_package(package: str) -> None:
+    """Ends a program that has not reached `run` where a package is missing, with the same line."""
+    if importlib.util.find_spec(package) is None:
+        sys.exit(_say_not_installed(package))
+
+
+def _say_not_installed(package: str) -> int:
+    """Says what to type if a package is missing, usually because this is not the Python of `make install`."""
     root = Path(__file__).parents[1]
     python = root / ".venv" / "bin" / "python"
+    script = sys.argv[0]
+    if script == "-m":  # the module is not found yet
+        script = " ".join(sys.orig_argv[sys.orig_argv.index("-m") :][:2])
     what = f"expected a Python with the packages of requirements.txt, but {sys.executable} has no {package}"
+    mend = f"type make install in {root}"
     if python.exists() and Path(sys.prefix) != python.parents[1]:
-        return f"{what}; type {python} {sys.argv[0]} …, or activate that environment first"
-    return f"{what}; type make install in {root}"
+        mend = f"type {python} {script} …, or activate that environment first"
+    print(f"{Path(script.removeprefix('-m ')).name}: error: {what}; {mend}", file=sys.stderr)
+    return 2
 
 
 def _reader_left() -> bool:

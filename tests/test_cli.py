@@ -298,6 +298,15 @@ def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, scri
     )
 
 
+@pytest.mark.parametrize("module", ["experiments.air", "benchmarks.quality"])
+def test_outside_the_environment_an_experiment_says_it_too(module: str) -> None:
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-S", "-m", module], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 2
+    expected = rf"{module}: error: expected a Python with the packages of \S+, but .+ has no torch; type .+\n"
+    assert re.fullmatch(expected, done.stderr)
+
+
 def test_a_module_of_ours_that_is_missing_is_a_bug(tmp_path: Path) -> None:
     assert "Traceback" in run_script(tmp_path, "import lib.nothing").stderr
 
