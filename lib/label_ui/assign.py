@@ -203,8 +203,8 @@ class Assigner:
             )
         made = "the one pair" if pairs == 1 else f"every one of the {pairs} pairs"
         return (
-            f"All done: {made} that {segments} segments make has been answered. "
-            "New segments appear here as they are recorded."
+            f"All done: {made} that {self._db.counted(segments)} make has been answered. "
+            "New ones appear here as they are recorded."
         )
 
 

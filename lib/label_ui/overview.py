@@ -98,11 +98,9 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
     labels = overview.labels
     usable = overview.usable
     with html.section().classes("figures").props('aria-label="Figures"'):
-        _figure(f"{overview.segments:,}", "segment" if overview.segments == 1 else "segments")
+        _figure(*overview.counted.split())
         _figure(f"{usable:,}" + (f" of {goal:,}" if goal else ""), "label" if usable == 1 else "labels")
-        _figure(
-            f"{overview.segments * (overview.segments - 1) // 2 - overview.pairs:,}", "pairs not asked yet"
-        )
+        _figure(f"{overview.left:,}", "pair not asked yet" if overview.left == 1 else "pairs not asked yet")
         _figure(_bytes(overview.bytes), "on disk")
     if overview.segments < 2:
         with card("Nothing to compare yet", wide=True):

@@ -113,7 +113,7 @@ def serve(config: LabelConfig) -> int:
         goal=config.goal,
         seed=config.seed,
     )
-    segments = len(desk.db.sync())
+    found = desk.db.counted(len(desk.db.sync()))
     git_commit()  # every label carries it, and the first one need not wait for git
     listener = _bind(config.host, config.port)
     port = listener.getsockname()[1]
@@ -141,7 +141,7 @@ def serve(config: LabelConfig) -> int:
             ssl_keyfile=config.ssl_key,
         )
     )
-    _say(f"{config.db_path}: {segments} segments. Ctrl-C stops; every answer is saved at once.")
+    _say(f"{config.db_path}: {found}. Ctrl-C stops; every answer is saved at once.")
     link = f"{base}?token={keys.new_link('host')}"
     _say(f"Open this link (it works once; your browser then stays logged in):\n  {link}")
     if is_loopback(config.host):

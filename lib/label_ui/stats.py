@@ -23,11 +23,13 @@ class Overview:
     """Figures about a DB."""
 
     segments: int
+    counted: str
+    """The same in words."""
     labels: list[Label]
     usable: int
     """Labels that count towards the goal."""
-    pairs: int
-    """Pairs of these segments that somebody answered."""
+    left: int
+    """Pairs of these segments that nobody answered."""
     shared_pairs: int
     """Pairs that several labellers answered."""
     shared_alike: int
@@ -91,13 +93,14 @@ class Statistics:
             shared = [said for said in db.ledger.standing.values() if len(said) > 1]
             shared_alike = sum(len({label.winner for label in said.values()}) == 1 for said in shared)
             broken = dict(db.broken)
-            answered = db.ledger.answered(names)
+            left = db.pairs.count(names) - db.ledger.answered(names)
             problems = list(db.log.problems)
         return Overview(
             segments=len(names),
+            counted=db.counted(len(names)),
             labels=labels,
             usable=usable,
-            pairs=answered,
+            left=left,
             shared_pairs=len(shared),
             shared_alike=shared_alike,
             checks={display_name(who): results for who, results in checks.items() if results},

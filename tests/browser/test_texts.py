@@ -54,6 +54,24 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
     assert not any("/thumb/" in url or "/clip/" in url for url in tab.requests)
 
 
+def test_the_overview_counts_the_pairs_within_each_prompt(texts: Path, serve: Serve, enter: Enter) -> None:
+    page = enter(serve(db=texts)).page
+    page.set_viewport_size({"width": 390, "height": 844})
+    figures = page.locator(".figures p")
+    figures.first.wait_for()
+    assert [figure.split() for figure in figures.all_inner_texts()[:3]] == [
+        ["18", "answers"],
+        ["0", "labels"],
+        ["18", *["pairs", "not", "asked", "yet"]],
+    ]
+    assert all(
+        box["scrollWidth"] <= box["clientWidth"]
+        for box in figures.evaluate_all(
+            "all => all.map(({scrollWidth, clientWidth}) => ({scrollWidth, clientWidth}))"
+        )
+    )
+
+
 def test_an_answer_is_text_whatever_is_in_it(tmp_path: Path, serve: Serve, enter: Enter) -> None:
     evil = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\n\n  two  spaces &amp;"
     other = "שלום עולם 🙂👩‍👩‍👧 **not bold**"

@@ -239,7 +239,7 @@ def test_labels_of_segments_that_are_gone_do_not_count_as_pairs(root: Path, desk
     for number in range(20):
         LabelLog(root / "labels.json").append(Label("00/00000000.dat", f"gone/{number}.dat", 1))
     overview = desk.stats.overview()
-    assert (overview.segments, overview.pairs, len(overview.labels)) == (6, 0, 20)
+    assert (overview.segments, overview.left, len(overview.labels)) == (6, 15, 20)
     assert len(User(desk).batch(20).pairs) == 15
 
 
