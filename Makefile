@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # One process more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
 MORE ?= 1
-TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist worksteal $(ONLY)
+TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help

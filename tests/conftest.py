@@ -1,6 +1,5 @@
 """In which order tests run, in one thread, and without waiting for the disk."""
 
-import itertools
 import os
 import sys
 from collections import Counter
@@ -10,29 +9,14 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: begun last, the longest would leave a core with nothing to do beside it.
+    """The files with the most slow tests first: begun last, they would leave a core with nothing to do beside them.
 
-    pytest-xdist gives each worker an equal part of the tests, one after the other, so each part begins with some of
-    these files. A file stays whole, as its tests may share what is made for them.
+    `make test` gives each worker of pytest-xdist whole files, so that what a file's tests share is made once.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    first: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    begun = [0] * workers  # slow tests of each part
-    for path, of_file in itertools.groupby(items, lambda item: item.path):
-        if slow[path]:
-            part = begun.index(min(begun))
-            begun[part] += slow[path]
-            first[part] += sorted(of_file, key=lambda item: item.get_closest_marker("slow") is None)
-    quick = [item for item in items if not slow[item.path]]
-    order: list[pytest.Item] = []
-    for part, chosen in enumerate(first):
-        end = len(items) * (part + 1) // workers
-        order += chosen
-        room = max(0, end - len(order))
-        order += quick[:room]
-        del quick[:room]
-    items[:] = order + quick
+    slow = Counter(
+        item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")
+    )
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_configure() -> None:

@@ -30,7 +30,8 @@ warm.set_forkserver_preload(
         "lib.label_ui.serve",
         "lib.reward.fit",
         "lib.reward.refit",
-        "lib.reward.report",
+        "lib.reward.report.plots",  # and Matplotlib
+        "torch.utils.tensorboard",
         "lib.tools.audit",
         "lib.tools.lineage",
         "lib.tools.play_games",
