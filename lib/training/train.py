@@ -118,7 +118,6 @@ def build(
     reward: RewardModel | None = None,
     make_learner: Callable[..., Learner] | None = None,
     evaluate: Evaluate = evaluate,
-    make_training_world: Callable[[str, int, int], World] = make_world,
     seconds: float = LOG_SECONDS,
 ) -> Run:
     """Loads and starts all parts of a run, and restores its last state if there is one.
@@ -129,7 +128,6 @@ def build(
       reward: pays in place of the model in the file of `--reward`, which then only names it.
       make_learner: makes the learner in place of that of `--algo`, and takes its arguments.
       evaluate: plays the evaluations.
-      make_training_world: makes the environments that the learner plays in, as `lib.envs.make.make_world` does.
       seconds: of learning between two points of the charts.
 
     Raises:
@@ -145,7 +143,7 @@ def build(
     reference = None if config.kl_reference is None or state is not None else load_policy(config.kl_reference)
     if reward is None and config.reward is not None and not config.watch_reward:
         reward = load_reward_model(config.reward, device, bf16, config.pessimism)
-    world = make_training_world(config.env, len(share), own_threads(config.env_threads))
+    world = make_world(config.env, len(share), own_threads(config.env_threads))
     stack.callback(world.close)
     network, parents = _policy_to_train(config, world, start)
     if reference is not None and config.kl_reference is not None:
