@@ -79,8 +79,8 @@ class Played(NamedTuple):
 class Player:
     """Plays a world step by step; the caller chooses the actions.
 
-    While the emulator works on a step, the reward model rates it and the recorder takes its frames; per step the
-    only the actions are copied from the device.
+    While the emulator works on a step, the reward model rates it and the recorder takes its frames. Only the actions are
+    copied from the device.
 
     Args:
       world: B environments; they are reset.
