@@ -77,16 +77,17 @@ def _run(cwd: Path, script: str, args: list[str], streams: list[Path]) -> None:
 
 
 class Forked:
-    """What a `Site` asks of a `subprocess.Popen`, of such a fork.
+    """What tests ask of a `subprocess.Popen`, of such a fork.
 
     Args:
       words: the command line of a script.
       environment: its variables.
+      cwd: its working folder.
     """
 
-    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, words: list[str], environment: dict[str, str], cwd: Path = ROOT) -> None:
         reader, writer = warm.Pipe(duplex=False)
-        self._process = warm.Process(target=_begin, args=(words, environment, writer))
+        self._process = warm.Process(target=_begin, args=(words, environment, cwd, writer))
         self._process.start()
         writer.close()
         self.pid, self.stdout = self._process.pid, os.fdopen(os.dup(reader.fileno()))
@@ -96,15 +97,21 @@ class Forked:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, how)
 
-    def communicate(self, timeout: float) -> tuple[str, None]:
+    def wait(self, timeout: float = 600) -> int:
         self._process.join(timeout)
         assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        self.wait(timeout)
         with self.stdout:
             return self.stdout.read(), None
 
 
-def _begin(words: list[str], environment: dict[str, str], said: Connection) -> None:
+def _begin(words: list[str], environment: dict[str, str], cwd: Path, said: Connection) -> None:
     os.environ.update(environment)
+    os.chdir(cwd)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in (1, 2):
         os.dup2(said.fileno(), number)
     sys.argv = words

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,14 @@ import torch
 import online
 from lib.checkpoints import save_checkpoint
 from lib.preferences.labels import LabelLog
+from tests.scripts import Forked
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 SMALL = [
-    *("--steps", "2000", "--labels", "40"),
-    *("--opening-labels", "20", "--refit-every", "10", "--segments", "60"),
-    *("--eval-every", "2000", "--eval-games", "2", "--no-check"),
+    *("--steps", "600", "--labels", "40"),
+    *("--opening-labels", "20", "--refit-every", "10", "--segments", "30"),
+    *("--eval-every", "600", "--eval-games", "2", "--no-check"),
     *("--train", "num_envs=4", "wait_for_labels=4"),
     *("--fit", "epochs=2", "refit_epochs=1", "frame_stride=10"),
 ]
@@ -47,7 +48,7 @@ def started(root: Path, script: str, *args: str) -> "Iterator[subprocess.Popen[s
         process.wait()
 
 
-def read_until(process: "subprocess.Popen[str]", pattern: str) -> list[str]:
+def read_until(process: "subprocess.Popen[str] | Forked", pattern: str) -> list[str]:
     """Its lines up to the first that matches."""
     lines: list[str] = []
     assert process.stdout is not None
@@ -56,6 +57,13 @@ def read_until(process: "subprocess.Popen[str]", pattern: str) -> list[str]:
         if re.search(pattern, line):
             return lines
     raise AssertionError("".join(lines))
+
+
+def wait_until(come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 600
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def alive(folder: Path) -> list[str]:
@@ -83,10 +91,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
         read_until(process, r"agent \| MovingDot-v0: 4 environments")
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 600
-        while alive(tmp_path):
-            assert time.monotonic() < deadline, alive(tmp_path)
-            time.sleep(0.1)
+        wait_until(lambda: not alive(tmp_path))
     done = subprocess.run(
         [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
         capture_output=True,
@@ -99,7 +104,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     assert "--resume o/runs/agent/" in done.stdout
     assert "starting from version" in done.stdout
     progress = json.loads((tmp_path / "o" / "db" / "progress.json").read_text())
-    assert (progress["steps"], progress["phase"], progress["due"]) == (2000, "over", 40)
+    assert (progress["steps"], progress["phase"], progress["due"]) == (600, "over", 40)
     labels = LabelLog(tmp_path / "o" / "db" / "labels.json").read()
     assert 36 <= len(labels) <= 40  # the last may be due when all is over
     assert {label.teacher for label in labels} == {"score"}
@@ -107,7 +112,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     reward = torch.load(tmp_path / "o" / "rewards" / "reward-online.dat", weights_only=True)
     assert reward["version"] >= 2
     policy = torch.load(tmp_path / "o" / "policy" / "latest.dat", weights_only=True)
-    assert (policy["steps"], policy["parents"]["reward"]["file"]) == (2000, "o/rewards/reward-online.dat")
+    assert (policy["steps"], policy["parents"]["reward"]["file"]) == (600, "o/rewards/reward-online.dat")
     # Once more, and there is nothing left to do.
     again = subprocess.run(
         [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
@@ -127,37 +132,38 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
     ]
     train = [
         *("-n", "x", "-e", "MovingDot-v0", "-r", "rewards/reward-x.dat", "--watch-reward", "--db-path", "db"),
-        *("--num-envs", "4", "--steps", "2000", "--labels", "60", "--opening-labels", "20"),
+        *("--num-envs", "4", "--steps", "600", "--labels", "60", "--opening-labels", "20"),
         *("--wait-for-labels", "4", "--eval-games", "1", "--save", "policy", "--checkpoint-minutes", "0.001"),
     ]
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(started(tmp_path, "03_reward_train.py", *fit))
+
+        def start(script: str, *args: str) -> Forked:
+            forked = Forked([str(ROOT / script), *args], {}, tmp_path)
+            stack.callback(forked.send_signal, signal.SIGKILL)
+            return forked
+
+        first = start("03_reward_train.py", *fit)
         read_until(first, "watching the labels of db")
-        teacher = stack.enter_context(
-            started(tmp_path, "02_label_ui.py", "-d", "db", "--watch", "--teacher", "score")
-        )
+        teacher = start("02_label_ui.py", "-d", "db", "--watch", "--teacher", "score")
         read_until(teacher, "score labels db as labels fall due")
-        agent = stack.enter_context(started(tmp_path, "01_a2c.py", *train))
+        agent = start("01_a2c.py", *train)
         read_until(agent, "0 steps: loaded reward model 1")
-        first.kill()
-        read_until(agent, r"waiting for labels|steps/s")
-        agent.kill()
-        agent.wait()
+        first.send_signal(signal.SIGKILL)
         (run,) = (tmp_path / "runs").glob("*-a2c-x")
-        second = stack.enter_context(started(tmp_path, "03_reward_train.py", *fit))
+        wait_until((run / "state.dat").exists)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        second = start("03_reward_train.py", *fit)
         read_until(second, "starting from version [1-9]")
-        agent = stack.enter_context(started(tmp_path, "01_a2c.py", "--resume", str(run)))
+        agent = start("01_a2c.py", "--resume", str(run))
         said = "".join(read_until(agent, "^saved policy/"))
         assert re.search(r"loaded reward model [1-9]", said)
-        assert agent.wait(600) == 0
-        deadline = time.monotonic() + 600
-        while len(LabelLog(tmp_path / "db" / "labels.json").read()) < 60:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        assert agent.wait() == 0
+        wait_until(lambda: len(LabelLog(tmp_path / "db" / "labels.json").read()) >= 60)
         for process, last in ((teacher, "stopped by request"), (second, "is in rewards/reward-x.dat")):
             process.send_signal(signal.SIGINT)
             assert last in process.communicate(timeout=600)[0]
-            assert process.returncode == 0
+            assert process.wait() == 0
     assert len(LabelLog(tmp_path / "db" / "labels.json").read()) == 60
 
 
