@@ -2,12 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 import pytest
+from ale_py.env import AtariEnv
 
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld, atari_settings
@@ -144,19 +145,24 @@ def test_frames_stay_until_the_next_step_comes(world: AtariWorld) -> None:
         step = world.recv()
 
 
-def single_emulator(noops: int, actions: list[int]) -> list[np.ndarray]:
-    """One emulator by hand: no-ops, then every action four times; the maximum over the last two frames."""
+def by_hand(actions: list[int]) -> Iterator[np.ndarray]:
+    """One emulator by hand, for 0 to 30 no-ops at the start: every action four times, the maximum over the last two
+    frames."""
     env = gymnasium.make(SEAQUEST)
     env.reset(seed=0)
-    for _ in range(noops):
+    emulator = env.unwrapped
+    assert isinstance(emulator, AtariEnv)
+    for _ in range(31):
+        after_noops = emulator.clone_state()
+        env.step(1)  # FIRE, as the vector emulator presses where the game knows it
+        pictures = []
+        for action in actions:
+            last = [env.step(action)[0] for _ in range(4)][-2:]
+            pictures.append(np.maximum(*last))
+        yield np.stack(pictures)
+        emulator.restore_state(after_noops)
         env.step(0)
-    env.step(1)  # FIRE, as the vector emulator presses where the game knows it
-    pictures = []
-    for action in actions:
-        last = [env.step(action)[0] for _ in range(4)][-2:]
-        pictures.append(np.maximum(*last))
     env.close()
-    return pictures
 
 
 @pytest.mark.slow
@@ -169,8 +175,7 @@ def test_a_picture_is_the_maximum_over_the_last_two_of_four_emulator_frames(worl
         world.send(np.full(ENVS, action))
         ours.append(world.recv().frames.copy())
     matched = set()
-    for noops in range(31):
-        theirs = np.stack(single_emulator(noops, actions))
+    for theirs in by_hand(actions):
         matched |= {env for env in range(ENVS) if np.array_equal(np.stack(ours)[:, env], theirs)}
         if len(matched) == ENVS:
             break
