@@ -180,7 +180,7 @@ def measure(config: QualityConfig) -> Path:
     value = np.array([teacher.value(db.load(name)) for name in names])
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"{config.teacher}.jsonl"
-    done = {(r["recipe"], r["labels"], r["seed"]) for r in _read(results)}
+    done = {(r["recipe"], r["labels"], r["seed"]) for r in read_rows(results)}
     for count in sorted(config.labels):
         for seed in config.seeds:
             task = Task(db, names, value, seed, config.test_pairs)
@@ -194,7 +194,7 @@ def measure(config: QualityConfig) -> Path:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
     table = config.out / f"{config.teacher}.md"
-    table.write_text(_table(_read(results)))
+    table.write_text(_table(read_rows(results)))
     print(table.read_text())
     return table
 
@@ -214,23 +214,34 @@ def _fit_and_test(
     }
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The fits recorded so far."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Accuracy by recipe and number of labels, mean ± 95 % over the seeds."""
-    cells: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for row in rows:
-        cells[row["recipe"], row["labels"]].append(row["accuracy"])
-    counts = sorted({labels for _, labels in cells})
+    """Accuracy by recipe and number of labels."""
+    found = [((row["recipe"],), row["labels"], row["accuracy"]) for row in rows]
+    return accuracy_table(("recipe",), sorted(found, key=lambda fit: list(RECIPES).index(fit[0][0])))
+
+
+def accuracy_table(heads: Sequence[str], found: Sequence[tuple[tuple[str, ...], int, float]]) -> str:
+    """Accuracies by number of labels in Markdown, mean ± 95 % over the seeds.
+
+    Args:
+      heads: of the columns that name a row.
+      found: of each fit the names of its row, its number of labels, and its accuracy. Rows keep this order.
+    """
+    cells: dict[tuple[str, ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row, count, accuracy in found:
+        cells[row][count].append(accuracy)
+    counts = sorted({count for _, count, _ in found})
     lines = [
-        f"| recipe | {' | '.join(f'{count} labels' for count in counts)} |",
-        "|---|" + "---|" * len(counts),
+        f"| {' | '.join([*heads, *(f'{count} labels' for count in counts)])} |",
+        "|" + "---|" * (len(heads) + len(counts)),
     ]
-    for recipe in [name for name in RECIPES if any(found == name for found, _ in cells)]:
-        texts = [_cell(cells.get((recipe, count), [])) for count in counts]
-        lines.append(f"| {recipe} | {' | '.join(texts)} |")
+    for row, by_count in cells.items():
+        lines.append(f"| {' | '.join([*row, *(_cell(by_count[count]) for count in counts)])} |")
     return "\n".join(lines) + "\n"
 
 

@@ -14,22 +14,21 @@ import itertools
 import json
 import shutil
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.quality import accuracy_table, read_rows
 from lib import cli
 from lib.cli import UserError, flag
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.simulated import give_labels
-from lib.preferences.answers import load_answer, prompt_of
+from lib.preferences.answers import Answer, load_answer, prompt_of
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.text_teachers import JUDGES, value_of
-from lib.reporting import mean_interval
 from lib.reward.config import FitConfig
 from lib.reward.stage import fit_labels
 
@@ -53,6 +52,10 @@ class TextQualityConfig:
     out: Path = flag(default=Path("benchmarks/results/text-quality"), help="folder for the figures")
 
 
+_FIT = ("labels", "seed", "cut", "upper", "pooling")
+"""What tells one fit from another, in a row of the results."""
+
+
 def measure(config: TextQualityConfig) -> Path:
     """Runs the missing fits and makes the table of all.
 
@@ -61,48 +64,67 @@ def measure(config: TextQualityConfig) -> Path:
     """
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"{config.teacher}.jsonl"
-    kept = ("labels", "seed", "cut", "upper", "pooling")
-    done = {tuple(row[key] for key in kept) for row in _read(results)}
+    done = {tuple(row[key] for key in _FIT) for row in read_rows(results)}
     for seed in config.seeds:
+        fits = [
+            (count, seed, cut, config.upper, config.pooling)
+            for count, cut in itertools.product(sorted(config.labels), config.cuts)
+        ]
         with tempfile.TemporaryDirectory() as folder:
-            train, test = _split(config.db, Path(folder) / "db", seed)
-            for count, cut in itertools.product(sorted(config.labels), config.cuts):
-                row: dict[str, Any] = dict(
-                    zip(kept, (count, seed, cut, config.upper, config.pooling), strict=True)
-                )
-                if tuple(row.values()) in done:
+            test = _split(config, Path(folder) / "db", seed)
+            for fit in fits:
+                if fit in done:
                     continue
-                row |= _fit_and_test(config, row, train, test, Path(folder))
+                row: dict[str, Any] = dict(zip(_FIT, fit, strict=True))
+                row |= _fit_and_test(config, row, test, Path(folder))
                 with results.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
     path = config.out / f"{config.teacher}.md"
-    path.write_text(table(_read(results)))
+    path.write_text(table(read_rows(results)))
     print(path.read_text())
     return path
 
 
-def _split(source: Path, train: Path, seed: int) -> tuple[Path, list[str]]:
-    """Copies the answers to label, without their labels, and names those to test on."""
-    db = SegmentDB(source)
+class _Test(NamedTuple):
+    """Answers to prompts that no fit sees."""
+
+    answers: list[Answer]
+    decided: dict[str, list[tuple[int, int]]]
+    """By judge the pairs of answers to one prompt that it decides: the better one, the other."""
+
+
+def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
+    """Copies the answers to label, without their labels; the others are for tests."""
+    db = SegmentDB(config.db)
     db.refresh()
     prompts = sorted({prompt_of(name) for name in db.names})
     if len(prompts) < 8:
-        raise UserError(f"{source}: expected answers to at least 8 prompts, found {len(prompts)}")
+        raise UserError(f"{config.db}: expected answers to at least 8 prompts, found {len(prompts)}")
     order = np.random.default_rng(seed).permutation(len(prompts))
     tested = {prompts[at] for at in order[: round(_TEST_SHARE * len(prompts))]}
     for name in db.names:
         if prompt_of(name) not in tested:
             (train / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source / name, train / name)
-    return train, [name for name in db.names if prompt_of(name) in tested]
+            shutil.copy(config.db / name, train / name)
+    names = [name for name in db.names if prompt_of(name) in tested]
+    answers = [load_answer(db, name) for name in names]
+    decided = {}
+    for judge in (config.teacher, *JUDGES):
+        value = [*map(value_of(judge), answers)]
+        decided[judge] = [
+            (one, two)
+            for one, two in itertools.permutations(range(len(names)), 2)
+            if prompt_of(names[one]) == prompt_of(names[two]) and value[one] > value[two]
+        ]
+    return _Test(answers, decided)
 
 
 def _fit_and_test(
-    config: TextQualityConfig, row: dict[str, Any], train: Path, test: list[str], folder: Path
+    config: TextQualityConfig, row: dict[str, Any], test: _Test, folder: Path
 ) -> dict[str, float]:
-    """The accuracy of a fit by each judge, and its minutes; the labels are the first of the same sequence."""
-    count, seed = row["labels"], row["seed"]
+    """The accuracy of a fit by each judge; the labels are the first of the same sequence."""
+    train, count, seed = folder / "db", row["labels"], row["seed"]
     with contextlib.redirect_stdout(io.StringIO()):
         (train / "labels.json").unlink(missing_ok=True)
         give_labels(
@@ -123,52 +145,21 @@ def _fit_and_test(
                 seed=seed,
             )
         )
-    db = SegmentDB(config.db)
-    answers = [load_answer(db, name) for name in test]
-    paid = fitted.model.rate(answers)
+    paid = fitted.model.rate(test.answers)
     found = {"held_out": fitted.best.accuracy}
-    for judge in (config.teacher, *JUDGES):
-        value = np.array([value_of(judge)(answer) for answer in answers])
-        pairs = [
-            (one, two)
-            for one, two in itertools.combinations(range(len(test)), 2)
-            if prompt_of(test[one]) == prompt_of(test[two]) and value[one] != value[two]
-        ]
-        found[judge] = float(
-            np.mean([(paid[one] > paid[two]) == (value[one] > value[two]) for one, two in pairs])
-        )
+    for judge, pairs in test.decided.items():
+        found[judge] = float(np.mean([paid[better] > paid[other] for better, other in pairs]))
     return found
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def table(rows: list[dict[str, Any]]) -> str:
-    """Accuracy by fit, judge and number of labels, in %, mean ± 95 % over the seeds."""
-    cells: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for row in rows:
-        fit = f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}"
-        for judge in [
-            key for key in row if key not in ("labels", "seed", "cut", "upper", "pooling", "held_out")
-        ]:
-            cells[fit, judge, row["labels"]].append(100 * row[judge])
-    counts = sorted({count for *_, count in cells})
-    lines = [
-        f"| fit | tested by | {' | '.join(f'{count} labels' for count in counts)} |",
-        "|---|---|" + "---:|" * len(counts),
+    """Accuracy by fit, judge and number of labels."""
+    found = [
+        ((f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}", judge), row["labels"], row[judge])
+        for row in rows
+        for judge in row.keys() - {*_FIT, "held_out"}
     ]
-    for fit, judge in dict.fromkeys((fit, judge) for fit, judge, _ in cells):
-        texts = [_cell(cells.get((fit, judge, count), [])) for count in counts]
-        lines.append(f"| {fit} | {judge} | {' | '.join(texts)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(accuracies: list[float]) -> str:
-    if len(accuracies) < 2:
-        return f"{accuracies[0]:.1f} (1)" if accuracies else ""
-    mean, half = mean_interval(accuracies)
-    return f"{mean:.1f} ± {half:.1f} ({len(accuracies)})"
+    return accuracy_table(("fit", "tested by"), sorted(found))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
