@@ -8,23 +8,26 @@ from lib.envs.observation import STACK
 
 
 class Convolutions(nn.Sequential):
-    """Features of pictures, uint8 `[N, 4, 84, 84]` to `[N, 3136]`: conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015).
+    """Features of pictures, uint8 `[N, 4, 84, 84]` to `[N, F]`.
 
-    Layers may be appended.
+    Conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015, F 3136), or the small ones, 16@8/4, 32@4/2, with a quarter of the
+    arithmetic (Mnih et al. 2013 and 2016, F 2592). Layers may be appended.
     """
 
     FEATURES = 64 * 7 * 7
+    SMALL_FEATURES = 32 * 9 * 9
 
-    def __init__(self) -> None:
+    def __init__(self, small: bool = False) -> None:
+        channels = (16, 32) if small else (32, 64)
         super().__init__(
-            nn.Conv2d(STACK, 32, kernel_size=8, stride=4),
+            nn.Conv2d(STACK, channels[0], kernel_size=8, stride=4),
             nn.ReLU(),
-            nn.Conv2d(32, 64, kernel_size=4, stride=2),
+            nn.Conv2d(*channels, kernel_size=4, stride=2),
             nn.ReLU(),
-            nn.Conv2d(64, 64, kernel_size=3, stride=1),
-            nn.ReLU(),
-            nn.Flatten(),
         )
+        if not small:
+            self.extend([nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU()])
+        self.append(nn.Flatten())
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         kind = observations.device.type
@@ -46,15 +49,14 @@ class Convolutions(nn.Sequential):
         A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
         its backward pass is faster, several times so where other work shares the cores.
         """
-        first, _, second, _, third, _, _, *shared = self
+        first, _, second, _, *others = self
         assert isinstance(first, nn.Conv2d)
         assert isinstance(second, nn.Conv2d)
         pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
         x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
         weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
         x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
-        x = F.relu(third(x)).flatten(1)
-        for layer in shared:
+        for layer in others:
             x = layer(x)
         return x
 

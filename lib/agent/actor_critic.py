@@ -76,10 +76,10 @@ class ActorCritic:
         Raises:
           UserError: its settings do not fit the world.
         """
-        spec, shared = world.spec, config.network == "shared"
-        if shared and spec.observation_size is not None:
-            raise UserError(f"--network shared needs a policy of pictures, but {config.env} shows vectors")
-        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, shared)
+        spec, kind = world.spec, config.network
+        if kind != "separate" and spec.observation_size is not None:
+            raise UserError(f"--network {kind} needs a policy of pictures, but {config.env} shows vectors")
+        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, kind)
 
     def advance(self) -> Advance:
         """Acts for a rollout, and learns from it."""

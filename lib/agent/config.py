@@ -208,9 +208,9 @@ class TrainConfig:
     entropy: float = _by_algorithm("entropy", help="weight of the entropy bonus")
     network: str = _by_algorithm(
         "network",
-        choices=("separate", "shared"),
+        choices=("separate", "shared", "small"),
         help="for policies of pictures: 512 units for each head, like the original, or shared by both, "
-        "like SB3's CnnPolicy",
+        "like SB3's CnnPolicy, or a smaller and faster network, like A3C's",
     )
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
     gae_lambda: float = _by_algorithm(

@@ -77,16 +77,16 @@ class _WithSpread(nn.Module):
 class PolicyNet(nn.Module):
     """A policy and a value head, behind convolutions if the policy sees pictures.
 
-    Pictures: conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015), or 512 that both share, as in
-    Stable-Baselines3's CnnPolicy. Parameter names are those of the original experiment, whose checkpoints load as they
-    are. Vectors: normalised, then two tanh layers of 64 units
-    for each head, as in Schulman et al. 2017, arXiv 1707.06347.
+    Pictures, by kind: "separate", conv 32@8/4, 64@4/2, 64@3/1, then 512 units for each head (Mnih et al. 2015); "shared",
+    512 units under both, as in Stable-Baselines3's CnnPolicy; "small", conv 16@8/4, 32@4/2, then 256 units for each head
+    (Mnih et al. 2016). Parameter names are those of the original experiment, whose checkpoints load as they are.
+    Vectors: normalised, then two tanh layers of 64 units for each head, as in Schulman et al. 2017, arXiv 1707.06347.
 
     Attributes:
       num_actions: A, how many actions there are, or how many numbers an action is.
       continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
       observation_size: D of the vectors that it sees; None where it sees pictures.
-      shared: whether the heads of a policy of pictures share the layer of 512 units, which then belongs to the body.
+      kind: of the networks of pictures; the layer of 512 units of a "shared" one belongs to the body.
       algorithms: of --algo, that train it.
     """
 
@@ -99,15 +99,17 @@ class PolicyNet(nn.Module):
         num_actions: int,
         continuous: bool = False,
         observation_size: int | None = None,
-        shared: bool = False,
+        kind: str = "separate",
     ) -> None:
         super().__init__()
         self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
-        self.shared = shared
+        self.kind = kind
         if observation_size is None:
-            self.conv = Convolutions()
-            sizes, activation = [Convolutions.FEATURES, 512], cast(type[nn.Module], nn.ReLU)
-            if shared:
+            small = kind == "small"
+            self.conv = Convolutions(small)
+            sizes = [Convolutions.SMALL_FEATURES, 256] if small else [Convolutions.FEATURES, 512]
+            activation = cast(type[nn.Module], nn.ReLU)
+            if kind == "shared":
                 self.conv.extend([nn.Linear(sizes[0], sizes[1]), nn.ReLU()])
                 sizes = [512]
         else:
@@ -223,8 +225,8 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
     """
     seen = state.get("normaliser.mean")
     observation_size = None if seen is None else seen.numel()
-    shared = "conv.7.weight" in state
-    last = 4 if observation_size is not None else 0 if shared else 2
+    kind = kind_of_pictures(state)
+    last = 4 if observation_size is not None else 0 if kind == "shared" else 2
     head = state.get(f"policy.{last}.weight")
     if head is None or head.ndim != 2:
         raise UserError(
@@ -242,11 +244,19 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
             head.shape[0],
             continuous=f"policy.{last + 1}.log_std" in state,
             observation_size=observation_size,
-            shared=shared,
+            kind=kind,
         ),
         state,
         source,
     )
+
+
+def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
+    """The kind of a `PolicyNet` of pictures with these weights; "separate" if they are of no such network."""
+    if "conv.7.weight" in state:
+        return "shared"
+    first = state.get("conv.0.weight")
+    return "small" if first is not None and first.shape[:1] == (16,) else "separate"
 
 
 def with_weights(make: Callable[[], Network], state: dict[str, torch.Tensor], source: str) -> Network:

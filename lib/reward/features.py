@@ -6,11 +6,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from lib.agent.network import kind_of_pictures
 from lib.checkpoints import check_weights, load_checkpoint
 from lib.cli import UserError
 from lib.convolutions import Convolutions
-
-_HEAD = 512  # units
 
 
 class Features(Protocol):
@@ -47,14 +46,16 @@ class PolicyFeatures(nn.Module):
 
     def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
         super().__init__()
-        self.conv, self.size = Convolutions(), _HEAD
-        if "conv.7.weight" in state:  # a layer that both heads share
-            self.conv.extend([nn.Linear(Convolutions.FEATURES, _HEAD), nn.ReLU()])
+        kind = kind_of_pictures(state)
+        small = kind == "small"
+        self.conv = Convolutions(small)
+        inputs, units = (Convolutions.SMALL_FEATURES, 256) if small else (Convolutions.FEATURES, 512)
+        self._shared = kind == "shared"
+        self.size = units if self._shared else 2 * units
+        if self._shared:
+            self.conv.extend([nn.Linear(inputs, units), nn.ReLU()])
         else:
-            self.policy, self.value = (
-                nn.Sequential(nn.Linear(Convolutions.FEATURES, _HEAD), nn.ReLU()) for _ in range(2)
-            )
-            self.size = 2 * _HEAD
+            self.policy, self.value = (nn.Sequential(nn.Linear(inputs, units), nn.ReLU()) for _ in range(2))
         try:
             self.load_state_dict({name: state[name] for name in self.state_dict()})
         except (KeyError, RuntimeError) as error:
@@ -66,7 +67,7 @@ class PolicyFeatures(nn.Module):
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
         x = self.conv(observations)
-        return (x if self.size == _HEAD else torch.cat([self.policy(x), self.value(x)], 1)).float()
+        return (x if self._shared else torch.cat([self.policy(x), self.value(x)], 1)).float()
 
 
 def policy_features(path: Path) -> PolicyFeatures:

@@ -314,9 +314,9 @@ def _policy_to_train(
         return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
     _check_kind(config, network, config.model)
-    if config.network == "shared" and isinstance(network, PolicyNet) and not network.shared:
+    if config.network != "separate" and isinstance(network, PolicyNet) and network.kind != config.network:
         raise UserError(
-            f"--network shared: the policy of {config.model} has separate heads and keeps them; leave it out"
+            f"--network {config.network}: the policy of {config.model} is a {network.kind} one and stays so; leave it out"
         )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}

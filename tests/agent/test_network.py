@@ -77,7 +77,7 @@ def test_the_shared_one_is_that_of_stable_baselines3() -> None:
         for kind in ("weight", "bias")
     }
     network = policy_from_state(state, "theirs")
-    assert network.shared
+    assert network.kind == "shared"
     pictures = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
     logits, values = network(pictures)
     hidden = theirs.extract_features(pictures)
@@ -86,6 +86,22 @@ def test_the_shared_one_is_that_of_stable_baselines3() -> None:
     torch.testing.assert_close(values, theirs_values.flatten(), rtol=1e-4, atol=1e-5)
     for features in (network.conv.on_cpu, network.conv.on_gpu):
         torch.testing.assert_close(features(pictures, torch.float32), hidden, rtol=1e-4, atol=1e-5)
+
+
+def test_the_small_one_is_that_of_a3c() -> None:
+    torch.manual_seed(0)
+    network = PolicyNet(6, kind="small")
+    assert sum(weights.numel() for weights in network.conv.parameters()) == 16 * (4 * 8 * 8 + 1) + 32 * (
+        16 * 4 * 4 + 1
+    )
+    assert [layer.out_features for layer in network.policy if isinstance(layer, torch.nn.Linear)] == [256, 6]
+    again = policy_from_state(network.state_dict(), "small")
+    assert again.kind == "small"
+    pictures = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    for ours, theirs in zip(again(pictures), network(pictures), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    on_cpu, on_gpu = (at(pictures, torch.float32) for at in (network.conv.on_cpu, network.conv.on_gpu))
+    torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

@@ -25,13 +25,13 @@ def saved(path: Path, network: PolicyNet) -> Path:
     return path
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_features_are_the_policys_own_hidden_units(tmp_path: Path, shared: bool) -> None:
-    network = PolicyNet(5, shared=shared)
+@pytest.mark.parametrize("kind", ["separate", "shared", "small"])
+def test_features_are_the_policys_own_hidden_units(tmp_path: Path, kind: str) -> None:
+    network = PolicyNet(5, kind=kind)
     features = policy_features(saved(tmp_path / "p.dat", network))
     seen = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
     body = network.features(seen)
-    own = body if shared else torch.cat([network.policy[:2](body), network.value[:2](body)], 1)
+    own = body if kind == "shared" else torch.cat([network.policy[:2](body), network.value[:2](body)], 1)
     assert features(seen).shape == (3, features.size)
     assert torch.allclose(features(seen), own, atol=1e-5)
 
