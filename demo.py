@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     pipeline.label(
         "labels",
-        f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 %",
+        f"2. A simulated teacher compares pairs of clips: it likes the submarine in {TEACHER}, and errs in 10 % of its comparisons",
         db,
         TEACHER,
         config.labels,

@@ -1,6 +1,6 @@
 """Whether speed costs learning: the score after equal steps, with the defaults and in plain fp32.
 
-Compares full games after each training, seed by seed. Takes hours at the size that counts, so it is not part of
+Compares full games after each training run, seed by seed. Takes hours at the size that counts, so it is not part of
 `make bench`.
 
     .venv/bin/python -m benchmarks.learning --steps 200k --seeds 3 [--games 30] [--dev cuda]
@@ -88,7 +88,7 @@ def verdict(ours: list[float], theirs: list[float], title: str) -> Row:
         mean / their_mean if their_mean else None,
         target=Target(their_mean - half, of_ratio=False),
         note=f"ours {format_mean(ours)}, plain {format_mean(theirs)} (95 % over {len(ours)} seeds: {_list(ours)} and "
-        f"{_list(theirs)}); ours is not to be below the plain loop's interval.",
+        f"{_list(theirs)}); ours should not fall below the plain loop's interval.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Trainings and fits without output, for benchmarks that make many."""
+"""Training runs and fits without output, for benchmarks that need many."""
 
 import contextlib
 import io

@@ -64,7 +64,7 @@ def rows(paths: list[Path], setup: Setup, whose: str) -> list[Row]:
     return [
         Row(
             "segment-size",
-            "A 50-step segment, in the mean, against the original's pickle",
+            "A 50-step segment, on average, against the original's pickle",
             "KB",
             mean(sizes),
             their_size,

@@ -1,4 +1,4 @@
-"""How benchmarks are to measure."""
+"""How benchmarks measure."""
 
 from dataclasses import dataclass
 from pathlib import Path

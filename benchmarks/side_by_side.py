@@ -33,7 +33,7 @@ def at_once(setup: Setup) -> list[Row]:
     together = [train + fit for train, fit in zip(*found.values(), strict=True)]
     note = ", ".join(f"{stage} keeps {share:.0%} of its speed" for stage, share in shares.items())
     target = Target(0.8, least=True, of_ratio=False)
-    title = "a training and a fit at once, work of both against one after the other"
+    title = "a training run and a fit at once, work of both against one after the other"
     rows = [Row("at-once", title, "×", median(together), repeats=setup.repeats, target=target, note=note)]
     least = Target(1 / 3, least=True, of_ratio=False)
     title = "the slower of the two, against its speed alone"

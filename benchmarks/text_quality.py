@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How good a reward model of text gets with how many labels, and with which layers of the language model.
+"""How good a reward model for text gets with how many labels, and with which layers of the language model.
 
 A quarter of the prompts is kept for tests, by seed. A simulated teacher, with errors, compares answers to the others; fits are
 those of 03_reward_train.py. Test pairs are all pairs of answers to one test prompt, each decided by what the teacher

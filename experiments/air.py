@@ -1,7 +1,7 @@
 """A skill from comparisons, on Seaquest and two cores: surfacing for air, which training on the score does not teach.
 
-Clips fork from moments of v0's play. A simulated teacher compares clips of one moment, and errs in a tenth. v0 is fitted to
-the comparisons (DPO) and never sees the score. The same command continues after the last finished stage;
+Clips fork from moments of v0's play. A simulated teacher compares clips of one moment, and errs in a tenth of its
+comparisons. v0 is fitted to them (DPO) and never sees the score. The same command continues after the last finished stage;
 delete the folder to start over.
 """
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record(pipeline, config, db)
     pipeline.label(
         "labels",
-        "2. A simulated teacher compares clips of one moment, and errs in a tenth",
+        "2. A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
         db,
         "air",
         config.labels,

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 
-Three ways to spend the same labels: all of them before the training (frozen), in rounds of labelling, fitting and training
-(rounds), and during the training (concurrent: online.py). Ends in concurrent.md; results.jsonl has a line for each finished
+Three ways to spend the same labels: all of them before training (frozen), in rounds of labelling, fitting and training
+(rounds), and during training (concurrent: online.py). Ends in concurrent.md; results.jsonl has a line for each finished
 run.
 """
 
@@ -87,9 +87,11 @@ class ConcurrentConfig:
     dev: str = flag(default="cpu", help="device of the networks")
     max_minutes: float | None = max_minutes()
 
-    rounds: int = flag(group="labels", default=4, min=2, help="rounds of the method with rounds")
+    rounds: int = flag(group="labels", default=4, min=2, help="rounds of the arm with rounds")
     opening_labels: int = flag(
-        default=None, min=10, help=by_preset(PRESETS, "of these, before the first step", "opening_labels")
+        default=None,
+        min=10,
+        help=by_preset(PRESETS, "number of --labels given before the first step", "opening_labels"),
     )
     refit_every: int = flag(
         default=None,
@@ -104,7 +106,7 @@ class ConcurrentConfig:
         help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
     )
     segments: int = flag(
-        default=1000, min=4, help="approximate number of segments recorded during a training"
+        default=1000, min=4, help="approximate number of segments recorded during a training run"
     )
 
     eval_every: int = flag(
@@ -120,7 +122,7 @@ class ConcurrentConfig:
         default=None,
         of=TrainConfig,
         formerly="train_flags",
-        help=by_preset(PRESETS, "more flags of 01_a2c.py, for every training", "train"),
+        help=by_preset(PRESETS, "more flags of 01_a2c.py, for every training run", "train"),
     )
     fit: dict[str, Any] = flag(
         default=None,

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     pipeline.run("answers", f"1. {config.model} answers prompts about films", "01_text.py", asking, answer)
     pipeline.label(
         "labels",
-        "2. A simulated teacher compares answers: it likes praise, and errs in 10 %",
+        "2. A simulated teacher compares answers: it likes praise, and errs in 10 % of its comparisons",
         db,
         TEACHER,
         config.labels,
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def compare(
     config: DemoConfig, reward: Path, finetuned: Path
 ) -> tuple[dict[str, dict[str, list[float]]], list[tuple[str, str, str]]]:
-    """Answers to the held-out prompts, with random numbers that no other stage has.
+    """Answers to the held-out prompts, with random numbers that no other stage uses.
 
     Returns:
       By row and column, the values of all answers, one for each prompt where a row is of best answers; six prompts with an
@@ -241,7 +241,7 @@ def compare(
 
 
 def table(rows: dict[str, dict[str, list[float]]], title: str) -> str:
-    """The rows of `compare` in Markdown. The KL of a best of n is what it is at most."""
+    """The rows of `compare` in Markdown. The KL of a best of n is an upper bound."""
     from lib.reporting import format_mean
 
     lines = [f"\n{title}", "", f"| | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]

@@ -64,7 +64,7 @@ TASKS = {
         {
             "env": "MovingDot-v0",
             "teacher": "score",
-            "v0_steps": 40_000,  # of chance: nothing but comparisons teaches it
+            "v0_steps": 40_000,  # of random play: only comparisons teach it
             "steps": 40_000,
             "labels": 400,
             "train_v0": {"lr": 0.0, "num_envs": 16},

@@ -67,7 +67,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def take_clips(source: Path, target: Path, count: int) -> int:
-    """Copies clips of a DB, of each reason for which they were recorded as many as of any other, as far as there are.
+    """Copies clips of a DB, equally many for each reason for recording, as far as there are enough.
 
     Returns:
       How many there were to copy, at most `count`.

@@ -1,4 +1,4 @@
-"""01_a2c.py on Seaquest with a handwritten reward of each frame and action for what refuelling takes.
+"""01_a2c.py on Seaquest, paid by a handwritten rule for what refuelling takes, instead of a reward model.
 
 If no agent learns to refuel on this, no labels can teach it to. Takes the flags of 01_a2c.py; the score is added:
 
@@ -72,7 +72,7 @@ class HandwrittenReward(RewardModel):
 
 @dataclass(frozen=True)
 class HandwrittenConfig(TrainConfig):
-    """A training run paid by hand."""
+    """A training run paid by the handwritten rule."""
 
     reward: Path | None = flag(
         "-r",
@@ -83,7 +83,7 @@ class HandwrittenConfig(TrainConfig):
 
 
 def train_on_handwritten_reward(config: HandwrittenConfig) -> Trained:
-    """`lib.training.train.train`, paid by hand."""
+    """`lib.training.train.train`, paid by the handwritten rule."""
     return train(config, reward=HandwrittenReward(resolve_device(config.dev)))
 
 

@@ -1,4 +1,4 @@
-"""01_a2c.py --algo sac with a replay that keeps the rewards first paid, to compare relabelling with.
+"""01_a2c.py --algo sac with a replay buffer that keeps the rewards first paid, as a baseline for relabelling.
 
 .venv/bin/python -m experiments.kept_rewards -n NAME --algo sac … (the flags of 01_a2c.py)
 """

@@ -377,7 +377,9 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
         before = json.loads(kept.read_text())["config"]
         now = json.loads(json.dumps(fields, default=str))
         if before.keys() != now.keys():
-            raise UserError(f"the experiment in {out} is of another version of this code; name another --out")
+            raise UserError(
+                f"the experiment in {out} was begun by another version of this code; name another --out"
+            )
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise UserError(
@@ -389,7 +391,7 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         if found := next(out.iterdir(), None):  # stages remove what they are about to make
             raise UserError(
-                f"--out {out}: expected a new folder or that of this experiment, it holds {found.name}; name another --out"
+                f"--out {out}: expected a new folder or that of this experiment, but it holds {found.name}; name another --out"
             )
     except OSError as error:
         raise UserError(f"--out {out}: expected a folder to write to: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Two policies at play, side by side, as one moving picture (animated WebP):
+"""Two policies at play, side by side, as one moving picture (animated WebP).
 
 .venv/bin/python -m experiments.side_by_side V0 V1 --captions "v0" "v1, after 250 comparisons" --out v0-v1.webp
 """
@@ -32,7 +32,7 @@ class SideBySideConfig:
     """Who plays, and what the picture says."""
 
     left: Path = flag(positional=True, help="policy checkpoint")
-    right: Path = flag(positional=True, help="another one, of the same environment")
+    right: Path = flag(positional=True, help="another, for the same environment")
     captions: list[str] = flag(nargs=2, metavar="TEXT TEXT", help="captions below the two pictures")
     out: Path = flag(metavar="FILE", help="animated WebP to write")
     seconds: float = flag(default=12.0, min=0.1, help="seconds of play; when a game ends, the next begins")

@@ -135,7 +135,7 @@ def load_checkpoint(path: Path, kind: str | None = None) -> dict[str, Any]:
         if asked:
             reason = f"a file that asks to run {asked[1]}, which no checkpoint needs; nothing was run"
         else:
-            reason = "a damaged file, or one of another program; copy or train it again"
+            reason = "a damaged file, or one from another program; copy or train it again"
         raise UserError(f"{expected}, got {reason}") from error
     return _check_content(content, kind, expected)
 

@@ -1,4 +1,4 @@
-"""The convolutions that policies of pictures begin with."""
+"""The convolutions that policies begin with if they see pictures."""
 
 import torch
 from torch import nn

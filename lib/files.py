@@ -12,7 +12,7 @@ _STALE_MINUTES = 10
 
 
 class NotRecorded(OSError):
-    """A training could not write to its DB."""
+    """A training run could not write to its DB."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:

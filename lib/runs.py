@@ -103,7 +103,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     """What `write_config` wrote.
 
     Raises:
-      UserError: There is no such file, or it is damaged, too large or of another program.
+      UserError: There is no such file, or it is damaged, too large or from another program.
     """
     path = Path(run_dir) / "config.json"
     expected = f"{run_dir}: expected a run's folder with a config.json"
@@ -115,7 +115,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{expected}, and that file is damaged: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
-        raise UserError(f"{expected}, and that file is of another program")
+        raise UserError(f"{expected}, and that file belongs to another program")
     return content
 
 
@@ -176,7 +176,7 @@ def parse_resumable(
         if name not in (*may_differ, "resume") and getattr(given, name) != value:
             shown = " ".join(map(str, value)) if isinstance(value, list) else value
             raise UserError(
-                f"--resume {run_dir}: {as_flag(name)} cannot change, the run began with {shown}; "
+                f"--resume {run_dir}: {as_flag(name)} cannot change: the run began with {shown}; "
                 f"only {', '.join(map(as_flag, may_differ))} may differ"
             )
     return config_class(**{field.name: getattr(given, field.name) for field in fields})

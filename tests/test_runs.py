@@ -92,9 +92,9 @@ def test_a_resumed_run_has_the_flags_it_began_with(begun: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--lr", "0.1"], "--lr cannot change, the run began with 0.5; only --steps, --save may differ"),
-        (["-n", "y"], "--name cannot change, the run began with x"),
-        (["c"], "--dbs cannot change, the run began with a b"),
+        (["--lr", "0.1"], "--lr cannot change: the run began with 0.5; only --steps, --save may differ"),
+        (["-n", "y"], "--name cannot change: the run began with x"),
+        (["c"], "--dbs cannot change: the run began with a b"),
         (["--later", "z"], None),  # the run says nothing of it
     ],
 )
@@ -113,7 +113,7 @@ def test_a_run_of_before_a_flag_was_renamed_goes_on(begun: Path) -> None:
     del content["config"]["clip_range"]
     path.write_text(json.dumps(content))
     assert resumed("--resume", begun).clip_range == 0.1
-    with pytest.raises(UserError, match="--clip-range cannot change, the run began with 0"):
+    with pytest.raises(UserError, match="--clip-range cannot change: the run began with 0"):
         resumed("--resume", begun, "--clip", "0.2")
 
 
@@ -122,7 +122,7 @@ def test_a_run_of_before_a_flag_was_renamed_goes_on(begun: Path) -> None:
     [
         (None, "expected a run's folder with a config.json: No such file"),
         ("{", "that file is damaged"),
-        ("[1]", "that file is of another program"),
+        ("[1]", "that file belongs to another program"),
         ('{"config": {"name": "x", "algo_2": 1}}', "has --algo-2, which is not a flag here"),
     ],
 )

@@ -78,7 +78,9 @@ class ActorCritic:
         """
         spec, kind = world.spec, config.network
         if kind != "separate" and spec.observation_size is not None:
-            raise UserError(f"--network {kind} needs a policy of pictures, but {config.env} shows vectors")
+            raise UserError(
+                f"--network {kind} needs a policy that sees pictures, but {config.env} shows vectors"
+            )
         return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, kind)
 
     def advance(self) -> Advance:

@@ -100,8 +100,8 @@ def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
     module, colon, _ = env_id.partition(":")
     if colon and module not in sys.modules:
         raise UserError(
-            f"{path}: names the environment {one_line(env_id[:200])}, and the module of that name is not "
-            f"imported for a file's sake; if you trust it, add {flag} {one_line(env_id[:200])}"
+            f"{path}: names the environment {one_line(env_id[:200])}, but a module is never imported because "
+            f"a file names it; if you trust it, add {flag} {one_line(env_id[:200])}"
         )
 
 
@@ -115,7 +115,7 @@ def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
     if difference is not None:
         raise UserError(
             f"{path}: a policy for {difference[0]}, but {world.env_id} has {difference[1]}; "
-            "take the policy of this environment, or name its own with --env"
+            "take a policy for this environment, or name the policy's own with --env"
         )
 
 

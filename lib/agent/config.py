@@ -159,7 +159,7 @@ class TrainConfig:
     )
     model: Path | None = flag("-m", default=None, metavar="FILE", help="policy checkpoint to start from")
     finetune: bool = flag(
-        default=False, help="change --model gently: a tenth of the learning rate, and --freeze-convs"
+        default=False, help="finetune --model: a tenth of the learning rate, and --freeze-convs"
     )
 
     seed: int = flag(group="task and data", default=0, min=0, help="seed of games, weights and actions")
@@ -169,7 +169,7 @@ class TrainConfig:
         default=None, min=0, metavar="MB", help="stop recording at this size of --db-path"
     )
     db_drop_oldest: bool = flag(
-        default=False, help="at --db-max-mb, drop the oldest clips without a label instead"
+        default=False, help="at --db-max-mb, delete the oldest clips without a label instead"
     )
 
     record_only: bool = flag(
@@ -209,7 +209,7 @@ class TrainConfig:
     network: str = _by_algorithm(
         "network",
         choices=("separate", "shared", "small"),
-        help="for policies of pictures: 512 units for each head, like the original, or shared by both, "
+        help="for policies that see pictures: 512 units for each head, like the original, or shared by both, "
         "like SB3's CnnPolicy, or a smaller and faster network, like A3C's",
     )
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
@@ -222,7 +222,7 @@ class TrainConfig:
         "clip_range", max=1, formerly="clip", help="PPO's ε for the ratio; 0: off"
     )
     value_clip_range: float = _by_algorithm(
-        "value_clip_range", formerly="value_clip", help="for values; 0: off"
+        "value_clip_range", formerly="value_clip", help="the same for values; 0: off"
     )
     target_kl: float = _by_algorithm(
         "target_kl", help="end an update once the KL to the old policy exceeds this; 0: never"
@@ -247,17 +247,19 @@ class TrainConfig:
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
 
     batch_size: int = _by_algorithm(
-        "batch_size", group="algorithms with a replay: sac, dqn", help="steps per update"
+        "batch_size", group="algorithms with a replay buffer: sac, dqn", help="steps per update"
     )
     replay_ratio: float = _by_algorithm("replay_ratio", help="updates per step of an environment")
     learning_starts: int = _by_algorithm(
         "learning_starts", help="steps before the first update, at random unless -m is given"
     )
-    replay_steps: int = _by_algorithm("replay_steps", help="steps that the replay keeps")
+    replay_steps: int = _by_algorithm("replay_steps", help="steps that the replay buffer keeps")
     replay_mb: float = _by_algorithm(
-        "replay_mb", metavar="MB", help="memory limit for the replay; fewer steps if they take more"
+        "replay_mb",
+        metavar="MB",
+        help="memory limit for the replay buffer; it keeps fewer steps if they take more",
     )
-    save_replay: bool = _by_algorithm("save_replay", help="save the replay in the state for --resume")
+    save_replay: bool = _by_algorithm("save_replay", help="save the replay buffer in the state for --resume")
     n_step: int = _by_algorithm("n_step", help="steps of reward in a return")
     priority: float = _by_algorithm(
         "priority",

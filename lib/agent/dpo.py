@@ -30,7 +30,7 @@ from lib.reward.model import Member
 
 
 class PolicyBody(nn.Module):
-    """The body of a policy of pictures, frozen, whose features of a clip are computed once.
+    """The frozen body of a policy that sees pictures; the features of a clip are computed once.
 
     Attributes:
       size: F, how many features.
@@ -72,14 +72,16 @@ class Policies(Clips):
     """Trains the head of the policy of `--policy` on each of the first `--steps` steps of every clip.
 
     Raises:
-      UserError: as `Clips`; or the policy is not one of pictures that chooses among actions.
+      UserError: as `Clips`; or the policy does not see pictures, or does not choose among actions.
     """
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
         assert config.policy is not None
         policy, self._origin = load_policy(config.policy)
         if not isinstance(policy, PolicyNet) or policy.observation_size is not None:
-            raise UserError(f"--policy {config.policy}: expected a policy of pictures from a2c or ppo")
+            raise UserError(
+                f"--policy {config.policy}: expected a policy that sees pictures, from a2c or ppo"
+            )
         self.policy = policy
         super().__init__(
             # ℓ2 would pull the policy's weights to 0 rather than to what they were.
@@ -131,4 +133,4 @@ class PolicyMember(ClipMember):
         super().end_epoch(train_loss, result)
 
     def statistics(self) -> tuple[float, float]:
-        return 0.0, 1.0  # nobody is paid by it
+        return 0.0, 1.0  # it pays no agent

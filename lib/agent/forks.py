@@ -18,7 +18,7 @@ class Forks:
     while, then follows the policy, and keeps the resulting game.
 
     Args:
-      player: of B environments of pictures, whose world can `take` games and whose recorder is the one here.
+      player: of B environments that show pictures; its world can `take` games, and its recorder is this one.
       recorder: begins no segments by itself.
       held: the player's.
       size: K, of which B is a multiple.

@@ -86,7 +86,7 @@ class PolicyNet(nn.Module):
       num_actions: A, how many actions there are, or how many numbers an action is.
       continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
       observation_size: D of the vectors that it sees; None where it sees pictures.
-      kind: of the networks of pictures; the layer of 512 units of a "shared" one belongs to the body.
+      kind: of network, if it sees pictures; the layer of 512 units of a "shared" one belongs to the body.
       algorithms: of --algo, that train it.
     """
 
@@ -252,7 +252,7 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
 
 
 def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
-    """The kind of a `PolicyNet` of pictures with these weights; "separate" if they are of no such network."""
+    """The kind of a `PolicyNet` that sees pictures, by its weights; "separate" if they belong to no such network."""
     if "conv.7.weight" in state:
         return "shared"
     first = state.get("conv.0.weight")

@@ -14,7 +14,7 @@ class PlayConfig:
         "-m",
         default=None,
         metavar="FILE",
-        help="policy checkpoint, or with --prompts a language model's folder",
+        help="policy checkpoint; with --prompts, a language model's folder",
     )
     games: int = flag("-n", default=5, min=1, help="full games to play")
     record: Path | None = flag(
@@ -46,13 +46,13 @@ class PlayConfig:
         default=[],
         nargs=2,
         metavar="REWARD FOLDER",
-        help="play nothing; write a reward model of text as a Hugging Face folder for sequence classification",
+        help="play nothing; write a reward model for text as a Hugging Face folder for sequence classification",
     )
     import_jsonl: list[Path] = flag(
         default=[],
         nargs=2,
         metavar="FILE DB",
-        help="play nothing; add the answers and labels of such a file to a DB",
+        help="play nothing; add the answers and labels of such a file to DB",
     )
     reference: bool = flag(
         default=False,
@@ -70,4 +70,4 @@ class PlayConfig:
         if alone and self.model is not None:
             raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
         if self.prompts is not None and self.reward is None:
-            raise UserError("--prompts expects --reward REWARD, a reward model of text")
+            raise UserError("--prompts expects --reward REWARD, a reward model for text")

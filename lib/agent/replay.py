@@ -1,4 +1,4 @@
-"""Replay: the last steps of B environments, drawn at random to learn from, and paid again when the reward model changes.
+"""Replay: the last steps of B environments, drawn at random to learn from, and rated again when the reward model changes.
 
 Time runs as in `lib.envs.world`: row t holds what followed action aₜ, chosen on observation sₜ, and sₜ₊₁ is the
 observation of row t + 1, so each is kept once. A reset is a row as well, which is never learned from.
@@ -55,7 +55,7 @@ class Replay:
       steps: kept now, those that are never drawn included.
 
     Raises:
-      UserError: too few steps are to be kept.
+      UserError: the limits leave room for too few steps.
     """
 
     def __init__(

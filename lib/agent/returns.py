@@ -116,7 +116,7 @@ def n_step_returns(
 
 
 def discounted_returns(rewards: torch.Tensor, ends: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Monte-Carlo returns: the discounted rewards up to the end of the sequence, of which REINFORCE is paid.
+    """Monte-Carlo returns: the discounted rewards up to the end of the sequence, which REINFORCE learns from.
 
         Gₜ = rₜ + γ (1 − endsₜ) Gₜ₊₁,   G_T = 0
 

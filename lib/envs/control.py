@@ -59,7 +59,7 @@ def hopper_flip(**options: Any) -> gymnasium.Env[np.ndarray, np.ndarray]:
     """A hopper that is allowed to fall.
 
     The angle of its torso is shown within ±π: MuJoCo counts the turns, and a policy would have to learn each anew. It is
-    drawn by lines: without a GPU, MuJoCo takes 165 ms a frame.
+    drawn as lines: without a GPU, MuJoCo takes 165 ms a frame.
     """
     from gymnasium.envs.mujoco.hopper_v5 import HopperEnv  # without MuJoCo it raises
 

@@ -191,7 +191,7 @@ class Viewer:
         """The observations where environment i continues from what environment `sources[i]` has shown, int64 `[B]`.
 
         Args:
-          step: what the world, of pictures, shows since.
+          step: what the world has shown since; it shows pictures.
           sources: see above.
 
         Returns:
@@ -207,8 +207,8 @@ class Viewer:
         if self._frames is None:
             frames = torch.from_numpy(np.asarray(self._step.frames))
             if self._device.type == "cuda":
-                # From pinned memory they travel while the host goes on. They have arrived by when it is written again: the
-                # actions that were chosen on them have been copied back.
+                # Copying from pinned memory does not wait. It has ended before that memory is written again, because the
+                # actions that were chosen on these frames have been copied back by then.
                 if self._pinned is None:
                     self._pinned = torch.empty_like(frames, pin_memory=True)
                 frames = self._pinned.copy_(frames)

@@ -46,7 +46,7 @@ class Step(NamedTuple):
     reset: np.ndarray
     """bool [B]: the transition's action was ignored; this is the first frame of a new game."""
     observations: np.ndarray | None = None
-    """What the policy sees now, float32 [B, D] or uint8 [B, 4, 84, 84]; None where it is to be made of the frames."""
+    """What the policy sees now, float32 [B, D] or uint8 [B, 4, 84, 84]; None where it is made from the frames."""
 
 
 class LazyFrames:

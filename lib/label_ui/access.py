@@ -139,7 +139,7 @@ class Guard:
         if value is None:
             return _sorry(
                 401,
-                "This link was used before or is not valid. Anybody who is in can make a new one on the "
+                "This link was used before or is not valid. Anybody who is logged in can make a new one on the "
                 "overview, and each start of the script prints one.",
             )
         response.set_cookie(
@@ -218,9 +218,9 @@ def _door(scope: Scope) -> Response:
     here = html.escape(f"/?{scope['query_string'].decode('latin-1')}")
     content = (
         "<p>You are invited to compare clips here. This link works once, for this browser.</p>"
-        f'<form method="post" action="{here}"><p><button>Come in</button></p></form>'
+        f'<form method="post" action="{here}"><p><button>Enter</button></p></form>'
     )
-    return _page(200, "Come in", content, _DOOR_POLICY)
+    return _page(200, "Compare clips", content, _DOOR_POLICY)
 
 
 def _page(status: int, title: str, content: str, policy: str) -> Response:

@@ -134,7 +134,7 @@ class Assigner:
         fresh = self._choose(ask.strategy, playable, live, count, IN_HAND - kept - len(checks))
         if len(fresh) < count:  # pairs run out: then repeat checks are a share of those that are left
             checks = checks[: self._rng.binomial(len(fresh), self._repeat_rate)]
-        for check in checks:  # at random places, so that nobody expects them
+        for check in checks:  # at random places, where they are not expected
             fresh.insert(int(self._rng.integers(0, len(fresh) + 1)), check)
         return fresh
 

@@ -44,7 +44,7 @@ class LabelConfig:
     )
     watch: bool = flag(
         default=False,
-        help="start before the DB exists; with --teacher, answer as the training's labels fall due",
+        help="start before the DB exists; with --teacher, answer as labels fall due in the training run",
     )
 
     random_share: float = flag(

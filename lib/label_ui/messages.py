@@ -84,7 +84,7 @@ class Standing(BaseModel):
     """Outcomes of my last repeat checks, oldest first: whether I gave the same answer again."""
     goal: int | None
     due: int | None = None
-    """Labels that are due for a training and not given yet; None without a training."""
+    """Labels that are due for a training run and not given yet; None without such a run."""
 
 
 class BatchReply(BaseModel):

@@ -153,7 +153,7 @@ class Votes:
         Args:
           clip1: Id of a clip.
           clip2: Id of another.
-          recheck: The pair is asked anew because the reward model doubts a label on it: sides are drawn, nobody is quoted.
+          recheck: The pair is asked anew because the reward model doubts a label on it: sides are drawn, and no answer is shown.
 
         Raises:
           KeyError: no such clip.

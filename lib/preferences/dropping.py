@@ -1,4 +1,4 @@
-"""Makes room in a DB that a long training records into: drops the oldest segments, keeps labelled ones."""
+"""Makes room in a DB that a long training run records into: drops the oldest segments, keeps labelled ones."""
 
 import contextlib
 from pathlib import Path

@@ -10,7 +10,7 @@ from lib.envs.world import Step
 from lib.preferences.events import Events
 from lib.preferences.segments import RANDOM, SEGMENT_LENGTH
 
-_FEWEST_AFTER, _MOST_AFTER = 10, 14  # steps that a clip goes on for after its event
+_FEWEST_AFTER, _MOST_AFTER = 10, 14  # steps of a clip after its event
 _ROWS = SEGMENT_LENGTH + 1  # the newest may turn out to be a reset's
 
 

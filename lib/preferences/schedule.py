@@ -30,7 +30,7 @@ _SECONDS = 1.0  # between two writes while nothing but the steps has changed
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """When the labels of a training are due."""
+    """When the labels of a training run are due."""
 
     steps: int
     """Steps of the training, by the end of which all labels are due."""
@@ -72,7 +72,7 @@ def labels_due(plan: LabelPlan, steps: float) -> int:
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """A training's progress, as in progress.json."""
+    """A training run's progress, as in progress.json."""
 
     plan: LabelPlan
     steps: int

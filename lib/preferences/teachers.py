@@ -399,7 +399,7 @@ def label_with_teacher(db_path: Path, teacher: str, count: int, **options: Any) 
 
 
 def attend(labeller: SimulatedLabeller, db_path: Path, progress: Progress, stop: Callable[[], bool]) -> int:
-    """Lets a simulated teacher label during a training, as labels fall due.
+    """Lets a simulated teacher label during a training run, as labels fall due.
 
     How many are due follows from the DB's progress.json (lib.preferences.schedule). While the opening still records
     its clips nothing is answered, so that all of them may be asked about.

@@ -86,7 +86,7 @@ def load_reward_model(
         members = [Member(network, 0.0, 1.0)]
     else:
         if payload.get("input") == "text":
-            raise UserError(f"{path}: a reward model of text, which cannot rate games")
+            raise UserError(f"{path}: a reward model for text, which cannot rate games")
         _check_payload(payload, path)
         input = payload.get("input", "frame")  # missing in older files, as are others below
         if input not in INPUTS:

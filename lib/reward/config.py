@@ -58,7 +58,7 @@ class FitConfig:
     features: Path | None = flag(
         default=None,
         metavar="POLICY",
-        help="show the model the frozen hidden units of this policy of pictures, and the action; takes "
+        help="show the model the frozen hidden units of this policy, which sees pictures, and the action; takes "
         "fewer labels and seconds",
     )
     policy: Path | None = flag(
@@ -77,7 +77,7 @@ class FitConfig:
         help=f"hide this rectangle of every frame from the model, or one of {', '.join(PRESETS)}; repeatable",
     )
     half_frames: bool = flag(
-        default=False, help="look at frames of half their height and width, a quarter of the work"
+        default=False, help="halve the height and width of frames, for a quarter of the work"
     )
     only: list[str] = flag(
         default=[], nargs=1, metavar="LABELLER", help="use only this person's or teacher's labels; repeatable"

@@ -60,7 +60,7 @@ class PolicyFeatures(nn.Module):
             self.load_state_dict({name: state[name] for name in self.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise UserError(
-                f"{source}: expected a policy of pictures from a2c or ppo, to take features from"
+                f"{source}: expected a policy that sees pictures, from a2c or ppo, to take features from"
             ) from error
 
     @torch.no_grad()

@@ -87,7 +87,7 @@ class ModelRater:
         model, segment = self._model, self._db.load(name)
         if model.spec.difference(model.spec_of(segment)) is not None:
             raise SegmentError(f"{name}: not from the reward model's environment")
-        # An observation reaches back over the steps before it, which therefore come along.
+        # An observation spans the steps before it as well, so these are included.
         before = STACK - 1 if model.spec.observation_shape == PICTURE_SHAPE else 0
         parts = []
         for start in range(0, len(segment.actions), _STEPS_AT_ONCE):

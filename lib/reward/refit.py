@@ -57,7 +57,7 @@ def labels_wanted(version: int, before: int, refit_every: int, opening: int | No
       version: of the last model; 0 for none.
       before: labels that there were when it was fitted.
       refit_every: new labels for each refit.
-      opening: labels that the training's opening asks for; None without a training.
+      opening: labels that the opening of a training run asks for; None without such a run.
 
     Returns:
       For the first fit those of the opening, or else `refit_every`, but at least ten.
@@ -116,7 +116,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
             try:
                 before, tried = _refit(config, kind, before, labels, charts, progress, interrupt), 0
             except Stopped:
-                progress.line("dropped the fit under way")
+                progress.line("dropped the unfinished fit")
             except (OSError, UserError) as error:
                 tried = labels
                 progress.line(

@@ -1,1 +1,1 @@
-"""Language models: sampling answers, and reward models of text. Needs requirements-text.txt; no game imports it."""
+"""Language models: sampling answers, and reward models for text. Needs requirements-text.txt; no game imports it."""

@@ -92,7 +92,7 @@ class TextConfig:
         help="answers learned from at once; fewer need less memory but give the same result",
     )
     clip_range: float = flag(default=0.2, min=0, max=1, help="PPO's ε for the ratio; 0: off")
-    value_clip_range: float = flag(default=0.2, min=0, help="for values; 0: off")
+    value_clip_range: float = flag(default=0.2, min=0, help="the same for values; 0: off")
     value_coef: float = flag(default=0.5, min=0, help="weight of the value loss")
     grad_clip: float = flag(default=1.0, min=0, help="clip the gradient to this norm")
     gae_lambda: float = flag(default=0.95, min=0, max=1, help="ppo: λ of GAE")
@@ -108,7 +108,9 @@ class TextConfig:
         help="estimator of the KL at each token; only k1 is unbiased here",
     )
     kl_target: float = flag(
-        default=0.0, min=0, help="adapt --kl to hold the KL of an answer near this many nats; 0: leave it"
+        default=0.0,
+        min=0,
+        help="adapt --kl to hold the KL of an answer near this many nats; 0: keep --kl fixed",
     )
     kl_horizon: int = flag(
         default=1000, min=1, help="answers in which --kl-target changes --kl by at most a fifth"
@@ -163,7 +165,7 @@ class TextConfig:
     merge: Path | None = flag(
         default=None,
         metavar="FOLDER",
-        help="write the checkpoint of -m as a whole model, and end",
+        help="write the checkpoint of -m as a whole model, and do nothing else",
     )
 
     def __post_init__(self) -> None:

@@ -97,7 +97,7 @@ class PolicyMember(AnswerMember):
     """A policy being fitted."""
 
     def statistics(self) -> tuple[float, float]:
-        return 0.0, 1.0  # nobody is paid by it
+        return 0.0, 1.0  # it pays no agent
 
 
 class Policies(OnAnswers[LanguageModel]):

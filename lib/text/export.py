@@ -1,4 +1,4 @@
-"""Exports a reward model of text as a Hugging Face folder for other trainers: AutoModelForSequenceClassification."""
+"""Exports a reward model for text as a Hugging Face folder for other trainers: AutoModelForSequenceClassification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def export_reward(path: Path, folder: Path) -> str:
       One line about the result.
 
     Raises:
-      UserError: the file is no reward model of text, its reward is no score of one last token, or the folder is there
+      UserError: the file is no reward model for text, its reward is no score of one last token, or the folder is there
         already or cannot be written.
     """
     from transformers import AutoModelForSequenceClassification

@@ -49,7 +49,7 @@ def export_preferences(path: Path, file: Path) -> str:
     except OSError as error:
         raise UserError(f"{file}: could not be written: {error.strerror}") from None
     return f"{file}: {len(lines)} preferences" + (
-        f"; {left_out} ties or unreadable left out" if left_out else ""
+        f"; {left_out} ties or unreadable labels left out" if left_out else ""
     )
 
 

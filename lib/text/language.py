@@ -166,7 +166,7 @@ def load_language_model(
 
 
 def root_of(model: LanguageModel, at: int, rank: int = 0) -> Root:
-    """What finetuned models of a model belong to: the model itself, or what that was finetuned from.
+    """The whole model that finetunes of a model belong to: the model itself, or the one it was finetuned from.
 
     Args:
       model: what the finetune begins with.

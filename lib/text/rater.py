@@ -1,4 +1,4 @@
-"""Answers rated by a reward model of text, for the strategies."""
+"""Answers rated by a reward model for text, for the strategies."""
 
 from __future__ import annotations
 

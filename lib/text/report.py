@@ -1,4 +1,4 @@
-"""Is a fitted reward model of text any good, and how much of it is length? A page and a verdict."""
+"""Is a fitted reward model for text any good, and how much of it is length? A page and a verdict."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def sample(
         left = (~ended).nonzero()[:, 0]
         if not len(left):
             break
-        if len(left) < len(rows):  # the others go on without those that have ended
+        if len(left) < len(rows):  # the others continue without those that have ended
             rows, chosen, mask, positions = rows[left], chosen[left], mask[left], positions[left]
             cache.batch_select_indices(left)
         tokens, positions = chosen[:, None], positions[:, -1:] + 1

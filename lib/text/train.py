@@ -142,7 +142,7 @@ def finetune(config: TextConfig) -> Finetuned:
             state = load_state(config.resume, STAGE)
             if state is not None and config.steps <= min(state["steps"], state["examined"]):
                 raise UserError(
-                    f"--resume {config.resume}: its {state['updates']} updates are done; expected more: --updates N"
+                    f"--resume {config.resume}: its {state['updates']} updates are done; expected a larger number: add --updates N"
                 )
         judges = {name.rpartition(":")[2]: judge_of(name) for name in config.judge}
         bf16 = resolve_bf16(config.bf16, device)

@@ -131,11 +131,11 @@ def devices() -> Iterator[Finding]:
         for name in ("cpu", *(["cuda"] if names else [])):
             fast = has_fast_bf16(torch.device(name))
             yield Finding(
-                "bf16", f"{name}: " + ("fast, taken by default" if fast else "not native, float32 is taken")
+                "bf16", f"{name}: " + ("fast, used by default" if fast else "not native, float32 is used")
             )
     except Exception as error:  # a driver that is broken
         yield Finding(
-            "CUDA", f"cannot be asked ({_reason(error)})", "see nvidia-smi for the driver", needed=False
+            "CUDA", f"cannot be queried ({_reason(error)})", "see nvidia-smi for the driver", needed=False
         )
 
 

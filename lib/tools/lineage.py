@@ -93,7 +93,7 @@ class _Lineage:
         try:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "no path of a file"
+            reason = getattr(error, "strerror", None) or "not the path of a file"
             raise UserError(f"{path}: expected an artefact to describe: {reason}; check the path") from None
         if real in self._seen:
             return Node(f"{said(path)}: described above")
@@ -241,7 +241,7 @@ class _Lineage:
         if not lines and log.problems:
             raise UserError(f"{path}: expected labels, JSON lines; {log.problems[0]}")
         labels = current(lines)
-        facts = [f"{len(labels)} labels that hold, in {len(lines)} lines"]
+        facts = [f"{len(labels)} labels in force, in {len(lines)} lines"]
         if log.problems:
             facts.append(f"{len(log.problems)} lines cannot be read")
         facts += of_labellers(labels)

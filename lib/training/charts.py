@@ -142,9 +142,9 @@ class ChartsHook(Hook):
         good = (
             f"the last good checkpoint is {self.last_good}"
             if self.last_good
-            else "no checkpoint was made yet"
+            else "no checkpoint has been saved yet"
         )
-        return f"{good}, try a smaller --lr"
+        return f"{good}; try a smaller --lr"
 
     def _write(self, steps: int) -> None:
         scalars = self._means(steps)

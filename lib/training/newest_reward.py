@@ -89,7 +89,7 @@ class NewestReward(Hook):
         """Waits for a model that all processes have read, and returns it. It pays only from `begin` on.
 
         Raises:
-          UserError: the end was asked for meanwhile.
+          UserError: a stop was requested meanwhile.
         """
         if not self._agreed():
             self._progress.line(f"no reward model in {self._live.path} yet: waiting for one")

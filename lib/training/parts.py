@@ -66,7 +66,7 @@ def state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: boo
     state = load_state(config.resume, STAGE)
     if state is not None and config.steps <= min(state["steps"], state["examined"]):
         raise UserError(
-            f"--resume {config.resume}: its {state['steps']} steps are done; expected more of them: add --steps N"
+            f"--resume {config.resume}: its {state['steps']} steps are done; expected a larger number: add --steps N"
         )
     return state
 
@@ -76,8 +76,8 @@ def check_same_reward(config: TrainConfig, now: dict[str, Any], began: dict[str,
     made = [parents.get("reward", {}).get("created") for parents in (began, now)]
     if made[0] != made[1]:
         raise UserError(
-            f"--resume {config.resume}: expected the reward model that the run began with, of {made[0]}, "
-            f"but {config.reward} is of {made[1]}; restore the old one, or begin a new run with -m"
+            f"--resume {config.resume}: expected the reward model that the run began with, made {made[0]}, "
+            f"but {config.reward} was made {made[1]}; restore the old one, or begin a new run with -m"
         )
 
 

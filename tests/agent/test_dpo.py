@@ -100,7 +100,7 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path) -> None:
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, observation_size=3))
     fork_db(tmp_path / "db", 12)
-    with pytest.raises(UserError, match="expected a policy of pictures from a2c or ppo"):
+    with pytest.raises(UserError, match="expected a policy that sees pictures, from a2c or ppo"):
         Policies(flags(tmp_path))
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS + 1))
     with pytest.raises(UserError, match="expected 4 actions like the clips, got 5"):

@@ -274,7 +274,7 @@ def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:
     assert ada.page.evaluate("navigator.clipboard.readText()") == link
     ada.label()
     bob = enter(site, link=link)
-    bob.page.get_by_role("button", name="Come in").click()
+    bob.page.get_by_role("button", name="Enter").click()
     bob.page.wait_for_selector(".figures")
     bob.page.goto(f"{site.base}/label")
     bob.page.wait_for_selector("dialog[open]")

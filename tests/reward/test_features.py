@@ -38,7 +38,7 @@ def test_features_are_the_policys_own_hidden_units(tmp_path: Path, kind: str) ->
 
 def test_only_policies_of_pictures_have_them(tmp_path: Path) -> None:
     path = saved(tmp_path / "p.dat", PolicyNet(5, observation_size=3))
-    with pytest.raises(UserError, match="expected a policy of pictures from a2c or ppo"):
+    with pytest.raises(UserError, match="expected a policy that sees pictures, from a2c or ppo"):
         policy_features(path)
 
 

@@ -359,7 +359,7 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
                 process.send_signal(signal.SIGTERM)
                 said = process.communicate(timeout=600)[0]
                 assert process.returncode == 0
-                assert "dropped the fit under way" in said
+                assert "dropped the unfinished fit" in said
                 assert "version 3 is in rewards/reward-x.dat" in said
         finally:
             process.kill()

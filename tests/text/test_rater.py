@@ -1,4 +1,4 @@
-"""Strategies that ask a reward model of text, and where its file came from."""
+"""Strategies that ask a reward model for text, and where its file came from."""
 
 from pathlib import Path
 

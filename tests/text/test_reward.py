@@ -1,4 +1,4 @@
-"""A reward model of text: its numbers, its fit, its file."""
+"""A reward model for text: its numbers, its fit, its file."""
 
 import dataclasses
 import json

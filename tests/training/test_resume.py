@@ -221,7 +221,7 @@ def test_an_evaluation_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None
     train(again(tmp_path))
     assert state_of(tmp_path)["examined"] == 40
     assert (tmp_path / "save" / "best.dat").exists()
-    with pytest.raises(UserError, match="its 40 steps are done; expected more of them: add --steps N"):
+    with pytest.raises(UserError, match="its 40 steps are done; expected a larger number: add --steps N"):
         train(again(tmp_path))
 
 
@@ -240,7 +240,7 @@ def test_another_reward_model_under_the_same_name_is_refused(root: Path) -> None
     content = torch.load(root / "reward.dat", weights_only=True)
     torch.save(content | {"created": "2000-01-01T00:00:00+00:00"}, root / "reward.dat")
     with pytest.raises(
-        UserError, match=r"expected the reward model that the run began with, of 2.*is of 2000"
+        UserError, match=r"expected the reward model that the run began with, made 2.*was made 2000"
     ):
         train(again(root, steps=80))
 
@@ -274,7 +274,7 @@ def test_what_breaks_is_named_and_the_last_good_state_stays(broken: str, tmp_pat
         "weight": r"the weight value\.2\.bias is no longer finite",
         "loss_total": r"loss_total exploded to 1e\+09 from about \S+",
     }[broken]
-    good = r"model_000040-.*dat, try a smaller --lr"
+    good = r"model_000040-.*dat; try a smaller --lr"
     with pytest.raises(
         UserError, match=rf"failed after (50|60) steps: {says}; the last good checkpoint is .*{good}"
     ):

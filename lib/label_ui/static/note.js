@@ -18,7 +18,7 @@ export class Note {
 
   open() {
     const from = document.activeElement;
-    this.from = from.matches(":focus-visible") ? from : null; // who came by Tab goes back there
+    this.from = from.matches(":focus-visible") ? from : null; // reached by Tab: the focus returns there
     $("noteform").hidden = false;
     $("flag").setAttribute("aria-expanded", "true");
     $("note").value = this.text === "flagged" ? "" : this.text;

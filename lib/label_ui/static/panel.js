@@ -66,7 +66,7 @@ export class Panel {
     $("goal").hidden = !goal;
     if (goal) Object.assign($("goal"), { max: goal, value: Math.min(total, goal) });
     const parts = [`yours ${mine}`, `today ${today}`];
-    if (Number.isInteger(due)) parts.unshift(due ? `${due} due` : "none due"); // says a training that runs meanwhile
+    if (Number.isInteger(due)) parts.unshift(due ? `${due} due` : "none due"); // where a training run asks for labels
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
     if (goal && total >= goal) parts.push("goal reached: see Overview for the next step");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);

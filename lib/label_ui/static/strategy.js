@@ -23,7 +23,7 @@ export class StrategyList {
     list.addEventListener("change", () => {
       this.value = list.value;
       sessionStorage.setItem("strategy", this.value);
-      if (this.picking) list.blur(); // so that keys work again; who came by Tab stays
+      if (this.picking) list.blur(); // so that keys work again; reached by Tab, it keeps the focus
       onChange();
     });
   }

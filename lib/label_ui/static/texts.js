@@ -81,7 +81,7 @@ function marked(runs) {
 export class TextView {
   playing = false;
   marking = false; // whether differences are marked; off for each new pair, as marks lead the eye
-  formatting = "markdown" in localStorage; // whether Markdown takes shape, which this browser remembers
+  formatting = "markdown" in localStorage; // whether Markdown is formatted, which this browser remembers
   texts = null;
 
   // Marks the words that only one of the two has, or takes the marks off.
@@ -90,7 +90,7 @@ export class TextView {
     this.draw();
   }
 
-  // Has Markdown take shape, or stand as it was written.
+  // Shows Markdown formatted, or as it was written.
   format() {
     this.formatting = !this.formatting;
     if (this.formatting) localStorage.markdown = "yes";

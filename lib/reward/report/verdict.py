@@ -119,7 +119,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
     elif evidence.held_out_loss >= chance and evidence.train_loss < MEMORISED * evidence.held_out_loss:
         reasons.append(
             f"it memorised its labels (loss {evidence.train_loss:.3f}) and fails on the held-out ones "
-            f"({evidence.held_out_loss:.3f}; guessing has {chance:.3f}): try --l2, --shift or --dropout"
+            f"({evidence.held_out_loss:.3f}; guessing: {chance:.3f}): try --l2, --shift or --dropout"
         )
     elif held_out.count and low <= 0.5 <= high and high - low <= WIDEST:
         reasons.append(
