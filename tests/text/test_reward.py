@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
         with pytest.raises(UserError, match=match):
             fit_text(dataclasses.replace(config, **options))
     path = fit_text(config).path
-    with pytest.raises(UserError, match="a reward model of text"):
+    with pytest.raises(UserError, match="a reward model for text"):
         load_reward_model(path)
     other = save_tiny(labelled / "other", initializer_range=0.3)
     with pytest.raises(UserError, match="fitted on a language model of weights"):
