@@ -82,7 +82,18 @@ def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> None:
-    small = ("-e", "EnduroFairWeatherNoFrameskip-v4", "--num-envs", 4, "--env-threads", 1, "--eval-games", 1)
+    small = (
+        "-e",
+        "EnduroFairWeatherNoFrameskip-v4",
+        "--network",
+        "small",
+        "--num-envs",
+        4,
+        "--env-threads",
+        1,
+        "--eval-games",
+        1,
+    )
     call(
         tmp_path,
         *("01_a2c.py", "-n", "v0", "--steps", 800, *small, "--save", "v0"),

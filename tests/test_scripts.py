@@ -223,7 +223,20 @@ def test_play_records_a_video_with_the_learned_reward(one_round: Round) -> None:
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
-    flags = ("--steps", 600, "--num-envs", 4, "--eval-games", 1, "--seed", 7, "--record-prob", 0.04)
+    flags = (
+        "--network",
+        "small",
+        "--steps",
+        600,
+        "--num-envs",
+        4,
+        "--eval-games",
+        1,
+        "--seed",
+        7,
+        "--record-prob",
+        0.04,
+    )
 
     def train(name: str) -> None:
         call(tmp_path, "01_a2c.py", "-n", name, "--save", name, "--db-path", f"{name}-db", *flags)

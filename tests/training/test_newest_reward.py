@@ -32,7 +32,14 @@ train_quickly = partial(train, evaluate=one_game)
 
 def dot(root: Path, **flags: Any) -> TrainConfig:
     small: dict[str, Any] = {
-        **{"env": "MovingDot-v0", "num_envs": 2, "eval_games": 1, "runs": root / "runs", "eval_every": 1000},
+        **{
+            "env": "MovingDot-v0",
+            "network": "small",
+            "num_envs": 2,
+            "eval_games": 1,
+            "runs": root / "runs",
+            "eval_every": 1000,
+        },
         **{
             "reward": root / "reward.dat",
             "watch_reward": True,

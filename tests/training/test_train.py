@@ -102,7 +102,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dot(root: Path, **flags: Any) -> TrainConfig:
-    small: dict[str, Any] = {"env": "MovingDot-v0", "num_envs": 2, "eval_games": 1, "runs": root / "runs"}
+    small: dict[str, Any] = {
+        **{"env": "MovingDot-v0", "network": "small", "num_envs": 2, "eval_games": 1, "runs": root / "runs"}
+    }
     return TrainConfig(name="x", **(small | flags))
 
 
