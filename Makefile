@@ -84,8 +84,8 @@ label: label-db install ## compare clips in the browser: make label DB=FOLDER [P
 	$(PY) 02_label_ui.py -d "$(DB)" --open $(if $(PORT),--port "$(PORT)")
 
 label-db:
-	@test -n "$(DB)" || { echo "make label: expected a folder of segments, got none; write make label DB=FOLDER" >&2; exit 2; }
-	@test -d "$(DB)" || { echo "make label: expected a folder of segments, and there is no folder $(DB); 01_a2c.py --db-path records one" >&2; exit 2; }
+	@test -n "$(DB)" || { echo "make label: expected a folder of clips, got none; write make label DB=FOLDER" >&2; exit 2; }
+	@test -d "$(DB)" || { echo "make label: expected a folder of clips, and there is no folder $(DB); 01_a2c.py --db-path records one" >&2; exit 2; }
 
 clean: ## remove caches (runs, databases and .venv stay)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache

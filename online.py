@@ -64,11 +64,9 @@ class OnlineConfig:
         default="recent",
         help="how pairs are chosen (a fifth always at random); see 02_label_ui.py --strategy",
     )
-    error_rate: float = flag(
-        default=0.0, min=0, max=1, help="how often the teacher prefers the wrong segment"
-    )
+    error_rate: float = flag(default=0.0, min=0, max=1, help="how often the teacher prefers the wrong clip")
     refit_every: int = flag(default=50, min=1, help="new labels for each refit")
-    segments: int = flag(default=1000, min=4, help="approximate number of segments recorded during training")
+    segments: int = flag(default=1000, min=4, help="approximate number of clips recorded during training")
 
     eval_every: int = flag(group="evaluation", default=15_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=32, min=2, help="full games per evaluation")

@@ -70,25 +70,23 @@ _TEST_STRIDE = 2
 class QualityConfig:
     """What to fit."""
 
-    db: Path = flag("-d", help="segments with recorded scores, of policies from random to good")
+    db: Path = flag("-d", help="clips with recorded scores, of policies from random to good")
     teacher: str = flag(default="score", help="who labels; see 02_label_ui.py --teacher")
-    error_rate: float = flag(
-        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
-    )
+    error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong clip")
     labels: list[int] = flag(default=[50, 100, 300, 1000], nargs="+", help="numbers of labels to fit to")
     seeds: list[int] = flag(default=[0, 1, 2, 3, 4], nargs="+", help="seeds of split, labels and fit")
     recipes: list[str] = flag(
-        default=["ours", "original"], nargs="+", help=f"recipes to compare: {', '.join(RECIPES)}"
+        default=["ours", "original"], nargs="+", help=f"recipes to compare: {'; '.join(RECIPES)}"
     )
     frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit, including the original's")
     test_pairs: int = flag(default=2000, min=10, help="pairs to test on")
-    memory_mb: int = flag(default=3000, min=0, help="memory for decoded segments")
+    memory_mb: int = flag(default=3000, min=0, help="memory for decoded clips")
     out: Path = flag(default=Path("benchmarks/results/quality"), help="folder for the figures")
 
     def __post_init__(self) -> None:
         for name in self.recipes:
             if name not in RECIPES:
-                raise UserError(f"--recipes {name}: expected some of {', '.join(RECIPES)}")
+                raise UserError(f"--recipes {name}: expected some of {'; '.join(RECIPES)}")
 
 
 class Task:
@@ -175,7 +173,7 @@ def measure(config: QualityConfig) -> Path:
     db.refresh()
     names = db.names
     if len(names) < 40:
-        raise UserError(f"{config.db}: expected at least 40 segments, found {len(names)}")
+        raise UserError(f"{config.db}: expected at least 40 clips, found {len(names)}")
     teacher = make_teacher(config.teacher, config.error_rate)
     value = np.array([teacher.value(db.load(name)) for name in names])
     config.out.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ _SETTINGS = (
 class BenchmarkConfig:
     """What to compare, on what."""
 
-    db: Path = flag("-d", help="segments with recorded scores")
+    db: Path = flag("-d", help="clips with recorded scores")
     seeds: int = flag(default=3, min=1, help="runs of each strategy, with seeds 0, 1, 2, …")
     labels: int = flag(default=300, min=10, help="total number of labels")
     round: int = flag(default=50, min=10, help="labels per round; those of the first round are random")
@@ -109,7 +109,7 @@ def draw_test(db: SegmentDB, teacher: str, pairs: int, seed: int) -> Test:
         if len(decided) == pairs:
             break
     if not decided:
-        raise UserError(f"{db.root}: expected segments that teacher {teacher} tells apart, found none")
+        raise UserError(f"{db.root}: expected clips that teacher {teacher} tells apart, found none")
     return Test(sorted(order[cut:]), decided)
 
 
@@ -199,7 +199,7 @@ def table(config: BenchmarkConfig, runs: Sequence[dict[str, Any]]) -> str:
     counts = [config.round * (number + 1) for number in range(config.labels // config.round)]
     flags = " ".join(f"--{key.replace('_', '-')} {getattr(config, key)}" for key in (*_SETTINGS, "accuracy"))
     lines = [
-        "Accuracy in % on pairs of segments that were never labelled, mean ± 95 % interval over the seeds.",
+        "Accuracy in % on pairs of clips that were never labelled, mean ± 95 % interval over the seeds.",
         "",
         f"`python -m benchmarks.strategies --db {config.db.name} {flags}`",
         "",
@@ -232,7 +232,7 @@ def measure(config: BenchmarkConfig) -> Path:
     train = len(db.names) - min(round(_TEST_SHARE * len(db.names)), _MOST_TEST_SEGMENTS)
     if train * (train - 1) // 2 < config.labels:
         raise UserError(
-            f"{config.db}: expected segments enough for {config.labels} labels, found {len(db.names)}"
+            f"{config.db}: expected enough clips for {config.labels} labels, found {len(db.names)}"
         )
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"strategies-{config.db.name}.json"

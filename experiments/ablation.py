@@ -104,7 +104,7 @@ class AblationConfig:
         default=None, help="policy that all recipes start from, with --db (default: train one)"
     )
     db: Path | None = flag(
-        default=None, help="segments to label, with --v0; they are copied without their labels"
+        default=None, help="clips to label, with --v0; they are copied without their labels"
     )
     dev: str = flag(default=None, help=by_preset(PRESETS, "device of the networks", "dev"))
     max_minutes: float | None = max_minutes()
@@ -116,15 +116,13 @@ class AblationConfig:
         help=by_preset(PRESETS, "steps of v0, where it is trained here", "v0_steps"),
     )
     segments: int = flag(
-        default=1000, min=4, help="approximate number of segments recorded during the training of v0"
+        default=1000, min=4, help="approximate number of clips recorded during the training of v0"
     )
     labels: int = flag(default=300, min=2, help="pairs that the teacher compares, the same for all recipes")
     teacher: str = flag(
         default="seaquest", help="who compares, and judges fresh clips; see 02_label_ui.py --teacher"
     )
-    error_rate: float = flag(
-        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
-    )
+    error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong clip")
 
     steps: int = flag(
         group="algorithm", default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps")

@@ -103,10 +103,10 @@ class ConcurrentConfig:
         default=None,
         min=0,
         max=1,
-        help=by_preset(PRESETS, "how often the teacher prefers the wrong segment", "error_rate"),
+        help=by_preset(PRESETS, "how often the teacher prefers the wrong clip", "error_rate"),
     )
     segments: int = flag(
-        default=1000, min=4, help="approximate number of segments recorded during a training run"
+        default=1000, min=4, help="approximate number of clips recorded during a training run"
     )
 
     eval_every: int = flag(

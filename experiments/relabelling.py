@@ -39,9 +39,7 @@ class RelabellingConfig:
     steps: int = flag(default=15_000, min=1, help="steps of training")
     seeds: int = flag(default=3, min=1, help="runs of each kind: seeds 0, 1, …")
     teacher: str = flag(default="score", help="who compares; see 02_label_ui.py --teacher")
-    error_rate: float = flag(
-        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
-    )
+    error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong clip")
     refits: int = flag(default=8, min=2, help="approximate number of fits of the reward model in a run")
     games: int = flag(default=20, min=2, help="full games behind each figure")
     max_minutes: float | None = max_minutes()

@@ -79,11 +79,9 @@ class RoundsConfig:
     )
     steps: int = flag(default=None, min=1, help=by_preset(PRESETS, "steps of each finetune", "steps"))
     segments: int = flag(
-        default=1000, min=4, help="approximate number of segments recorded during each version's training"
+        default=1000, min=4, help="approximate number of clips recorded during each version's training"
     )
-    error_rate: float = flag(
-        default=0.1, min=0, max=1, help="how often the teacher prefers the wrong segment"
-    )
+    error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong clip")
 
     eval_every: int = flag(
         group="evaluation",

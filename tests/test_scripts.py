@@ -161,7 +161,7 @@ def test_another_teacher_goes_on_in_the_same_file(one_round: Round, tmp_path: Pa
 def test_a_reward_model_is_fitted(one_round: Round) -> None:
     said = one_round.fit.stdout
     assert re.search(
-        r"^40 labels on \d+ segments of SeaquestNoFrameskip-v4: \d+ to fit, \d+ held out", said, re.M
+        r"^40 labels on \d+ clips of SeaquestNoFrameskip-v4: \d+ to fit, \d+ held out", said, re.M
     )
     assert re.search(r"^epoch 2: loss \d+\.\d+, held out \d\.\d+, accuracy", said, re.M)
     assert re.search(r"^held-out accuracy .* saved rewards/reward-r\.dat$", said, re.M)

@@ -183,14 +183,14 @@ class Assigner:
         if strategy == RECHECK:
             return "There are no labels left to recheck, or the reward model has not rated their clips yet."
         if broken and segments < 2:
-            return f"None of the segments can be shown as a pair. {next(iter(broken.values()))}"
+            return f"No two of the clips can be shown as a pair. {next(iter(broken.values()))}"
         if segments == 0:
             return (
-                "This database holds no segments yet. Record some with 01_a2c.py --db-path; they appear "
+                "This database holds no clips yet. Record some with 01_a2c.py --db-path; they appear "
                 "here as they are recorded."
             )
         if segments == 1:
-            return "There is one segment, and a pair takes two. New ones appear here as they are recorded."
+            return "There is one clip, and a pair takes two. New ones appear here as they are recorded."
         pairs = self._db.pairs.count(playable)
         if not pairs:
             return "No prompt has two answers yet. Sample more with 01_text.py --answers 2."

@@ -101,7 +101,7 @@ class LabelConfig:
     def __post_init__(self) -> None:
         if not self.watch and not self.db_path.is_dir():
             raise UserError(
-                f"--db-path {self.db_path}: no such folder; record segments with 01_a2c.py --db-path first"
+                f"--db-path {self.db_path}: no such folder; record clips with 01_a2c.py --db-path first"
             )
         names = (*TEACHERS, *TEXT_TEACHERS)
         if self.teacher is not None and self.teacher not in names and not is_own(self.teacher):

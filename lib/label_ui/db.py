@@ -100,8 +100,8 @@ class LabelledDB:
             return self._names
 
     def counted(self, count: int) -> str:
-        """A number of segments in words: "48 segments", "1 answer"."""
-        return f"{count:,} {'answer' if self.answers else 'segment'}{'' if count == 1 else 's'}"
+        """A number of segments in words: "48 clips", "1 answer"."""
+        return f"{count:,} {'answer' if self.answers else 'clip'}{'' if count == 1 else 's'}"
 
     def playable(self) -> list[str]:
         """As :meth:`sync`, without the segments that cannot be shown."""

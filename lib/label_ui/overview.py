@@ -105,7 +105,7 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
     if overview.segments < 2:
         with card("Nothing to compare yet", wide=True):
             html.p(
-                "A pair takes two segments. Record some with 01_a2c.py --db-path and this folder; they "
+                "A pair takes two clips. Record some with 01_a2c.py --db-path and this folder; they "
                 "appear here as they are recorded."
             )
     if labels:

@@ -87,7 +87,7 @@ class LabelTable:
     async def build(self) -> None:
         wanted = self._filter
         with html.div().classes("filters"):
-            text = ui.input(placeholder="Search segments, notes, names").props(
+            text = ui.input(placeholder="Search clips, notes, names").props(
                 'outlined dense clearable debounce=250 aria-label="Search" type="search"'
             )
             text.bind_value_to(wanted, "text", forward=lambda value: value or "").on_value_change(self._first)

@@ -58,7 +58,7 @@ class Votes:
                 return reply("duplicate")
             if vote.db != db.id:
                 return reply("dropped", "it belongs to another database")
-            gone = "one of its segments is no longer in the database"
+            gone = "one of its clips is no longer in the database"
             if offer.sample1 == offer.sample2 or not db.holds((offer.sample1, offer.sample2)):
                 return reply("dropped", gone)
             lease = self._leases.find(offer.id)

@@ -35,7 +35,7 @@ class SegmentDB:
         self._names: list[str] | None = None
         if not root.is_dir():
             raise UserError(
-                f"{root}: no such folder; expected a segment database, recorded with 01_a2c.py --db-path"
+                f"{root}: no such folder; expected a DB of clips, recorded with 01_a2c.py --db-path"
             )
 
     def holds(self, names: Iterable[str]) -> bool:
@@ -58,7 +58,7 @@ class SegmentDB:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a file, or gone by now
                         folders[folder] = self._scan(folder)
         except OSError as error:
-            raise UserError(f"{error.filename}: cannot read the segment database: {error.strerror}") from None
+            raise UserError(f"{error.filename}: cannot read the DB: {error.strerror}") from None
         known: frozenset[str] = frozenset(self._names or ())
         changed = (
             self._names is None
@@ -118,5 +118,5 @@ class SegmentDB:
         except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links
             inside = False
         if not inside:
-            raise SegmentError(f"{name}: leads out of the segment database {self.root}")
+            raise SegmentError(f"{name}: leads out of the DB {self.root}")
         return path

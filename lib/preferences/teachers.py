@@ -322,7 +322,7 @@ class SimulatedLabeller:
         self._db.refresh()
         db, rng, names = self._db, self._rng, self._db.names
         if len(names) < 2:
-            raise UserError(f"{db.root}: expected at least two segments to compare, found {len(names)}")
+            raise UserError(f"{db.root}: expected at least two clips to compare, found {len(names)}")
         taken: set[Pair] = {label.pair for label in current(self._log.read())}
         mean = self._mean(names) if self._teacher.threshold else 0.0
         written = wrong = ties = skipped = 0

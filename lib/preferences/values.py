@@ -39,7 +39,7 @@ def _scores(segment: Segment) -> np.ndarray:
     """float64 `[T]`."""
     if segment.sidecar is None:
         raise UserError(
-            "--teacher: expected segments with recorded scores, got one of the original format; "
+            "--teacher: expected clips with recorded scores, got one of the original format; "
             "record a DB with 01_a2c.py --db-path"
         )
     return segment.sidecar.scores.astype(float)
@@ -202,7 +202,7 @@ def _observations(segment: Segment, teacher: str, game: str) -> np.ndarray:
     env_id = "the original format" if segment.sidecar is None else segment.sidecar.env_id
     if segment.observations is None or game not in env_id:
         raise UserError(
-            f"teacher {teacher}: expected segments of {game} with its observations, got one of {env_id}; "
+            f"teacher {teacher}: expected clips of {game} with its observations, got one of {env_id}; "
             f"record a DB with 01_a2c.py --env"
         )
     return segment.observations

@@ -54,7 +54,7 @@ class Clips(Material[RewardModel, PreferenceData]):
 
     def __str__(self) -> str:
         segments = self.data.segments
-        return f"{len(segments)} segments of {segments.env_id or 'an unnamed game'}"
+        return f"{len(segments)} clips of {segments.env_id or 'an unnamed game'}"
 
     def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
         sources = map(self.data.segments.source, range(len(self.data.segments)))

@@ -193,7 +193,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         if not self.dbs:
-            raise UserError("expected at least one DB, a folder of segments with a labels.json")
+            raise UserError("expected at least one DB, a folder of clips with a labels.json")
         if len({db.resolve() for db in self.dbs}) < len(self.dbs):
             raise UserError(f"expected each DB once, got {' '.join(map(str, self.dbs))}")
         for text in self.mask:

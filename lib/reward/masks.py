@@ -58,9 +58,7 @@ def masks_for(texts: list[str], frame_shape: tuple[int, int, int], env_id: str) 
         x, y, width, height = read_mask(text)
         game = text.split("-")[0]
         if text in PRESETS and env_id and game not in env_id.lower():
-            raise UserError(
-                f"--mask {text}: a preset of {game}, but the segments are of {env_id}; give X,Y,W,H"
-            )
+            raise UserError(f"--mask {text}: a preset of {game}, but the clips are of {env_id}; give X,Y,W,H")
         if y + height > frame_shape[0] or x + width > frame_shape[1]:
             raise UserError(
                 f"--mask {text}: expected a rectangle within frames of {frame_shape[0]} rows and {frame_shape[1]} "

@@ -205,7 +205,7 @@ class RewardModel:
         if differs is not None:
             expected, got = differs
             raise UserError(
-                f"{path}: a reward model for {expected}, but {env_id} has {got}; fit one on segments of that environment"
+                f"{path}: a reward model for {expected}, but {env_id} has {got}; fit one on clips of that environment"
             )
 
 

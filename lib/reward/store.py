@@ -78,7 +78,7 @@ class SegmentStore:
             return
         if count < self._spec.num_actions:
             raise UserError(
-                f"--num-actions {count}: the segments hold actions up to {self._spec.num_actions - 1}"
+                f"--num-actions {count}: the clips hold actions up to {self._spec.num_actions - 1}"
             )
         self._spec = dataclasses.replace(self._spec, num_actions=count)
 
@@ -101,7 +101,7 @@ class SegmentStore:
         env_id = "" if segment.sidecar is None else segment.sidecar.env_id
         if env_id and self.env_id and env_id != self.env_id:
             raise UserError(
-                f"{name}: a segment of {env_id} among those of {self.env_id}; fit one model per environment"
+                f"{name}: a clip of {env_id} among those of {self.env_id}; fit one model per environment"
             )
         self.env_id = self.env_id or env_id
         self._sources.append((db, name))
@@ -118,9 +118,7 @@ class SegmentStore:
     def _take(self, name: str, segment: Segment) -> None:
         """Checks what a segment shows and takes; raises UserError if that differs from those before it."""
         if self.features is not None and segment.observations is not None:
-            raise UserError(
-                f"{name}: --features needs pictures, but these segments hold vectors; leave it out"
-            )
+            raise UserError(f"{name}: --features needs pictures, but these clips hold vectors; leave it out")
         here, counted = segment.spec, segment.sidecar is not None or segment.continuous
         if self._spec is None:
             self.input = self.input or ("frame" if segment.observations is None else "observation")
@@ -134,7 +132,7 @@ class SegmentStore:
         differs = expected.difference(here)
         if differs is not None:
             raise UserError(
-                f"{name}: expected {differs[0]} like the segments before it, got {differs[1]}; fit one model per "
+                f"{name}: expected {differs[0]} like the clips before it, got {differs[1]}; fit one model per "
                 f"environment"
             )
         self._spec, self._counted = here, self._counted or counted
@@ -169,8 +167,8 @@ class SegmentStore:
             return db.load(name)
         except SegmentError as error:
             raise UserError(
-                f"a segment that the fit began with can no longer be read: {error}; put it back and "
-                "continue with --resume, or give more --memory-mb, which keeps segments in memory"
+                f"a clip that the fit began with can no longer be read: {error}; put it back and "
+                "continue with --resume, or give more --memory-mb, which keeps clips in memory"
             ) from error
 
     def inputs(

@@ -145,9 +145,7 @@ class _Preferences:
 
     def _own_db(self) -> Path:
         if self._db is None:
-            raise UserError(
-                f"{self._adapter.env_id}: expected db=, a folder for segments and labels, got none"
-            )
+            raise UserError(f"{self._adapter.env_id}: expected db=, a folder for clips and labels, got none")
         return self._db
 
     def _begin(self, observations: Any, lives: np.ndarray, games: np.ndarray) -> None:

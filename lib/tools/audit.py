@@ -145,7 +145,7 @@ def rate_dbs(model: RewardModel, dbs: Sequence[Path]) -> tuple[Rated, str]:
     if not each:
         height, width, _ = model.members[0].network.frame_shape
         raise UserError(
-            f"{', '.join(map(str, dbs))}: expected segments of {height}×{width} pixels to compare with, found none"
+            f"{', '.join(map(str, dbs))}: expected clips of {height}×{width} pixels to compare with, found none"
         )
     return Rated.of(np.concatenate(each, 1)), env_id
 
@@ -293,7 +293,7 @@ def _page(db: Rated, play: Play, finding: Finding) -> dict[str, object]:
     means = [float(fresh.disagreement[slots == at].mean()) for at in range(len(places))]
     middles = ((places + 0.5) * SEGMENT_LENGTH).tolist()
     unit = "standard deviation over members"
-    paid_unit = "standard deviations over the fit's segments"
+    paid_unit = "standard deviations over the fit's clips"
     return {
         "db": db,
         "fresh": fresh,

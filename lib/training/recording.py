@@ -147,7 +147,7 @@ class Recording(Hook):
         if self.recorder is None:
             return ""
         obstacle = self.recorder.obstacle
-        return f"  {self.recorder.stored} segments" + (f" ({obstacle})" if obstacle else "")
+        return f"  {self.recorder.stored} clips" + (f" ({obstacle})" if obstacle else "")
 
 
 class Tap:

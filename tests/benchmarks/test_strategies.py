@@ -90,7 +90,7 @@ def test_the_test_shares_no_segment_and_puts_the_better_first(db: Path) -> None:
 def test_clips_that_are_all_alike_test_nothing(tmp_path: Path) -> None:
     for number in range(12):
         save(tmp_path, number, clip(9))
-    with pytest.raises(UserError, match="expected segments that teacher score tells apart"):
+    with pytest.raises(UserError, match="expected clips that teacher score tells apart"):
         draw_test(SegmentDB(tmp_path), "score", 5, seed=0)
 
 
@@ -115,5 +115,5 @@ def test_the_table() -> None:
 
 def test_a_db_too_small(tmp_path: Path) -> None:
     save(tmp_path, 0, clip(9))
-    with pytest.raises(UserError, match="expected segments enough for 300 labels, found 1"):
+    with pytest.raises(UserError, match="expected enough clips for 300 labels, found 1"):
         measure(BenchmarkConfig(db=tmp_path, out=tmp_path / "out"))

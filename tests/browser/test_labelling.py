@@ -254,11 +254,11 @@ def test_when_pairs_run_out_it_says_so_and_new_segments_appear(
 
     tab = enter(serve(db=db))
     tab.page.goto(f"{tab.site.base}/label")
-    tab.page.wait_for_selector("text=holds no segments yet")
+    tab.page.wait_for_selector("text=holds no clips yet")
     for key in ("r", "Space", "Space", "ArrowRight", "1", "u", "f", "n"):
         tab.page.keyboard.press(key)
     add(0)
-    tab.page.wait_for_selector("text=There is one segment", timeout=PATIENCE)
+    tab.page.wait_for_selector("text=There is one clip", timeout=PATIENCE)
     add(1)
     add(2)
     tab.ready()

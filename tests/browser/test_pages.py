@@ -133,7 +133,7 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     tab = enter(site)
     figures = tab.page.locator(".figures")
     figures.wait_for()
-    assert "48\nsegments" in figures.inner_text().replace("\n\n", "\n")
+    assert "48\nclips" in figures.inner_text().replace("\n\n", "\n")
     assert "0 of 50" in figures.inner_text()
     table = Tab(tab.context, site).page
     table.goto(f"{site.base}/labels")

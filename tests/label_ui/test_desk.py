@@ -249,7 +249,7 @@ def test_one_last_pair_is_spoken_of_as_one(tmp_path: Path, clock: Clock) -> None
     offer = ada.take()
     assert "The last pair is on other labellers' screens" in bob.batch().notice
     ada.vote(offer)
-    assert "the one pair that 2 segments make" in bob.batch().notice
+    assert "the one pair that 2 clips make" in bob.batch().notice
 
 
 def test_labels_of_the_original_and_of_teachers_are_not_asked_again(root: Path, desk: Desk) -> None:
@@ -427,7 +427,7 @@ def test_a_db_that_went_away_is_said(root: Path, desk: Desk, clock: Clock) -> No
 
 
 @pytest.mark.parametrize(
-    ("segments", "says"), [(0, "no segments yet"), (1, "a pair takes two")], ids=["empty", "one segment"]
+    ("segments", "says"), [(0, "no clips yet"), (1, "a pair takes two")], ids=["empty", "one clip"]
 )
 def test_too_few_segments_get_a_friendly_sentence(
     tmp_path: Path, clock: Clock, segments: int, says: str
@@ -525,5 +525,5 @@ def test_an_answer_about_a_segment_that_was_dropped_a_moment_ago_is_not_counted(
     offer = user.take()
     (root / offer.sample2).unlink()
     reply = user.vote(offer)
-    assert (reply.outcome, reply.reason) == ("dropped", "one of its segments is no longer in the database")
+    assert (reply.outcome, reply.reason) == ("dropped", "one of its clips is no longer in the database")
     assert lines(root) == []

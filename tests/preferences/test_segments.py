@@ -1069,7 +1069,7 @@ def test_database_that_is_missing_or_goes_away(tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
     database = SegmentDB(tmp_path / "db")
     (tmp_path / "db").rmdir()
-    with pytest.raises(UserError, match="cannot read the segment database"):
+    with pytest.raises(UserError, match="cannot read the DB"):
         database.refresh()
 
 
@@ -1126,7 +1126,7 @@ def test_database_does_not_follow_links_out(tmp_path: Path, segment: Segment) ->
     database = SegmentDB(root)
     assert database.names == ["00/5.dat"]
     for name in ("00/1.dat", "00/2.dat", "00/3.dat", "01/1.dat"):
-        with pytest.raises(SegmentError, match="leads out of the segment database"):
+        with pytest.raises(SegmentError, match="leads out of the DB"):
             database.load(name)
     assert_same(database.load("00/4.dat"), segment)
 

@@ -53,9 +53,7 @@ def test_score_is_the_sum_over_the_segment() -> None:
 
 def test_score_needs_a_sidecar() -> None:
     bare = dataclasses.replace(scored(1, 2), sidecar=None)
-    with pytest.raises(
-        UserError, match=r"--teacher: expected segments with recorded scores.*original format"
-    ):
+    with pytest.raises(UserError, match=r"--teacher: expected clips with recorded scores.*original format"):
         score(bare)
 
 
@@ -188,7 +186,7 @@ def test_a_broken_segment_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     database(tmp_path / "one", [1])
-    with pytest.raises(UserError, match="at least two segments to compare, found 1"):
+    with pytest.raises(UserError, match="at least two clips to compare, found 1"):
         label_with_teacher(tmp_path / "one", "score", 1)
     with pytest.raises(
         UserError,
@@ -597,7 +595,7 @@ def test_seaquest_labels_a_database(clips: dict[str, Segment], tmp_path: Path) -
 def test_seaquest_needs_its_frames_and_scores() -> None:
     with pytest.raises(UserError, match="teacher seaquest: expected Seaquest's 210×160 frames, got 5×4"):
         seaquest(scored(1))
-    with pytest.raises(UserError, match="expected segments with recorded scores"):
+    with pytest.raises(UserError, match="expected clips with recorded scores"):
         seaquest(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
 
 
@@ -690,7 +688,7 @@ def test_what_air_cannot_tell_costs_no_label(clips: dict[str, Segment], tmp_path
 def test_air_needs_its_frames_and_scores() -> None:
     with pytest.raises(UserError, match="teacher air: expected Seaquest's 210×160 frames, got 5×4"):
         air(scored(1))
-    with pytest.raises(UserError, match="expected segments with recorded scores"):
+    with pytest.raises(UserError, match="expected clips with recorded scores"):
         air(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
 
 

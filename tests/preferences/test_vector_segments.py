@@ -155,7 +155,7 @@ def test_teachers_who_read_observations_refuse_what_has_none(teacher: Any) -> No
         Segment(np.zeros((1, 1, 1, 3), np.uint8), np.zeros(1, np.int64), None),
     ):
         with pytest.raises(
-            UserError, match=f"teacher {teacher.__name__}: expected segments of .* with its observations"
+            UserError, match=f"teacher {teacher.__name__}: expected clips of .* with its observations"
         ):
             teacher(wrong)
 

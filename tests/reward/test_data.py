@@ -134,7 +134,7 @@ def test_torn_lines_are_passed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"env_id": "Other-v0"}, "a segment of Other-v0 among those of Grey-v0"),
+        ({"env_id": "Other-v0"}, "a clip of Other-v0 among those of Grey-v0"),
         ({"size": 50}, "frames of 48×48 pixels .* got frames of 50×50"),
         ({"num_actions": 6}, "expected 4 actions .* got 6 actions"),
     ],
@@ -195,9 +195,7 @@ def test_the_action_count_may_be_given_for_segments_that_do_not_say_it(
     monkeypatch.setattr(SegmentDB, "load", lambda db, name: original(load(db, name)))
     assert load_preferences([tmp_path], 100).segments.spec.num_actions == highest + 1
     assert load_preferences([tmp_path], 100, num_actions=18).segments.spec.num_actions == 18
-    with pytest.raises(
-        UserError, match=f"--num-actions {highest}: the segments hold actions up to {highest}"
-    ):
+    with pytest.raises(UserError, match=f"--num-actions {highest}: the clips hold actions up to {highest}"):
         load_preferences([tmp_path], 100, num_actions=highest)
 
 

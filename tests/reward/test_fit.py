@@ -571,7 +571,7 @@ def test_a_mask_holds_in_the_fit_and_in_the_payout(db: Path, tmp_path: Path) -> 
     ("mask", "says"),
     [
         ("0,0,49,10", "--mask 0,0,49,10: expected a rectangle within frames of 48 rows and 48 columns"),
-        ("seaquest-score", "a preset of seaquest, but the segments are of Grey-v0"),
+        ("seaquest-score", "a preset of seaquest, but the clips are of Grey-v0"),
         ("the score", "--mask the score: expected X,Y,W,H in pixels"),
     ],
 )

@@ -126,7 +126,7 @@ def test_others_among_them_are_refused(tmp_path: Path) -> None:
         store = SegmentStore(100)
         store.add(SegmentDB(tmp_path), "00/00000001.dat", clip(0, 0))
         with pytest.raises(
-            UserError, match=rf"00/00000002\.dat: expected {expected} like the segments .* got {got}"
+            UserError, match=rf"00/00000002\.dat: expected {expected} like the clips .* got {got}"
         ):
             store.add(SegmentDB(tmp_path), "00/00000002.dat", other)
 

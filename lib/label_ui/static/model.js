@@ -76,7 +76,7 @@ class View {
     document.body.classList.toggle("rechecking", tab === "recheck");
     $("explain").hidden = tab !== "recheck";
     this.still(tab === "recheck");
-    $("listtitle").textContent = tab === "recheck" ? "Labels to recheck" : "Segments";
+    $("listtitle").textContent = tab === "recheck" ? "Labels to recheck" : "Clips";
     $("list").replaceChildren();
     this.rows.clear();
     this.refresh();
@@ -122,11 +122,11 @@ class View {
   }
 
   showJudging({ judged, of }, found) {
-    const what = this.tab === "recheck" ? "labels" : "segments";
+    const what = this.tab === "recheck" ? "labels" : "clips";
     $("judging").hidden = judged >= of && found > 0;
     $("judged").hidden = judged >= of;
     Object.assign($("judged"), { max: Math.max(1, of), value: judged });
-    const nothing = this.tab === "recheck" ? "There are no labels left to recheck." : "No segment matches.";
+    const nothing = this.tab === "recheck" ? "There are no labels left to recheck." : "No clip matches.";
     $("judgedtext").textContent = judged < of ? `rating ${what}: ${judged} of ${of}…` : nothing;
   }
 

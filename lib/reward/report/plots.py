@@ -88,9 +88,9 @@ def calibration(bins: Sequence[Bin]) -> Markup:
 @styled
 def returns(learned: Sequence[float], scored: Sequence[float]) -> Markup:
     """Learned return of each segment against its score."""
-    figure, (axes,) = chart("score of a segment, points", "learned return, standard deviations")
+    figure, (axes,) = chart("score of a clip, points", "learned return, standard deviations")
     axes.plot(scored, learned, "o", color=_ONE, alpha=0.45, markersize=6)
-    return inline_svg(figure, "learned return against score, one dot per segment")
+    return inline_svg(figure, "learned return against score, one dot per clip")
 
 
 @styled

@@ -98,7 +98,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
     if not evidence.finite or not math.isfinite(evidence.held_out_loss):
         reasons.append("the model's rewards or its loss are not finite numbers: fit with a smaller --lr")
     elif not evidence.spread > 1e-6:
-        reasons.append("the model pays the same for every segment: the labels taught it nothing")
+        reasons.append("the model pays the same for every clip: the labels taught it nothing")
     if held_out.count and high < 0.5:
         reasons.append(
             f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, worse than "
