@@ -1,4 +1,4 @@
-"""03_reward_train.py on answers: fitting a reward model of text to labels."""
+"""03_reward_train.py on answers: fitting a reward model for text to labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reward model of text: upper layers of a language model, and a scalar head on an answer's last token."""
+"""The reward model for text: upper layers of a language model, and a scalar head on an answer's last token."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def load_text_reward(
     """
     payload = load_checkpoint(path, "reward")
     if payload.get("input") != "text":
-        raise UserError(f"{path}: expected a reward model of text, got one of frames or observations")
+        raise UserError(f"{path}: expected a reward model for text, got one for frames or observations")
     try:
         base, members = payload["base"], payload["members"]
         shape = Shape(**payload["shape"])
