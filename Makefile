@@ -41,7 +41,7 @@ lint: install
 	$(PY) -m mypy
 
 # mypy, which has one thread, runs beside the tests.
-check: install ## format, lint, types and the fast tests (90 seconds on two cores)
+check: install ## format, lint, types and the fast tests (90 seconds on two fast cores, 2½ minutes on slow ones)
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
 test: install ## format, lint, types and all tests

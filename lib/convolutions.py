@@ -61,6 +61,14 @@ class Convolutions(nn.Sequential):
         return x
 
 
+def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
+    """The kind of a `PolicyNet` that sees pictures, by its weights; "separate" if they belong to no such network."""
+    if "conv.7.weight" in state:
+        return "shared"
+    first = state.get("conv.0.weight")
+    return "small" if first is not None and first.shape[:1] == (16,) else "separate"
+
+
 def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:
     """Blocks of 4×4 pixels as channels: uint8 `[N, C, H, W]` to `[N, H/4, W/4, 16·C]`, as `F.pixel_unshuffle` has it.
 

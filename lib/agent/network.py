@@ -11,7 +11,7 @@ from torch import nn
 
 from lib.agent.distributions import sample_actions
 from lib.cli import UserError
-from lib.convolutions import Convolutions
+from lib.convolutions import Convolutions, kind_of_pictures
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
@@ -249,14 +249,6 @@ def policy_from_state(state: dict[str, torch.Tensor], source: str) -> PolicyNet:
         state,
         source,
     )
-
-
-def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
-    """The kind of a `PolicyNet` that sees pictures, by its weights; "separate" if they belong to no such network."""
-    if "conv.7.weight" in state:
-        return "shared"
-    first = state.get("conv.0.weight")
-    return "small" if first is not None and first.shape[:1] == (16,) else "separate"
 
 
 def with_weights(make: Callable[[], Network], state: dict[str, torch.Tensor], source: str) -> Network:

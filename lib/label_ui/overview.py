@@ -105,8 +105,8 @@ def _show_overview(overview: Overview, goal: int | None) -> None:
     if overview.segments < 2:
         with card("Nothing to compare yet", wide=True):
             html.p(
-                "A pair takes two clips. Record some with 01_a2c.py --db-path and this folder; they "
-                "appear here as they are recorded."
+                "A pair takes two clips, or two answers to one prompt. Record clips with 01_a2c.py --db-path and this "
+                "folder, or sample answers with 01_text.py; they appear here as they come in."
             )
     if labels:
         with card("Answers"):

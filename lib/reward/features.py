@@ -6,10 +6,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from lib.agent.network import kind_of_pictures
 from lib.checkpoints import check_weights, load_checkpoint
 from lib.cli import UserError
-from lib.convolutions import Convolutions
+from lib.convolutions import Convolutions, kind_of_pictures
 
 
 class Features(Protocol):
