@@ -34,7 +34,8 @@ class AirConfig:
     ppo_steps: int = flag(
         default=0,
         min=0,
-        help="steps of PPO after that, on the score and a reward model of the same comparisons: v2",
+        help="steps of PPO after that, on the score and a reward model of the same comparisons: v2; in the first 330k "
+        "only the critic learns",
     )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
@@ -91,7 +92,8 @@ def finetune(pipeline: Pipeline, config: AirConfig, db: Path, v1: Path) -> Path:
 
     The reward model is fitted to pairs in which both submarines survive. It pays a full tank some 2 standard deviations
     more than an empty one at every step, so its share is small: by estimate, a refuel is worth ten hits. A tank lasts 512
-    steps; with γ = 0.999 a refuel is worth its risk, and with 0.995 the policy stops surfacing.
+    steps; with γ = 0.999 a refuel is worth its risk, and with 0.995 the policy stops surfacing. Before the policy moves, the
+    critic has to learn what a full tank is worth: until then a climb looks like hits missed.
     """
     reward = pipeline.fit(
         "reward",
@@ -124,7 +126,7 @@ def finetune(pipeline: Pipeline, config: AirConfig, db: Path, v1: Path) -> Path:
             rollout=128,
             entropy=0.002,
             kl=0.02,
-            critic_warmup=8,
+            critic_warmup=40,
             score_weight=1.0,
             reward_offset=1.1,
             reward_scale=0.03,
