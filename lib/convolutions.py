@@ -12,10 +12,13 @@ class Convolutions(nn.Sequential):
 
     Conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015, F 3136), or the small ones, 16@8/4, 32@4/2, with a quarter of the
     arithmetic (Mnih et al. 2013 and 2016, F 2592). Layers may be appended.
+
+    Attributes:
+      features: F.
+      units: of the hidden layers that policies have above them.
     """
 
     FEATURES = 64 * 7 * 7
-    SMALL_FEATURES = 32 * 9 * 9
 
     def __init__(self, small: bool = False) -> None:
         channels = (16, 32) if small else (32, 64)
@@ -28,6 +31,7 @@ class Convolutions(nn.Sequential):
         if not small:
             self.extend([nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU()])
         self.append(nn.Flatten())
+        self.features, self.units = (32 * 9 * 9, 256) if small else (self.FEATURES, 512)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         kind = observations.device.type

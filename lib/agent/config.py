@@ -209,8 +209,8 @@ class TrainConfig:
     network: str = _by_algorithm(
         "network",
         choices=("separate", "shared", "small"),
-        help="for policies that see pictures: 512 units for each head, like the original, or shared by both, "
-        "like SB3's CnnPolicy, or a smaller and faster network, like A3C's",
+        help="for policies that see pictures: 512 units for each head, like the original; 512 that both share, "
+        "like SB3's CnnPolicy; or A3C's smaller network, with a third of the work",
     )
     gamma: float = flag(default=0.99, min=0, max=1, help="discount")
     gae_lambda: float = _by_algorithm(

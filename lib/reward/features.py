@@ -46,9 +46,8 @@ class PolicyFeatures(nn.Module):
     def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
         super().__init__()
         kind = kind_of_pictures(state)
-        small = kind == "small"
-        self.conv = Convolutions(small)
-        inputs, units = (Convolutions.SMALL_FEATURES, 256) if small else (Convolutions.FEATURES, 512)
+        self.conv = Convolutions(small=kind == "small")
+        inputs, units = self.conv.features, self.conv.units
         self._shared = kind == "shared"
         self.size = units if self._shared else 2 * units
         if self._shared:

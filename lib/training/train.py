@@ -316,7 +316,8 @@ def _policy_to_train(
     _check_kind(config, network, config.model)
     if config.network != "separate" and isinstance(network, PolicyNet) and network.kind != config.network:
         raise UserError(
-            f"--network {config.network}: the policy of {config.model} is a {network.kind} one and remains so; leave --network out"
+            f"--network {config.network}: the policy of {config.model} has --network {network.kind} and keeps it; "
+            "leave this flag out"
         )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}

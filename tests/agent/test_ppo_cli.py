@@ -89,4 +89,4 @@ def test_a_policy_whose_heads_share_a_layer_is_trained_and_resumed(tmp_path: Pat
     train(tmp_path, "-n", "v1", "-m", "v0/latest.dat", "--network", "shared", "--steps", 20)
     train(tmp_path, "-n", "s", "--steps", 20, "--save", "s")
     said = train(tmp_path, "-n", "x", "-m", "s/latest.dat", "--network", "shared", status=2).stderr
-    assert "the policy of s/latest.dat is a separate one" in said
+    assert "the policy of s/latest.dat has --network separate" in said
