@@ -69,8 +69,13 @@ def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
     """The kind of a `PolicyNet` that sees pictures, by its weights; "separate" if they belong to no such network."""
     if "conv.7.weight" in state:
         return "shared"
-    first = state.get("conv.0.weight")
-    return "small" if first is not None and first.shape[:1] == (16,) else "separate"
+    return "small" if are_small(state, "conv") else "separate"
+
+
+def are_small(state: dict[str, torch.Tensor], name: str) -> bool:
+    """Whether the convolutions of this name in a state_dict are the small ones."""
+    first = state.get(f"{name}.0.weight")
+    return first is not None and first.shape[:1] == (16,)
 
 
 def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:

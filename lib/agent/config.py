@@ -83,6 +83,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "double": True,
         "dueling": False,
         "quantiles": 1,
+        "network": "shared",
     },
 }
 """Defaults that depend on --algo. Flags missing here have no effect with that algorithm."""
@@ -418,6 +419,8 @@ class TrainConfig:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
             )
+        if self.algo == "dqn" and self.network == "separate":
+            raise UserError("--network separate: dqn has one head; expected shared or small")
         if self.state_entropy and self.n_step != 1:
             raise UserError(f"--state-entropy pays for single states: expected --n-step 1, got {self.n_step}")
         if self.off_policy:

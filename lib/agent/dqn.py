@@ -15,7 +15,7 @@ from lib.agent.network import autocast, mlp, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
-from lib.convolutions import Convolutions
+from lib.convolutions import Convolutions, are_small
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, World
@@ -49,7 +49,7 @@ def quantile_huber_loss(values: torch.Tensor, targets: torch.Tensor, levels: tor
 class QNet(nn.Module):
     """Values of A actions, or Q quantiles of each one's return.
 
-    Pictures: Mnih et al.'s convolutions and 512 units; vectors: two layers of 256 units.
+    Pictures: Mnih et al.'s convolutions and 512 units, or those of 2013 and 256 units; vectors: two layers of 256 units.
 
     Args:
       num_actions: A.
@@ -57,6 +57,7 @@ class QNet(nn.Module):
       dueling: Q = V + A − mean A, of two streams.
       quantiles: Q; 1 learns the mean.
       hidden: units of each of the two layers for vectors.
+      kind: "shared" or, for pictures, "small"; as of a `PolicyNet`.
 
     Attributes:
       spec: what the policy sees and does.
@@ -73,17 +74,19 @@ class QNet(nn.Module):
         dueling: bool = False,
         quantiles: int = 1,
         hidden: int = _HIDDEN,
+        kind: str = "shared",
     ) -> None:
         super().__init__()
-        pictures = observation_size is None
+        self.kind = kind
         self.spec = Spec(
             num_actions, False, PICTURE_SHAPE if observation_size is None else (observation_size,)
         )
         self.register_buffer("levels", (torch.arange(quantiles) + 0.5) / quantiles)
-        self.body = Convolutions() if pictures else nn.Identity()
-        sizes = (
-            [Convolutions.FEATURES, 512] if observation_size is None else [observation_size, hidden, hidden]
-        )
+        if observation_size is None:
+            self.body: nn.Module = (convolutions := Convolutions(small=kind == "small"))
+            sizes = [convolutions.features, convolutions.units]
+        else:
+            self.body, sizes = nn.Identity(), [observation_size, hidden, hidden]
         self.actions = mlp([*sizes, num_actions * quantiles], nn.ReLU)
         self.value = mlp([*sizes, quantiles], nn.ReLU) if dueling else None
 
@@ -169,7 +172,8 @@ class DQN(OffPolicy):
                 f"--algo dqn expects discrete actions, but {world.env_id} has continuous ones: take another "
                 "--algo"
             )
-        return QNet(world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles)
+        parts = world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles
+        return QNet(*parts, kind=config.network)
 
     @property
     def critics(self) -> QNet:
@@ -251,6 +255,7 @@ def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:
         raise UserError(f"{source}: expected at most {_MAX_HIDDEN} units, got {hidden}")
     observation_size = None if last == 2 else size
     dueling = "value.0.weight" in state
+    kind = "small" if are_small(state, "body") else "shared"
     return with_weights(
-        lambda: QNet(num_actions, observation_size, dueling, quantiles, hidden), state, source
+        lambda: QNet(num_actions, observation_size, dueling, quantiles, hidden, kind), state, source
     )

@@ -10,13 +10,13 @@ import torch
 
 from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy
-from lib.agent.config import TrainConfig
+from lib.agent.config import ALGORITHMS, TrainConfig
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
-from lib.agent.sac import SAC
+from lib.agent.sac import SAC, SACNet
 from lib.cli import UserError
 from lib.devices import own_threads, set_random_state
 from lib.envs.atari import time_limit
@@ -314,9 +314,10 @@ def _policy_to_train(
         return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
     _check_kind(config, network, config.model)
-    if config.network != "separate" and isinstance(network, PolicyNet) and network.kind != config.network:
+    kind = None if isinstance(network, SACNet) else network.kind
+    if config.network not in (kind, ALGORITHMS[config.algo].get("network")):
         raise UserError(
-            f"--network {config.network}: the policy of {config.model} has --network {network.kind} and keeps it; "
+            f"--network {config.network}: the policy of {config.model} has --network {kind} and keeps it; "
             "leave this flag out"
         )
     check_policy(network, world, config.model)

@@ -82,6 +82,10 @@ def test_a_finetune_is_gentle() -> None:
             "--state-entropy pays for single states: expected --n-step 1, got 3",
         ),
         ({"algo": "dqn", "entropy": 0.1}, "--entropy has no effect with --algo dqn"),
+        (
+            {"algo": "dqn", "network": "separate"},
+            "--network separate: dqn has one head; expected shared or small",
+        ),
         ({"algo": "sac", "gae_lambda": 0.9}, "--gae-lambda has no effect with --algo sac"),
         ({"algo": "sac", "rollout": 5, "epochs": 1}, "--epochs has no effect with --algo sac"),
         ({"algo": "sac", "model": MODEL, "kl": 0.1}, "--kl has no effect with --algo sac"),

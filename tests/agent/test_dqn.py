@@ -203,13 +203,15 @@ def test_dqn_learns_to_balance(settings: dict[str, Any]) -> None:
         {"observation_size": 4, "hidden": 24},
         {"observation_size": 4, "dueling": True, "quantiles": 5},
         {"dueling": True},
+        {"kind": "small", "quantiles": 5},
     ],
     ids=str,
 )
 def test_a_network_is_made_of_its_weights_alone(form: dict[str, Any]) -> None:
     network = QNet(3, **form)
     again = network_from_state(network.state_dict(), "f")
-    assert (again.spec, again.dueling, again.quantiles) == (network.spec, network.dueling, network.quantiles)
+    assert (again.spec, again.kind) == (network.spec, network.kind)
+    assert (again.dueling, again.quantiles) == (network.dueling, network.quantiles)
     shapes = {name: value.shape for name, value in network.state_dict().items()}
     assert {name: value.shape for name, value in again.state_dict().items()} == shapes
 
