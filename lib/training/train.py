@@ -13,7 +13,7 @@ from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy,
 from lib.agent.config import ALGORITHMS, TrainConfig
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
-from lib.agent.network import ActorPolicy, PolicyNet
+from lib.agent.network import ActorPolicy
 from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
 from lib.agent.sac import SAC, SACNet
