@@ -56,7 +56,7 @@ demo: install ## the whole pipeline once on real Seaquest, on the CPU
 demo-text: model ## the same on text: answers, comparisons, reward model, PPO and a table, on SmolLM2 and a CPU
 	$(PY) -m experiments.demo_text
 
-online: install ## labels while it trains: all at once on the moving dot, within 3 minutes (ONLINE="--people" and other flags)
+online: install ## labels while it trains: all at once on the moving dot, in 4 minutes (ONLINE="--people" and other flags)
 	$(PY) online.py $(ONLINE)
 
 air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)

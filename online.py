@@ -46,7 +46,7 @@ class OnlineConfig:
         help="serve the labelling page, and print its link, instead of using the simulated teacher",
     )
     teacher: str = flag(default="score", help="who labels without --people; see 02_label_ui.py --teacher")
-    steps: int = flag(default=60_000, min=1, help="steps of training")
+    steps: int = flag(default=100_000, min=1, help="steps of training")
     labels: int = flag(default=400, min=20, help="total number of labels")
     dev: str = flag(default="cpu", help="device of the networks")
     seed: int = flag(default=0, min=0, help="seed of everything")
@@ -68,7 +68,7 @@ class OnlineConfig:
     refit_every: int = flag(default=50, min=1, help="new labels for each refit")
     segments: int = flag(default=1000, min=4, help="approximate number of clips recorded during training")
 
-    eval_every: int = flag(group="evaluation", default=15_000, min=1, help="steps between evaluations")
+    eval_every: int = flag(group="evaluation", default=25_000, min=1, help="steps between evaluations")
     eval_games: int = flag(default=32, min=2, help="full games per evaluation")
     check: bool = flag(default=True, help="compare the final score on the moving dot with the best possible")
 
@@ -79,7 +79,7 @@ class OnlineConfig:
             "gamma": 0.9,
             "num_envs": 32,
             "wait_for_labels": 20,
-            "lr_decay_steps": 66_000,
+            "lr_decay_steps": 110_000,
             "critic_warmup": 5,
         },
         of=TrainConfig,

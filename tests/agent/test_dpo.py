@@ -57,7 +57,7 @@ def fork_db(root: Path, moments: int) -> Path:
 
 
 def flags(root: Path, **more: Any) -> FitConfig:
-    given: dict[str, Any] = {"policy": root / "v0.dat", "steps": 2, "lr": 1e-3, "epochs": 12, "bf16": False}
+    given: dict[str, Any] = {"policy": root / "v0.dat", "steps": 2, "lr": 1e-3, "epochs": 12}
     return FitConfig(
         **{"dbs": [root / "db"], "name": "v1", "out": root, "runs": root / "runs", **given, **more}
     )
@@ -77,12 +77,13 @@ def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
 
 
 @pytest.mark.slow
-def test_comparisons_teach_what_to_do_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
     torch.manual_seed(0)
     before = PolicyNet(ACTIONS)
     saved(tmp_path / "v0.dat", before)
     fork_db(tmp_path / "db", 60)
-    fitted = fit(flags(tmp_path), ALONE, Policies, file="{}.dat")
+    fitted = fit(flags(tmp_path, bf16=bf16), ALONE, Policies, file="{}.dat")
     assert fitted.best.accuracy == 1
     after, origin = load_policy(tmp_path / "v1.dat")
     assert isinstance(after, PolicyNet)
