@@ -84,7 +84,7 @@ class OnlineConfig:
         },
         of=TrainConfig,
         formerly="train_flags",
-        help="more flags of 01_a2c.py",
+        help="more flags of 01_a2c.py; those given replace all of the default",
     )
     label: dict[str, Any] = flag(
         default={}, of=LabelConfig, formerly="label_flags", help="more flags of 02_label_ui.py"
@@ -93,7 +93,7 @@ class OnlineConfig:
         default={"frame_stride": 5},
         of=FitConfig,
         formerly="fit_flags",
-        help="more flags of 03_reward_train.py",
+        help="more flags of 03_reward_train.py; those given replace the default",
     )
 
 
