@@ -64,7 +64,9 @@ class PolicyRatio(nn.Module):
 
     def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂ = β log π(a|s)/π_ref(a|s), float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
-        new, old = (log_prob_of(head(features).float(), actions) for head in (self.policy, self._reference[0]))
+        new, old = (
+            log_prob_of(head(features).float(), actions) for head in (self.policy, self._reference[0])
+        )
         return self._beta * (new - old)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
+from lib.devices import has_fast_bf16
 from lib.preferences.answers import Answer, load_answer
 from lib.preferences.labels import LabelLog, current
 from lib.preferences.segment_db import SegmentDB
@@ -16,9 +17,18 @@ from lib.preferences.teachers import label_with_teacher
 from lib.text.best import best_of
 from lib.text.export import export_reward
 from lib.text.jsonl import export_preferences, import_preferences
-from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
+from lib.text.reward import (
+    Shape,
+    TextMember,
+    TextRewardModel,
+    TextRewardNet,
+    load_text_reward,
+    save_text_reward,
+)
 from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import tiny
+
+CPU = torch.device("cpu")
 
 
 def test_the_best_of_n_is_the_one_that_is_paid_most(
@@ -39,6 +49,7 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
         record=tmp_path / "pages",
     )
     choices = best_of(config)
+    model = load_text_reward(tmp_path / "reward.dat", CPU, has_fast_bf16(CPU))
     assert [choice.prompt for choice in choices] == ["w1 w2", "w3"]
     for choice in choices:
         np.testing.assert_allclose(model.rate(choice.answers), choice.paid, atol=1e-5)

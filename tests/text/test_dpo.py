@@ -125,7 +125,9 @@ def test_resume_is_refused(config: TextConfig) -> None:
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:
     assert config.db_path is not None
     material = Policies(
-        FitConfig(dbs=[config.db_path], name="d", out=config.runs, model=config.model, cut=2, upper=9),
+        FitConfig(
+            dbs=[config.db_path], name="d", out=config.runs, model=config.model, cut=2, upper=9, bf16=False
+        ),
         beta=0.1,
     )
     states = material.states[:7]

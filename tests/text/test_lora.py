@@ -63,7 +63,7 @@ def test_adapters_begin_as_nothing_are_wa_plus_ba_and_leave_the_base_alone(
             with torch.no_grad():
                 layer = whole.get_submodule(name.removesuffix(".b"))
                 layer.weight += b @ changes[name.removesuffix("b") + "a"]
-    torch.testing.assert_close(logits(network), logits(whole), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(network), logits(whole), atol=1e-4, rtol=1e-5)
     # What a reward model is fitted on top of.
     states = torch.randn(2, 5, 16)
     expected = above(network.model, 2)(inputs_embeds=states, use_cache=False).last_hidden_state

@@ -23,9 +23,9 @@ def test_an_answer_and_its_log_probs_do_not_depend_on_those_beside_it(family: st
         alone = sample(model, [prompt], chances[row : row + 1], temperature=0.7)
         assert alone is not None
         assert drawn.tokens.tolist() == alone[0].tokens.tolist()
-        np.testing.assert_allclose(drawn.log_probs, alone[0].log_probs, atol=1e-5)
+        np.testing.assert_allclose(drawn.log_probs, alone[0].log_probs, rtol=1e-5, atol=1e-5)
         whole = token_log_probs(model.network, prompt, drawn.tokens.tolist(), 0.7)
-        np.testing.assert_allclose(drawn.log_probs, whole, atol=1e-5)  # cached = uncached
+        np.testing.assert_allclose(drawn.log_probs, whole, rtol=1e-5, atol=1e-5)  # cached = uncached
 
 
 def test_an_answer_ends_with_the_token_that_ends_it_or_at_the_limit(tmp_path: Path) -> None:
