@@ -83,7 +83,7 @@ def test_stable_baselines3_learns_from_preferences(reward: Path) -> None:
     envs = DummyVecEnv([lambda: PreferenceEnv(dot(), reward=live)] * ENVS)
     options: dict[str, Any] = {"learning_rate": 1e-3, "n_steps": 64, "n_epochs": 4, "seed": 0}
     model = PPO("CnnPolicy", envs, gamma=0.9, ent_coef=0.01, device="cpu", **options)
-    model.learn(4000)
+    model.learn(6000)
     taught = mean_distance(lambda frames: model.predict(frames)[0])
     assert taught < 0.5 * chance(), f"chance {chance():.1f}, taught {taught:.1f} pixels"
 

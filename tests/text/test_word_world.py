@@ -13,7 +13,7 @@ from tests.text.word_world import LENGTH, PROMPT, Optimum, Table, log_policy, wo
     ("algo", "answers", "rank", "updates", "lr"),
     [
         ("ppo", 1, 0, 16, 6e-3),
-        ("reinforce", 1, 0, 24, 4e-3),
+        ("reinforce", 1, 0, 30, 4e-3),
         ("rloo", 4, 0, 24, 4e-3),
         ("grpo", 4, 0, 24, 4e-3),
         ("rloo", 4, 16, 16, 2e-2),
