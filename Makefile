@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-# One process more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
-MORE ?= 1
+# Two processes more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
+MORE ?= 2
 TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
@@ -45,7 +45,7 @@ check: install ## format, lint, types and the fast tests (90 seconds on two fast
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
 test: install ## format, lint, types and all tests
-	@$(MAKE) --no-print-directory -j2 lint tests MORE=1
+	@$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install
 	$(TESTS)

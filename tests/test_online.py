@@ -25,7 +25,7 @@ SMALL = [
     *("--steps", "600", "--labels", "40"),
     *("--opening-labels", "20", "--refit-every", "10", "--segments", "30"),
     *("--eval-every", "600", "--eval-games", "2", "--no-check"),
-    *("--train", "num_envs=4", "wait_for_labels=4"),
+    *("--train", "num_envs=4", "wait_for_labels=4", "network=small"),
     *("--fit", "epochs=2", "refit_epochs=1", "frame_stride=10"),
 ]
 

@@ -56,7 +56,7 @@ class Round(NamedTuple):
 @pytest.fixture(scope="module")
 def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     root = tmp_path_factory.mktemp("round")
-    small = ("--num-envs", 4, "--eval-games", 1, "--seed", 1)
+    small = ("--num-envs", 4, "--eval-games", 1, "--seed", 1, "--network", "small")
     record = ("--db-path", "db", "--record-prob", 0.06, "--db-max-mb", 10)
     train = call_anew(
         root, "01_a2c.py", "-n", "v0", "--steps", 1000, "--eval-every", 500, "--save", "v0", *record, *small
@@ -106,7 +106,7 @@ def test_training_keeps_checkpoints(one_round: Round) -> None:
     assert latest["config"]["seed"] == 1
     measured = {"scores", "steps", "depth", "midwater", "surface", "refuels", "rescues"}
     assert set(latest["evaluation"]) >= measured
-    assert latest["state_dict"]["policy.2.weight"].shape == (18, 512)
+    assert latest["state_dict"]["policy.2.weight"].shape == (18, 256)
     best = torch.load(folder / "best.dat", weights_only=True)
     assert best["evaluation"]["scores"] >= latest["evaluation"]["scores"]
 
