@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lib.agent import dqn, sac
 from lib.agent.dqn import QNet
@@ -35,12 +36,25 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     """
     payload = load_checkpoint(path, "policy")
     state = check_weights(payload.get("state_dict"), str(path))
+    return network_of(state, str(path)), {} if payload.get("bare") else payload
+
+
+def network_of(state: dict[str, torch.Tensor], source: str) -> PolicyNetwork:
+    """The network that a state_dict's weights belong to, of any algorithm, on the CPU.
+
+    Args:
+      state: the weights.
+      source: file they came from, for messages.
+
+    Raises:
+      UserError: the weights are of no such network.
+    """
     read: Callable[..., PolicyNetwork] = policy_from_state
     if "actor.0.weight" in state:
         read = sac.network_from_state
     elif "levels" in state:
         read = dqn.network_from_state
-    return read(state, str(path)), {} if payload.get("bare") else payload
+    return read(state, source)
 
 
 def save_policy(

@@ -96,14 +96,15 @@ def kl_penalty(
     Args:
       config: of the run.
       network: the policy to train, on the device.
-      reference: the policy of --kl-reference; None for that which the finetune starts from, and where a state that is
-        to be loaded has it.
+      reference: the policy of --kl-reference, or of the state to resume; None for that which the finetune starts from.
     """
     if config.model is None or not config.finetunes or not isinstance(network, PolicyNet):
         return None
+    assert reference is None or isinstance(reference, PolicyNet)
     policy = copy.deepcopy(network)
     if reference is not None:
-        policy.load_state_dict(reference.state_dict())
+        device = next(network.parameters()).device
+        policy = reference.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings = config.kl, config.kl_target, config.kl_horizon
     return KLPenalty(policy, *settings, same_body=config.kl_reference is None)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lib.agent.actor_critic import ActorCritic
-from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy
+from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy, network_of
 from lib.agent.config import ALGORITHMS, TrainConfig
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
@@ -139,8 +139,15 @@ def build(
     # What may be refused comes first: starting the emulators takes longest.
     state = state_to_resume(config, stack, first)
     teacher = None if config.teacher is None else make_teacher(config.teacher)
-    start = None if config.model is None or state is not None else load_policy(config.model)
-    reference = None if config.kl_reference is None or state is not None else load_policy(config.kl_reference)
+    if state is None:
+        start, reference = (
+            None if path is None else load_policy(path) for path in (config.model, config.kl_reference)
+        )
+    else:  # its files may be gone
+        start, reference = (
+            None if weights is None else (network_of(weights, str(config.resume)), {})
+            for weights in (state.get("network"), state.get("reference"))
+        )
     if reward is None and config.reward is not None and not config.watch_reward:
         reward = load_reward_model(config.reward, device, bf16, config.pessimism)
     world = make_world(config.env, len(share), own_threads(config.env_threads))
@@ -309,10 +316,12 @@ def _record(config: TrainConfig) -> Trained:
 def _policy_to_train(
     config: TrainConfig, world: World, start: tuple[PolicyNetwork, dict[str, Any]] | None
 ) -> tuple[PolicyNetwork, dict[str, Any]]:
-    """The policy of `--model`, or a new one; and its origin for the run's files."""
-    if start is None or config.model is None:
+    """The policy to begin with or to resume, or a new one; and the origin of that of `--model` for the run's files."""
+    if start is None:
         return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
+    if config.model is None:
+        return network, {}
     _check_kind(config, network, config.model)
     kind = None if isinstance(network, SACNet) else network.kind
     if config.network not in (kind, ALGORITHMS[config.algo].get("network")):

@@ -151,8 +151,11 @@ def test_frozen_convolutions_stay_frozen_behind_the_warm_up(start: Path, tmp_pat
 
 @pytest.mark.slow
 def test_the_reference_may_be_another_policy_than_the_start(start: Path, tmp_path: Path) -> None:
-    other = train_quickly(dot(tmp_path, steps=20, save=tmp_path / "other", seed=5)).checkpoint
+    other = train_quickly(
+        dot(tmp_path, steps=20, save=tmp_path / "other", seed=5, network="shared")
+    ).checkpoint
     flags = {
+        "network": None,  # the start keeps its own, "small"
         "model": start,
         "kl": 0.1,
         "kl_reference": other,
