@@ -584,6 +584,7 @@ def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Sit
     site.name = "elisabeth"
     tab = enter(site).label()
     tab.page.set_viewport_size({"width": 640, "height": 360})  # CSS pixels of 1280×720
+    tab.page.wait_for_function("() => document.querySelector('#canvas1').getBoundingClientRect().x >= 0")
     clips = [tab.page.locator(f"#canvas{number}").bounding_box() for number in (1, 2)]
     answers = [
         tab.page.locator(f"[data-answer='{answer}']").bounding_box() for answer in ("1", "2", "0", "x")
