@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import time
 from pathlib import Path
 
 import cv2
@@ -21,6 +22,7 @@ def test_points_that_are_drawn_again_count_once(tmp_path: Path) -> None:
         charts.layout({"both": ["loss"]})
         for step in (10, 20, 30):
             charts.scalars({"loss": step}, step)
+    time.sleep(1)  # files are read in the order of their names: the second, then a count as text, 10 before 9
     with reporting.Charts(tmp_path, purge_step=21) as charts:
         for step in (30, 40):
             charts.scalars({"loss": 2 * step}, step)
