@@ -7,8 +7,9 @@ Rows, columns and colours were read off the emulator's frames and checked agains
 import numpy as np
 
 _YELLOW = (187, 187, 53)
+_DIVER = (66, 72, 200)  # one that swims
 _SURFACE_ROW, _DEEPEST_ROW = 46, 141  # of the submarine's top
-_LEAST_PIXELS = 12  # fewer are debris of an explosion or a shot
+_LEAST_PIXELS = 12  # of a submarine or a diver; fewer are debris of an explosion or a shot
 _WATER_ROWS = slice(_SURFACE_ROW, 165)  # below the spare submarines, above the oxygen bar
 _SURFACE = 1.5 / (_DEEPEST_ROW - _SURFACE_ROW)  # depth: the submarine bobs by one row
 
@@ -112,27 +113,36 @@ def diver_aboard(frames: np.ndarray) -> np.ndarray:
     return np.sign(divers(frames))
 
 
-_COUNTED = ("refuels", "rescues", "pickups", "alarms")
-_ALARM_STEPS = 25
+def diver_in_sight(frames: np.ndarray) -> np.ndarray:
+    """Whether a diver swims by, bool `[...]`, for uint8 `[..., 210, 160, 3]`."""
+    found: np.ndarray = _is(frames[..., _WATER_ROWS, :, :], _DIVER).sum((-2, -1)) >= _LEAST_PIXELS
+    return found
+
+
+_COUNTED = ("refuels", "rescues", "pickups", "alarms", "sightings")
+_ALARM_STEPS = _SIGHTING_STEPS = 25
 
 
 class SurfaceCounter:
-    """Counts refuels, rescues, pickups and alarms in B games, from their frames alone.
+    """Counts refuels, rescues, pickups, alarms and sightings in B games, from their frames alone.
 
     A refuel is a visit to the surface from below on which the oxygen bar rises. Filling up at the start of a life does
     not count, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
     divers are set ashore one by one; the refuel that follows counts as well. A pickup is one more diver on board. An
     alarm goes off at every 25th step in a row at which the submarine could refuel and should: below the surface with
-    half a tank or less and a diver on board.
+    half a tank or less and a diver on board. A sighting is every 25th step in a row at which a diver swims by and none
+    is on board.
 
     Attributes:
-      refuels, rescues, pickups, alarms: int64 `[B]`.
+      refuels, rescues, pickups, alarms, sightings: int64 `[B]`.
       aboard: divers on board now, float `[B]`: as `divers`, but six divers that blink stay six; NaN at first.
     """
 
     def __init__(self, games: int) -> None:
-        self.refuels, self.rescues, self.pickups, self.alarms = (np.zeros(games, np.int64) for _ in range(4))
+        for name in _COUNTED:
+            setattr(self, name, np.zeros(games, np.int64))
         self._low = np.zeros(games, np.int64)  # steps in a row, so far, at which it should refuel
+        self._near = np.zeros(games, np.int64)  # likewise, at which it could pick up its first diver
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
         self._oxygen = np.full(games, np.nan)
         self.aboard = np.full(games, np.nan)
@@ -153,6 +163,9 @@ class SurfaceCounter:
         self._from_below &= ~rises
         self._low = np.where(alive & ~surface & (aboard > 0) & (oxygen_now <= 0.5), self._low + 1, 0)
         self.alarms += (self._low > 0) & (self._low % _ALARM_STEPS == 0)
+        near = alive & ~surface & (aboard == 0) & diver_in_sight(frames)
+        self._near = np.where(near, self._near + 1, 0)
+        self.sightings += (self._near > 0) & (self._near % _SIGHTING_STEPS == 0)
         self._oxygen, self.aboard = oxygen_now, aboard
 
     def counts(self) -> dict[str, np.ndarray]:

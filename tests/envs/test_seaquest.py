@@ -10,6 +10,7 @@ from lib.envs.seaquest import (
     air_below,
     at_surface,
     diver_aboard,
+    diver_in_sight,
     divers,
     oxygen,
     submarine_depth,
@@ -237,6 +238,35 @@ def test_an_alarm_goes_off_while_a_climb_is_due() -> None:
     assert count.alarms[0] == 0
 
 
+def test_a_diver_that_swims_by_is_sighted_while_none_is_on_board() -> None:
+    game, swims = begun(), []
+    first = len(game.frames)
+    for _ in range(100):
+        game.play("NOOP", 1)
+        columns = game.ale.getRAM()[71:75]  # of the four divers; 0: none
+        swims.append(bool(((columns > 12) & (columns < 148)).any()))
+    frames = game.frames[first:]
+    assert 25 < sum(swims) < 100
+    # Half a diver at an edge of the picture is in sight too.
+    assert diver_in_sight(np.array(frames))[swims].all()
+    assert not diver_in_sight(np.array(game.frames[:20])).any()
+
+    count, in_a_row, sightings = SurfaceCounter(1), 0, 0
+    for frame in frames:
+        count.push(frame[None])
+        to_fetch = diver_in_sight(frame) and not divers(frame) and not np.isnan(submarine_depth(frame))
+        in_a_row = in_a_row + 1 if to_fetch else 0
+        sightings += in_a_row > 0 and in_a_row % 25 == 0
+    assert count.sightings[0] == sightings > 0
+    aboard = begun()
+    aboard.give(divers=1)
+    aboard.play("NOOP", 101)
+    count = SurfaceCounter(1)
+    for frame in aboard.frames[first + 1 :]:
+        count.push(frame[None])
+    assert count.sightings[0] == 0
+
+
 def test_divers_are_counted_as_they_come_aboard() -> None:
     game = begun()
     for aboard in (1, 2, 3):
@@ -260,5 +290,6 @@ def test_games_are_counted_apart() -> None:
         "rescues": [0, 0],
         "pickups": [1, 0],
         "alarms": [0, 0],
+        "sightings": [0, 0],
     }
     assert counter("PongNoFrameskip-v4", 2) is None
