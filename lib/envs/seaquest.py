@@ -139,8 +139,8 @@ class SurfaceCounter:
     """
 
     def __init__(self, games: int) -> None:
-        for name in _COUNTED:
-            setattr(self, name, np.zeros(games, np.int64))
+        self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
+        self.alarms, self.sightings = np.zeros(games, np.int64), np.zeros(games, np.int64)
         self._low = np.zeros(games, np.int64)  # steps in a row, so far, at which it should refuel
         self._near = np.zeros(games, np.int64)  # likewise, at which it could pick up its first diver
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
