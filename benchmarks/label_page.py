@@ -6,7 +6,8 @@ and the memory of server and tab is printed as labels come in. Needs Chromium.
 
     .venv/bin/python -m benchmarks.label_page --keys 200 --labels 1000
 
-Only the key presses are a row of `make bench`.
+`--text-kb 2` does the same with answers of a language model, of so many kilobytes each. Only the key presses are a row of
+`make bench`.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwrigh
 from benchmarks.report import Row
 from benchmarks.setup import Setup
 from benchmarks.site import Site
+from lib.preferences.answers import Answer, save_answer
 from lib.preferences.segments import Segment, save_segment
 
 _OBSERVE = """() => {
@@ -64,6 +66,18 @@ def record(db: Path, count: int) -> None:
             )
             made += 1
     emulator.close()
+
+
+def write_answers(db: Path, labels: int, size: int) -> int:
+    """Writes answers, five to a prompt, of `size` bytes each, enough for so many labels. Returns how many."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("aeinorst"), rng.integers(2, 9))) for _ in range(1000)]
+    count = 5 * math.ceil(labels / 10 + 1)  # ten pairs to a prompt
+    for made in range(count):
+        text = " ".join(rng.choice(words, size // 3))[:size]
+        name = db / f"{made // 5:06d}" / f"{made % 5:08d}.dat"
+        save_answer(name, Answer(f"What do you say to {words[made // 5 % 1000]}?", text, finished=True))
+    return count
 
 
 def resident(pid: int) -> float:
@@ -122,11 +136,13 @@ def measure_speed(page: Page, site: Site, count: int) -> tuple[float, float, np.
 
 
 @contextlib.contextmanager
-def labelling(folder: Path, labels: int) -> Iterator[tuple[Site, subprocess.Popen[bytes], Browser, int]]:
-    """The page over enough segments for so many labels, and a Chromium that has not opened it yet.
+def labelling(
+    folder: Path, labels: int, text_kb: int = 0
+) -> Iterator[tuple[Site, subprocess.Popen[bytes], Browser, int]]:
+    """The page over enough segments, or answers of so many KB, for so many labels, and a Chromium that has not opened it.
 
     Yields:
-      The site, the browser's process, the connection to it, and the number of segments.
+      The site, the browser's process, the connection to it, and the number of segments or answers.
 
     Raises:
       FileNotFoundError: there is no Chromium.
@@ -134,10 +150,13 @@ def labelling(folder: Path, labels: int) -> Iterator[tuple[Site, subprocess.Pope
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         raise FileNotFoundError("no Chromium found; on Debian: apt install chromium")
-    segments = math.ceil(math.sqrt(2 * labels)) + 10
     db = folder / "db"
     db.mkdir()
-    record(db, segments)
+    if text_kb:
+        made = write_answers(db, labels, 1024 * text_kb)
+    else:
+        made = math.ceil(math.sqrt(2 * labels)) + 10
+        record(db, made)
     with sync_playwright() as playwright:
         site = Site(db, folder / "state", "--name", "bench", "--goal", str(labels)).start()
         with socket.socket() as free:
@@ -149,7 +168,7 @@ def labelling(folder: Path, labels: int) -> Iterator[tuple[Site, subprocess.Pope
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            yield site, browser, connect(playwright, port), segments
+            yield site, browser, connect(playwright, port), made
         finally:
             browser.send_signal(signal.SIGTERM)
             browser.wait()
@@ -157,39 +176,49 @@ def labelling(folder: Path, labels: int) -> Iterator[tuple[Site, subprocess.Pope
 
 
 def key_presses(setup: Setup) -> list[Row]:
-    """The row of the harness: from a key press to the next pair."""
-    name, title = "label-page", "Labelling page: key press to the first frame of the next pair"
+    """The rows of the harness: from a key press to the next pair, of clips and of answers."""
+    return [
+        _row(setup, "label-page", "Labelling page: key press to the first frame of the next pair", 0),
+        _row(setup, "label-page-text", "Labelling page: key press to the next pair of answers, 2 KB each", 2),
+        _row(
+            setup, "label-page-long", "Labelling page: key press to the next pair of answers, 64 KB each", 64
+        ),
+    ]
+
+
+def _row(setup: Setup, name: str, title: str, text_kb: int) -> Row:
     keys = 20 if setup.quick else 100
-    folder = setup.folder / "page"
+    folder = setup.folder / name
     folder.mkdir()
     try:
-        with labelling(folder, keys) as (site, _, browser, _):
+        with labelling(folder, keys, text_kb) as (site, _, browser, _):
             overview, first_pair, waits = measure_speed(browser.contexts[0].pages[0], site, keys)
     except FileNotFoundError as error:
-        return [Row(name, title, note=f"{error}.")]
+        return Row(name, title, note=f"{error}.")
     note = (
         f"95th percentile {np.percentile(waits, 95):.0f} ms, worst {waits.max():.0f} ms; overview after "
         f"{overview:.2f} s, first pair {first_pair:.2f} s later."
     )
-    return [Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)]
+    return Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--keys", type=int, default=200, help="key presses for the speed")
     parser.add_argument("--labels", type=int, default=1000, help="labels for the memory")
+    parser.add_argument("--text-kb", type=int, default=0, help="size of answers in place of clips")
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:
-            site, browser, attached, segments = stack.enter_context(
-                labelling(folder, args.keys + args.labels)
+            site, browser, attached, made = stack.enter_context(
+                labelling(folder, args.keys + args.labels, args.text_kb)
             )
         except FileNotFoundError as error:
             raise SystemExit(str(error)) from None
         page = attached.contexts[0].pages[0]
         overview, first_pair, waits = measure_speed(page, site, args.keys)
-        print(f"{segments} segments; overview shown after {overview:.2f} s")
+        print(f"{made} clips or answers; overview shown after {overview:.2f} s")
         print(f"first pair playing after {first_pair:.2f} s")
         figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
         print(

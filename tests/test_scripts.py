@@ -63,7 +63,9 @@ def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     )
     label = call(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
     fit = call(
-        root, "03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10
+        root,
+        *("03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10),
+        "--half-frames",
     )
     finetune = call(
         root,

@@ -1,5 +1,6 @@
 """The policy network: the original's weights fit, others are refused, frozen convolutions stay."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -119,27 +120,27 @@ def weights(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("make", "says"),
     [
         (
-            RewardNet((210, 160, 3), 18).state_dict(),
+            lambda: RewardNet((210, 160, 3), 18).state_dict(),
             r"expected the weights of a policy.*is it a reward model\?",
         ),
-        ({}, r"expected the weights of a policy.*got none"),
-        (weights(conv__2__bias=None), r"conv\.2\.bias, which is missing"),
+        (dict, r"expected the weights of a policy.*got none"),
+        (lambda: weights(conv__2__bias=None), r"conv\.2\.bias, which is missing"),
         (
-            weights(conv__0__weight=torch.zeros(32, 3, 8, 8)),
+            lambda: weights(conv__0__weight=torch.zeros(32, 3, 8, 8)),
             r"conv\.0\.weight of shape \(32, 4, 8, 8\), got \(32, 3, 8, 8\)",
         ),
-        (weights(value__2__bias=torch.zeros(2)), r"value\.2\.bias of shape \(1,\), got \(2,\)"),
-        (weights(lstm__weight=torch.zeros(1)), r"another network: lstm\.weight"),
-        (weights(policy__2__weight=torch.zeros(6)), r"expected the weights of a policy"),
-        (weights(policy__2__bias=torch.zeros(7)), r"policy\.2\.bias of shape \(6,\), got \(7,\)"),
+        (lambda: weights(value__2__bias=torch.zeros(2)), r"value\.2\.bias of shape \(1,\), got \(2,\)"),
+        (lambda: weights(lstm__weight=torch.zeros(1)), r"another network: lstm\.weight"),
+        (lambda: weights(policy__2__weight=torch.zeros(6)), r"expected the weights of a policy"),
+        (lambda: weights(policy__2__bias=torch.zeros(7)), r"policy\.2\.bias of shape \(6,\), got \(7,\)"),
     ],
 )
-def test_refuses_weights_of_another_network(state: dict[str, torch.Tensor], says: str) -> None:
+def test_refuses_weights_of_another_network(make: Callable[[], dict[str, torch.Tensor]], says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
-        policy_from_state(state, "some.dat")
+        policy_from_state(make(), "some.dat")
     assert str(caught.value).startswith("some.dat: ")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="language models need requirements-text.txt")
-pytest.importorskip("vaderSentiment", reason="requirements-text.txt")
+pytest.importorskip("vaderSentiment", reason="language models need requirements-text.txt")
 
 from experiments import demo_text
 from lib.preferences import text_teachers

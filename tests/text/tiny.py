@@ -1,26 +1,20 @@
 """Tiny language models with random weights, made on the spot."""
 
-import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers", reason="language models need requirements-text.txt")
-
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+if not importlib.util.find_spec("transformers"):  # whose import takes seconds, in each worker of pytest-xdist
+    pytest.skip("language models need requirements-text.txt", allow_module_level=True)
 
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
 
 FAMILIES = ("llama", "qwen2", "mistral")
-for family in FAMILIES:  # here, as the first test would else pay for it
-    importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 WORDS = ["<unk>", "<begin>", "<end>", "?", *(f"w{i}" for i in range(28))]
 TEMPLATE = "{% for m in messages %}<begin> {{ m.content }} <end> {% endfor %}<begin>"
 
@@ -29,6 +23,11 @@ def save_tiny(
     folder: Path, family: str = "llama", layers: int = 4, chat: bool = False, **config: Any
 ) -> Path:
     """A folder as Hugging Face has it: 32 words, 16 numbers wide. As in SmolLM2, the end of a text is the padding."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
     words = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(

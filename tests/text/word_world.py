@@ -1,5 +1,6 @@
 """A world of 40 words and answers of three: all 64,000 answers can be listed, and so can the best policy."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("transformers", reason="language models need requirements-text.txt")
-
 import torch
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM
+
+if not importlib.util.find_spec("transformers"):
+    pytest.skip("language models need requirements-text.txt", allow_module_level=True)
 
 from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel
@@ -25,6 +25,8 @@ PROMPT = Prompt("?", (0,))
 
 def word_model(layers: int = 1, seed: int = 0) -> LanguageModel:
     """A llama with random weights, whose answers never end by themselves."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     shape = {
         **{"vocab_size": WORDS, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": layers},
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16},

@@ -493,7 +493,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     """Nothing hangs, all files can be read, and no state is lost that was written."""
     rng, steps = np.random.default_rng(20), 0
     settings = flags(tmp_path, steps=10**6, checkpoint_minutes=0.0, record_prob=1.0)
-    for _ in range(20):
+    for _ in range(10):
         victim, updates, seconds = int(rng.integers(2)), int(rng.integers(5)), float(rng.uniform(0.001, 0.1))
         runs = list((tmp_path / "runs").glob("*"))
         life = settings | ({"resume": runs[0]} if runs else {})
