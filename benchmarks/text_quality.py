@@ -30,8 +30,10 @@ from lib.label_ui.simulated import give_labels
 from lib.preferences.answers import Answer, load_answer, prompt_of
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.text_teachers import JUDGES, value_of
+from lib.reporting import format_mean
 from lib.reward.config import FitConfig
 from lib.reward.stage import fit_labels
+from lib.text.reward import TextRewardModel
 from lib.text.unpack import REVIEWS
 
 _TEST_SHARE = 0.25
@@ -52,9 +54,14 @@ class TextQualityConfig:
     )
     upper: int = flag(default=0, min=0, help="layers above that learn; see 03_reward_train.py --upper")
     pooling: str = flag(default="mean", choices=("last", "mean"), help="of 03_reward_train.py")
+    best_db: Path | None = flag(
+        default=None,
+        help="answers to other prompts, 16 to each, of which each fit chooses the best of 4 and of 16",
+    )
     out: Path = flag(default=Path("benchmarks/results/text-quality"), help="folder for the figures")
 
 
+_BEST_OF = (1, 4, 16)
 _FIT = ("labels", "seed", "cut", "upper", "pooling")
 """What tells one fit from another, in a row of the results."""
 
@@ -130,7 +137,7 @@ def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
 
 def _fit_and_test(
     config: TextQualityConfig, row: dict[str, Any], test: _Test, folder: Path
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """The accuracy of a fit by each judge; the labels are the first of the same sequence."""
     train, count, seed = folder / "db", row["labels"], row["seed"]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -154,20 +161,45 @@ def _fit_and_test(
             )
         )
     paid = fitted.model.rate(test.answers)
-    found = {"held_out": fitted.best.accuracy}
+    found: dict[str, Any] = {"held_out": fitted.best.accuracy}
     for judge, pairs in test.decided.items():
         found[judge] = float(np.mean([paid[better] > paid[other] for better, other in pairs]))
+    if config.best_db:
+        found["best"] = _best(fitted.model, config.best_db, (config.teacher, *JUDGES))
+    return found
+
+
+def _best(model: TextRewardModel, folder: Path, judges: Sequence[str]) -> dict[str, list[float]]:
+    """By judge, the mean value of the answers of a DB, and of the best of 4 and of 16 to one prompt, as the model rates them."""
+    db = SegmentDB(folder)
+    db.refresh()
+    answers = [load_answer(db, name) for name in sorted(db.names)]
+    paid = model.rate(answers)
+    found = {}
+    for judge in judges:
+        value = np.array([*map(value_of(judge), answers)])
+        chosen = [paid.reshape(-1, n).argmax(1) for n in _BEST_OF]
+        found[judge] = [
+            float(np.take_along_axis(value.reshape(-1, n), best[:, None], 1).mean())
+            for n, best in zip(_BEST_OF, chosen, strict=True)
+        ]
     return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Accuracy by fit, judge and number of labels."""
+    """Accuracy by fit, judge and number of labels, and what judges say of the best of n."""
     found = [
         ((f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}", judge), row["labels"], row[judge])
         for row in rows
-        for judge in row.keys() - {*_FIT, "held_out"}
+        for judge in row.keys() - {*_FIT, "held_out", "best"}
     ]
-    return accuracy_table(("fit", "tested by"), sorted(found))
+    lines = ["", "| labels | judge | an answer | best of 4 | best of 16 |", "|---|---|---|---|---|"]
+    for count in sorted({row["labels"] for row in rows if "best" in row}):
+        best = [row["best"] for row in rows if row["labels"] == count and "best" in row]
+        for judge in best[0]:
+            means = [format_mean(values, 3) for values in zip(*(each[judge] for each in best), strict=True)]
+            lines.append(f"| {count} ({len(best)} fits) | {judge} | {' | '.join(means)} |")
+    return accuracy_table(("fit", "tested by"), sorted(found)) + "\n".join([*lines, ""])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
