@@ -41,7 +41,7 @@ lint: install
 	$(PY) -m mypy
 
 # mypy, which has one thread, runs beside the tests.
-check: install ## format, lint, types and the fast tests (90 seconds on two fast cores, 2½ minutes on slow ones)
+check: install ## format, lint, types and the fast tests (under 2 minutes on two cores, 2½ on slow ones)
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
 test: install ## format, lint, types and all tests
@@ -56,7 +56,7 @@ demo: install ## the whole pipeline once on real Seaquest, on the CPU
 demo-text: model ## the same on text: answers, comparisons, reward model, PPO and a table, on SmolLM2 and a CPU
 	$(PY) -m experiments.demo_text
 
-online: install ## labels while it trains: all at once on the moving dot, in 4 minutes (ONLINE="--people" and other flags)
+online: install ## labels while it trains: all at once on the moving dot, in 6 minutes (ONLINE="--people" and other flags)
 	$(PY) online.py $(ONLINE)
 
 air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)
