@@ -127,6 +127,8 @@ def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
             for one, two in itertools.permutations(range(len(names)), 2)
             if prompt_of(names[one]) == prompt_of(names[two]) and value[one] > value[two]
         ]
+    if not REVIEWS.is_file():
+        raise UserError(f"expected reviews in {REVIEWS}, which make model fetches")
     first, reviews = len(answers), json.loads(REVIEWS.read_text())
     for pair in zip(reviews["liked"], reviews["disliked"][:_REVIEWS], strict=False):
         texts = (" ".join(text.split()[:_REVIEW_WORDS]) for text in pair)
@@ -193,13 +195,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         for row in rows
         for judge in row.keys() - {*_FIT, "held_out", "best"}
     ]
-    lines = ["", "| labels | judge | an answer | best of 4 | best of 16 |", "|---|---|---|---|---|"]
+    lines = []
     for count in sorted({row["labels"] for row in rows if "best" in row}):
         best = [row["best"] for row in rows if row["labels"] == count and "best" in row]
         for judge in best[0]:
             means = [format_mean(values, 3) for values in zip(*(each[judge] for each in best), strict=True)]
-            lines.append(f"| {count} ({len(best)} fits) | {judge} | {' | '.join(means)} |")
-    return accuracy_table(("fit", "tested by"), sorted(found)) + "\n".join([*lines, ""])
+            lines.append(f"| {count} ({len(best)} fits) | {judge} | {' | '.join(means)} |\n")
+    if lines:
+        lines.insert(0, "\n| labels | judge | an answer | best of 4 | best of 16 |\n|---|---|---|---|---|\n")
+    return accuracy_table(("fit", "tested by"), sorted(found)) + "".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
