@@ -120,7 +120,7 @@ def diver_in_sight(frames: np.ndarray) -> np.ndarray:
 
 
 _COUNTED = ("refuels", "rescues", "pickups", "alarms", "sightings")
-_ALARM_STEPS = _SIGHTING_STEPS = 25
+_IN_A_ROW = 25  # steps, for an alarm and for a sighting
 
 
 class SurfaceCounter:
@@ -162,10 +162,11 @@ class SurfaceCounter:
         self.refuels += rises
         self._from_below &= ~rises
         self._low = np.where(alive & ~surface & (aboard > 0) & (oxygen_now <= 0.5), self._low + 1, 0)
-        self.alarms += (self._low > 0) & (self._low % _ALARM_STEPS == 0)
-        near = alive & ~surface & (aboard == 0) & diver_in_sight(frames)
+        self.alarms += (self._low > 0) & (self._low % _IN_A_ROW == 0)
+        near = alive & ~surface & (aboard == 0)
+        near[near] = diver_in_sight(frames[near])
         self._near = np.where(near, self._near + 1, 0)
-        self.sightings += (self._near > 0) & (self._near % _SIGHTING_STEPS == 0)
+        self.sightings += (self._near > 0) & (self._near % _IN_A_ROW == 0)
         self._oxygen, self.aboard = oxygen_now, aboard
 
     def counts(self) -> dict[str, np.ndarray]:
