@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.measures import MeasureConfig
 from experiments.pipeline import Pipeline, settle
@@ -31,12 +32,6 @@ class AirConfig:
     seed: int = flag(default=0, min=0, help="seed of every stage")
     record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
     labels: int = flag(default=1000, min=10, help="comparisons by the teacher")
-    ppo_steps: int = flag(
-        default=0,
-        min=0,
-        help="steps of PPO after that, on the score and a reward model of the same comparisons: v2; in the first 330k "
-        "only the critic learns",
-    )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
 
@@ -45,18 +40,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     out, seed, dev = config.out, config.seed, config.dev
     settle(config, out, ())
     db, pipeline = out / "db", Pipeline(out)
-    record(pipeline, config, db)
-    pipeline.label(
-        "labels",
-        "2. A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
-        db,
-        "air",
-        config.labels,
-        error_rate=0.1,
+    record_forks(
+        pipeline,
+        "1. v0 plays; now and then four clips continue from one moment, each holding an action of its own",
+        name="forks",
+        model=config.model,
+        db_path=db,
+        steps=config.record_steps,
+        record_prob=0.0015,
+        event_kinds="alarm",
         seed=seed,
-        strategy="fork",
-        random_share=0.0,
+        dev=dev,
+        runs=out / "runs" / "forks",
     )
+    compare(pipeline, "labels", db, config.labels, seed, number="2. ")
     v1 = pipeline.fit(
         "v1",
         "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)",
@@ -75,97 +72,39 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs=out / "runs" / "v1",
         ),
     )
-    models = {"v0": config.model, "v1": v1}
-    if config.ppo_steps:
-        models["v2"] = finetune(pipeline, config, db, v1)
     rows: dict[str, dict[str, list[float]]] = {}
-    last = 6 if config.ppo_steps else 4
-    for name, model in models.items():
+    for name, model in {"v0": config.model, "v1": v1}.items():
         measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
-        pipeline.measure(f"games of {name}", f"{last}. {config.games} full games of {name}", measured)
+        pipeline.measure(f"games of {name}", f"4. {config.games} full games of {name}", measured)
         rows[name] = json.loads(measured.out.read_text())["games"]
     print(table(rows, config.games))
 
 
-def finetune(pipeline: Pipeline, config: AirConfig, db: Path, v1: Path) -> Path:
-    """v1 learns on by PPO: from the score, as v0 did, and from what the comparisons say about air.
-
-    The reward model is fitted to pairs in which both submarines survive. It pays a full tank some 2 standard deviations
-    more than an empty one at every step, so its share is small: by estimate, a refuel is worth ten hits. A tank lasts 512
-    steps; with γ = 0.999 a refuel is worth its risk, and with 0.995 the policy stops surfacing. Before the policy moves, the
-    critic has to learn what a full tank is worth: until then a climb looks like hits missed.
-    """
-    reward = pipeline.fit(
-        "reward",
-        "4. A reward model is fitted to those comparisons in which no submarine is lost",
-        FitConfig(
-            dbs=[db],
-            name="air",
-            out=config.out,
-            survived=True,
-            half_frames=True,
-            error_rate=0.2,
-            seed=config.seed,
-            dev=config.dev,
-            runs=config.out / "runs" / "reward",
-        ),
-    )
-    return pipeline.train(
-        "v2",
-        "5. PPO: v1 learns on the score and the learned reward",
-        TrainConfig(
-            name="v2",
-            algo="ppo",
-            model=v1,
-            reward=reward,
-            finetune=True,
-            steps=config.ppo_steps,
-            lr=2.5e-4,
-            gamma=0.999,
-            num_envs=64,
-            rollout=128,
-            entropy=0.002,
-            kl=0.02,
-            critic_warmup=40,
-            score_weight=1.0,
-            reward_offset=1.1,
-            reward_scale=0.03,
-            seed=config.seed,
-            dev=config.dev,
-            save=config.out / "v2",
-            runs=config.out / "runs" / "v2",
-        ),
-    )
-
-
-def record(pipeline: Pipeline, config: AirConfig, db: Path) -> None:
-    """Four continuations each of moments at random, and of each 25th step low on air with a diver on board."""
-    recording = TrainConfig(
-        name="forks",
-        record_only=True,
-        fork=4,
-        num_envs=16,
-        model=config.model,
-        db_path=db,
-        steps=config.record_steps,
-        record_prob=0.0015,
-        event_prob=1.0,
-        event_kinds="alarm",
-        hold_prob=0.02,
-        hold_shortest=12,
-        hold_longest=40,
-        seed=config.seed,
-        dev=config.dev,
-        runs=config.out / "runs" / "forks",
-    )
+def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:
+    """Records four continuations each of moments at random and at events; the settings are those of `TrainConfig`."""
+    held: dict[str, Any] = {"hold_prob": 0.02, "hold_shortest": 12, "hold_longest": 40}
+    config = TrainConfig(record_only=True, fork=4, num_envs=16, event_prob=1.0, **held, **settings)
 
     def work(_: Path | None) -> bool:
         from lib.training.train import train
 
-        return train(recording).stopped
+        return train(config).stopped
 
-    title = "1. v0 plays; now and then four clips continue from one moment, each holding an action of its own"
-    pipeline.run("forks", title, "01_a2c.py", recording, work, [db, recording.runs])
+    assert config.db_path is not None
+    pipeline.run(config.name, title, "01_a2c.py", config, work, [config.db_path, config.runs])
+
+
+def compare(pipeline: Pipeline, name: str, db: Path, labels: int, seed: int, number: str = "") -> None:
+    """Has a simulated teacher compare clips of one moment."""
+    pipeline.label(
+        name,
+        f"{number}A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
+        *(db, "air", labels),
+        error_rate=0.1,
+        seed=seed,
+        strategy="fork",
+        random_share=0.0,
+    )
 
 
 def table(rows: dict[str, dict[str, list[float]]], games: int) -> str:

@@ -35,6 +35,9 @@ warm.set_forkserver_preload(
         "lib.tools.audit",
         "lib.tools.lineage",
         "lib.tools.play_games",
+        "tests.scripts",  # with pytest
+        "tests.training.test_ranks",  # with readers of curves
+        "pygame",  # which draws the worlds of Gymnasium
     ]
 )
 

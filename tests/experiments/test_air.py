@@ -44,17 +44,3 @@ def test_every_command_is_read_by_its_script(
     assert (v1.dbs, v1.policy) == ([forks.db_path], forks.model)
     assert paper.read["games of v1"].model == v1.out / "v1.dat"
     assert "| v1 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
-
-
-def test_ppo_learns_on_from_the_same_comparisons(
-    tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
-) -> None:
-    air.main(["--out", str(tmp_path / "out"), "--ppo-steps", "9k"])
-    (paper,) = read
-    assert list(paper.read)[2:5] == ["v1", "reward", "v2"]
-    v1, reward, v2 = (paper.read[name] for name in ("v1", "reward", "v2"))
-    assert (reward.dbs, reward.survived) == (v1.dbs, True)
-    assert (v2.model, v2.reward) == (v1.out / "v1.dat", reward.out / "reward-air.dat")
-    assert (v2.steps, v2.finetune) == (9000, True)
-    assert paper.read["games of v2"].model == v2.save / "latest.dat"
-    assert capsys.readouterr().out.count("| v2 |") == 1

@@ -1,0 +1,184 @@
+"""From nothing to an agent that surfaces for air and fetches divers: Seaquest in two rounds of comparisons.
+
+v0 learns from the score. In each round, clips fork from moments of the policy's play, a simulated teacher compares clips of
+one moment and errs in a tenth of its comparisons, and the policy learns by PPO from the score and what the comparisons say,
+then from the score alone. The first round is about coming up for air, the second about divers, too. The control is v0, which
+learns on from the score alone for as many steps. The same command continues after the last finished stage.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.air import compare, record_forks, table
+from experiments.measures import MeasureConfig
+from experiments.pipeline import Pipeline, max_minutes, settle
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.cli import flag
+from lib.reward.config import FitConfig
+
+
+@dataclass(frozen=True)
+class SkillConfig:
+    """How much of everything."""
+
+    out: Path = flag(default=Path("skill-out"), help="folder for everything it makes")
+    dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
+    seed: int = flag(default=0, min=0, help="seed of every stage")
+    threads: int = flag(
+        default=0,
+        min=0,
+        help="threads of networks and emulators; 0: one per core; with 1, run one seed on each core",
+    )
+    v0_steps: int = flag(default=1_000_000, min=1, help="steps of v0 on the score")
+    record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from, in each round")
+    labels: int = flag(default=1000, min=10, help="comparisons by the teacher, in each round")
+    learned_steps: int = flag(
+        default=600_000,
+        min=1,
+        help="steps of PPO on score and learned reward, in each round; the critic learns alone for 164k",
+    )
+    score_steps: int = flag(
+        default=800_000,
+        min=1,
+        help="steps of PPO on the score alone, in each round; the critic learns alone for 123k",
+    )
+    games: int = flag(default=40, min=2, help="full games that each policy is measured by")
+    max_minutes: float | None = max_minutes()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(SkillConfig, argv, description=__doc__)
+    settle(config, config.out, ("max_minutes",))
+    pipeline = Pipeline(config.out, config.max_minutes)
+    stages = Stages(config, pipeline)
+    v0 = stages.train(
+        "v0", "v0 learns from the score", None, config.v0_steps, network="small", hold_prob=0.01
+    )
+    db = stages.compare("1", v0, "alarm", record_prob=0.0015)
+    v1 = stages.fit(
+        "v1", "v0 is fitted to the comparisons (DPO)", db, policy=v0, steps=25, beta=0.03, lr=1e-3, epochs=6
+    )
+    air = stages.fit("air", "A reward model, from pairs in which no submarine is lost", db, survived=True)
+    v2 = stages.learned("v2", v1, air, reward_scale=0.03)
+    v3 = stages.score("v3", v2, config.score_steps)
+    db = stages.compare("2", v3, "alarm,sighting", record_prob=0.0008)
+    divers = stages.fit("divers", "A reward model, from all pairs", db)
+    v4 = stages.score("v4", stages.learned("fetching", v3, divers, reward_scale=0.02), config.score_steps)
+    control = stages.score("control", v0, 2 * (config.learned_steps + config.score_steps))
+    rows: dict[str, dict[str, list[float]]] = {}
+    for name, model in {"v0": v0, "v1": v1, "v2": v2, "v3": v3, "v4": v4, "control": control}.items():
+        measured = MeasureConfig(
+            model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev
+        )
+        pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
+        rows[name] = json.loads(measured.out.read_text())["games"]
+    print(table(rows, config.games))
+
+
+class Stages:
+    """What the stages of both rounds share."""
+
+    def __init__(self, config: SkillConfig, pipeline: Pipeline) -> None:
+        self._config, self._pipeline = config, pipeline
+
+    def train(self, name: str, title: str, model: Path | None, steps: int, **more: Any) -> Path:
+        """Trains a policy; returns its last checkpoint."""
+        return self._pipeline.train(
+            name,
+            title,
+            TrainConfig(
+                **self._common(name, model, steps),
+                save=self._config.out / name,
+                num_envs=32,
+                eval_every=200_000,
+                eval_games=16,
+                **more,
+            ),
+        )
+
+    def learned(self, name: str, policy: Path, reward: Path, reward_scale: float) -> Path:
+        """PPO on the score and a share of the learned reward.
+
+        Held actions keep the games apart: a skilled policy that never errs would lose its lives in all of them at the same
+        moment, and a rollout would show one part of a tank.
+        """
+        return self._ppo(
+            name,
+            "PPO on the score and the learned reward",
+            policy,
+            self._config.learned_steps,
+            reward=reward,
+            reward_scale=reward_scale,
+            reward_offset=1.1,
+            score_weight=1.0,
+            entropy=0.003,
+            hold_prob=0.003,
+            critic_warmup=40,
+        )
+
+    def score(self, name: str, policy: Path, steps: int) -> Path:
+        """PPO on the score alone."""
+        return self._ppo(name, "PPO on the score alone", policy, steps, entropy=0.002, critic_warmup=30)
+
+    def _ppo(self, name: str, title: str, policy: Path, steps: int, **more: Any) -> Path:
+        """With a horizon of several tanks, each of 512 steps; before the policy moves, the critic learns what air is worth."""
+        settings: dict[str, Any] = {
+            "algo": "ppo",
+            "lr": 2.5e-4,
+            "gamma": 0.999,
+            "rollout": 128,
+            "minibatches": 8,
+        }
+        return self.train(name, f"{name}: {title}", policy, steps, **settings, **more)
+
+    def compare(self, number: str, policy: Path, kinds: str, record_prob: float) -> Path:
+        """Records forks of a policy's play and has them compared; returns their DB."""
+        config, db = self._config, self._config.out / f"db-{number}"
+        record_forks(
+            self._pipeline,
+            f"Round {number}: clips fork from moments of play",
+            **self._common(f"forks-{number}", policy, config.record_steps),
+            db_path=db,
+            event_kinds=kinds,
+            record_prob=record_prob,
+        )
+        compare(self._pipeline, f"labels-{number}", db, config.labels, config.seed)
+        return db
+
+    def fit(self, name: str, title: str, db: Path, **more: Any) -> Path:
+        """Fits a policy, or a reward model of half-size frames, to the comparisons in a DB."""
+        config = self._config
+        if "policy" not in more:
+            more |= {"half_frames": True, "frame_stride": 5}
+        fit = FitConfig(
+            dbs=[db],
+            name=name,
+            out=config.out,
+            error_rate=0.2,
+            seed=config.seed,
+            dev=config.dev,
+            runs=config.out / "runs" / name,
+            **more,
+        )
+        return self._pipeline.fit(name, f"{name}: {title}", fit)
+
+    def _common(self, name: str, model: Path | None, steps: int) -> dict[str, Any]:
+        config = self._config
+        return {
+            "name": name,
+            "model": model,
+            "steps": steps,
+            "seed": config.seed,
+            "dev": config.dev,
+            "threads": config.threads,
+            "env_threads": config.threads,
+            "runs": config.out / "runs" / name,
+        }
+
+
+if __name__ == "__main__":
+    cli.run(main)
