@@ -1,9 +1,10 @@
-"""From nothing to an agent that surfaces for air and fetches divers: Seaquest in two rounds of comparisons.
+"""From nothing to an agent that surfaces for air: Seaquest's score, and two rounds of comparisons.
 
 v0 learns from the score. In each round, clips fork from moments of the policy's play, a simulated teacher compares clips of
-one moment and errs in a tenth of its comparisons, and the policy learns by PPO from the score and what the comparisons say,
-then from the score alone. The first round is about coming up for air, the second about divers, too. The control is v0, which
-learns on from the score alone for as many steps. The same command continues after the last finished stage.
+one moment and errs in a tenth of its comparisons, and the policy learns by PPO from the score and what the comparisons say:
+v2 and v3. The first round is about climbs that are due, and begins with a fit of v0 to the comparisons, v1, because a policy
+that never climbs is never paid for it. The second is about fetching divers, too. v4 learns on from the score alone. So does
+the control, from v0, for as many steps. The same command continues after the last finished stage.
 """
 
 import json
@@ -37,14 +38,14 @@ class SkillConfig:
     record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from, in each round")
     labels: int = flag(default=1000, min=10, help="comparisons by the teacher, in each round")
     learned_steps: int = flag(
-        default=600_000,
+        default=650_000,
         min=1,
         help="steps of PPO on score and learned reward, in each round; the critic learns alone for 164k",
     )
     score_steps: int = flag(
-        default=800_000,
+        default=1_500_000,
         min=1,
-        help="steps of PPO on the score alone, in each round; the critic learns alone for 123k",
+        help="steps of PPO on the score alone; the critic learns alone for 123k",
     )
     games: int = flag(default=40, min=2, help="full games that each policy is measured by")
     max_minutes: float | None = max_minutes()
@@ -58,17 +59,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     v0 = stages.train(
         "v0", "v0 learns from the score", None, config.v0_steps, network="small", hold_prob=0.01
     )
-    db = stages.compare("1", v0, "alarm", record_prob=0.0015)
-    v1 = stages.fit(
-        "v1", "v0 is fitted to the comparisons (DPO)", db, policy=v0, steps=25, beta=0.03, lr=1e-3, epochs=6
-    )
-    air = stages.fit("air", "A reward model, from pairs in which no submarine is lost", db, survived=True)
-    v2 = stages.learned("v2", v1, air, reward_scale=0.03)
-    v3 = stages.score("v3", v2, config.score_steps)
-    db = stages.compare("2", v3, "alarm,sighting", record_prob=0.0008)
-    divers = stages.fit("divers", "A reward model, from all pairs", db)
-    v4 = stages.score("v4", stages.learned("fetching", v3, divers, reward_scale=0.02), config.score_steps)
-    control = stages.score("control", v0, 2 * (config.learned_steps + config.score_steps))
+    climbs = stages.compare("1", v0, "alarm", record_prob=0.0015)
+    title = "v0 is fitted to the comparisons (DPO)"
+    v1 = stages.fit("v1", title, [climbs], policy=v0, steps=25, beta=0.03, lr=1e-3, epochs=6)
+    title = "A reward model is fitted to pairs in which no submarine is lost"
+    v2 = stages.learned("v2", v1, stages.reward("climbs", title, [climbs], survived=True), 0.03)
+    divers = stages.compare("2", v2, "alarm,sighting", record_prob=0.0008)
+    title = "A reward model is fitted to all comparisons"
+    v3 = stages.learned("v3", v2, stages.reward("divers", title, [climbs, divers]), 0.02)
+    v4 = stages.score("v4", v3, config.score_steps)
+    control = stages.score("control", v0, 2 * config.learned_steps + config.score_steps)
     rows: dict[str, dict[str, list[float]]] = {}
     for name, model in {"v0": v0, "v1": v1, "v2": v2, "v3": v3, "v4": v4, "control": control}.items():
         measured = MeasureConfig(
@@ -149,22 +149,16 @@ class Stages:
         compare(self._pipeline, f"labels-{number}", db, config.labels, config.seed)
         return db
 
-    def fit(self, name: str, title: str, db: Path, **more: Any) -> Path:
-        """Fits a policy, or a reward model of half-size frames, to the comparisons in a DB."""
+    def reward(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
+        """Fits a reward model of half-size frames."""
+        return self.fit(name, title, dbs, half_frames=True, frame_stride=5, **more)
+
+    def fit(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
+        """Fits a policy or a reward model to comparisons."""
         config = self._config
-        if "policy" not in more:
-            more |= {"half_frames": True, "frame_stride": 5}
-        fit = FitConfig(
-            dbs=[db],
-            name=name,
-            out=config.out,
-            error_rate=0.2,
-            seed=config.seed,
-            dev=config.dev,
-            runs=config.out / "runs" / name,
-            **more,
-        )
-        return self._pipeline.fit(name, f"{name}: {title}", fit)
+        where: dict[str, Any] = {"out": config.out, "runs": config.out / "runs" / name}
+        fit = FitConfig(dbs=dbs, name=name, error_rate=0.2, seed=config.seed, dev=config.dev, **where, **more)
+        return self._pipeline.fit(name, title, fit)
 
     def _common(self, name: str, model: Path | None, steps: int) -> dict[str, Any]:
         config = self._config

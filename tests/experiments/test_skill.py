@@ -32,34 +32,34 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
     skill.main(["--out", str(out), "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"])
     (paper,) = papers
     read = paper.read
-    rounds = [
-        *("v0", "forks-1", "labels-1", "v1", "air", "v2", "v3"),
-        *("forks-2", "labels-2", "divers", "fetching", "v4", "control"),
+    stages = [
+        "v0",
+        "forks-1",
+        "labels-1",
+        "v1",
+        "climbs",
+        "v2",
+        "forks-2",
+        "labels-2",
+        "divers",
+        "v3",
+        "v4",
+        "control",
     ]
-    assert list(read) == rounds + [f"games of {name}" for name in ("v0", "v1", "v2", "v3", "v4", "control")]
-    latest = {name: out / name / "latest.dat" for name in rounds}
-    begins = {
-        "forks-1": "v0",
-        "v3": "v2",
-        "forks-2": "v3",
-        "fetching": "v3",
-        "v4": "fetching",
-        "control": "v0",
-    }
+    assert list(read) == stages + [f"games of {name}" for name in ("v0", "v1", "v2", "v3", "v4", "control")]
+    latest = {name: out / name / "latest.dat" for name in stages}
+    begins = {"forks-1": "v0", "forks-2": "v2", "v3": "v2", "v4": "v3", "control": "v0"}
     assert {name: read[name].model for name in begins} == {
         name: latest[model] for name, model in begins.items()
     }
     assert (read["v1"].policy, read["v2"].model) == (latest["v0"], out / "v1.dat")
-    assert [read[name].dbs for name in ("v1", "air", "divers")] == [
-        [out / f"db-{number}"] for number in (1, 1, 2)
-    ]
-    assert [read[name].reward for name in ("v2", "v3", "fetching", "v4", "control")] == [
-        *(out / "reward-air.dat", None),
-        *(out / "reward-divers.dat", None, None),
-    ]
+    dbs = [out / "db-1", out / "db-2"]
+    assert [read[name].dbs for name in ("v1", "climbs", "divers")] == [dbs[:1], dbs[:1], dbs]
+    rewards = [read[name].reward for name in ("v2", "v3", "v4", "control")]
+    assert rewards == [out / "reward-climbs.dat", out / "reward-divers.dat", None, None]
     after = [
         config.steps for config in read.values() if isinstance(config, TrainConfig) and config.algo == "ppo"
     ]
-    assert after == [50_000, 70_000, 50_000, 70_000, 240_000]
+    assert after == [50_000, 50_000, 70_000, 170_000]
     assert {config.seed for config in read.values() if not isinstance(config, MeasureConfig)} == {2}
     assert "| v4 | 2 ± 13 |" in capsys.readouterr().out
