@@ -38,8 +38,8 @@ def tell_memory(
     learning = config.micro_batch * tokens * layers * 4 * (12 * width + 4 * inner) + 3 * 4 * 512 * words
     sampling = config.batch_size * (tokens * len(base.layers) * keys * size + 20 * words)
     needs = {
-        "training": trained
-        * (16 + (size if size < 4 else 0)),  # weight, gradient and two moments, in float32
+        # Weight, gradient and two moments in float32; beside bf16, what samples and the reference as well.
+        "training": trained * (16 + (size + 4 if size < 4 else 0)),
         "activations": max(learning, sampling) + 2 * config.rollout * tokens * width * size,
     }
     held = sum(map(_count, (language.network, *(member.network for member in reward.members)))) * size

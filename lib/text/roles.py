@@ -74,6 +74,8 @@ class Actor:
         the_same = bool(rank) or all(weight.dtype == torch.float32 for weight in sampled.parameters())
         self._layers = sampled if the_same else copy.deepcopy(sampled).float()
         self._sampled = None if the_same else sampled
+        first = above(base.model, at)
+        self._reference = first if the_same else copy.deepcopy(first).float()
         self.weights = adapters(self._layers) if rank else dict(self._layers.named_parameters())
         for weight in self.weights.values():
             weight.requires_grad_(True)
@@ -88,8 +90,15 @@ class Actor:
 
     def hidden(self, batch: Sequence[States]) -> torch.Tensor:
         """Its states before each token of the answers, `[N, D]`."""
+        return self._through(self._layers, batch)
+
+    def reference(self, batch: Sequence[States]) -> torch.Tensor:
+        """Those of the model that it began as, in the same arithmetic, so that the KL between them begins at 0."""
+        return self._through(self._reference, batch)
+
+    def _through(self, layers: Any, batch: Sequence[States]) -> torch.Tensor:
         with torch.autocast(self._network.device.type, torch.bfloat16, enabled=self._bf16):
-            return before_tokens(above_states(self._layers, batch), batch)
+            return before_tokens(above_states(layers, batch), batch)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights that learn."""
@@ -176,7 +185,7 @@ class Roles:
     ) -> None:
         self.language, self.actor, self.reward, self.critic = language, actor, reward, critic
         self._at, self._temperature, self._micro_batch = at, temperature, micro_batch
-        self._reference, self._head = above(language.network.model, at), language.network.lm_head
+        self._head = language.network.lm_head
 
     def experience(self, answers: list[Answer]) -> Experience:
         """Each role's values of the actor's answers."""
@@ -214,8 +223,7 @@ class Roles:
         self, batch: Sequence[States], tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Log-probabilities of actor and reference, and the exact KL between them, of each token: float32 `[N]`."""
-        actor = self.actor.hidden(batch)
-        reference = before_tokens(above_states(self._reference, batch), batch)
+        actor, reference = self.actor.hidden(batch), self.actor.reference(batch)
         found = []
         for at in range(0, len(tokens), _POSITIONS):
             place = tokens[at : at + _POSITIONS, None]

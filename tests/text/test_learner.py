@@ -108,6 +108,16 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
         assert seen.scores[b].item() == pytest.approx(learner.roles.reward.rate([answer])[0], abs=1e-5)
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_in_bf16_the_kl_to_the_reference_begins_at_0(tmp_path: Path, rank: int) -> None:
+    learner = _learner(tmp_path, bf16=True, rank=rank)
+    answers = learner.answer(learner._prompts, [7])
+    assert answers is not None
+    seen = learner.roles.experience(answers)
+    assert torch.equal(seen.log_probs, seen.reference)
+    assert not seen.exact_kl.any()
+
+
 def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
     """Its value before the last token is what the reward model says of the answer without it."""
     learner = _learner(tmp_path)
