@@ -37,10 +37,11 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "help": ("benchmarks.startup", "help_of_scripts"),
     "startup-page": ("benchmarks.startup", "first_page"),
     "label-page": ("benchmarks.label_page", "key_presses"),
+    "text": ("benchmarks.text", "against_whole_models"),
     "gpu": ("benchmarks.emulator", "on_gpu"),
 }
 """Module and function of what --only takes; some make several rows of the table."""
-LEFT_OUT_WHEN_QUICK = "train-sb3-processes", "train-emulator", "label-page"
+LEFT_OUT_WHEN_QUICK = "train-sb3-processes", "train-emulator", "label-page", "text"
 
 
 @dataclass(frozen=True)

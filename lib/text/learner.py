@@ -133,7 +133,7 @@ class TextLearner:
         answers = self.answer(ours, [settings.seed, self.updates], settings.answers, before=before)
         if self._ranks.together(answers is None) or answers is None:
             return Advance(0, {}, [])
-        parts = self._learn(self.roles.experience(answers))
+        parts = self.learn(self.roles.experience(answers))
         made = len(prompts) * settings.answers
         self.steps += made
         self.updates += 1
@@ -239,7 +239,7 @@ class TextLearner:
 
     # --- Updates ------------------------------------------------------------------------------------------------
 
-    def _learn(self, experience: Experience) -> dict[str, torch.Tensor | float]:
+    def learn(self, experience: Experience) -> dict[str, torch.Tensor | float]:
         """The passes over an experience; returns scalars by chart name."""
         settings, mask, total = self.settings, experience.mask, self._ranks.total
         scores = experience.scores

@@ -1,0 +1,25 @@
+"""The rows of language models, on a tiny one."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.setup import Setup
+from benchmarks.text import against_whole_models
+from lib.cli import UserError
+from tests.text.tiny import save_tiny
+
+
+@pytest.mark.slow
+def test_tokens_and_memory_are_compared(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, "cpu", True, repeats=1, seconds=0.01, num_envs=None, policy=None)
+    with pytest.raises(UserError, match="none; make model fetches it"):
+        against_whole_models(setup, tmp_path / "none")
+    folder = save_tiny(tmp_path / "model", hidden_size=64, vocab_size=100)
+    sampled, learned, memory = against_whole_models(setup, folder)
+    for row in (sampled, learned):
+        assert row.unit == "tokens/s"
+        assert None not in (row.ours, row.theirs, row.ratio)
+    assert memory.ours is not None
+    assert 0.1 < memory.ours < 10
+    assert memory.theirs == pytest.approx(memory.ours, rel=0.5)  # Python and its libraries, not the model
