@@ -21,7 +21,7 @@ from lib.text.sampling import sample
 MODEL = Path("models/smollm2")
 _ANSWERS, _PROMPT, _TOKENS = 16, 24, 48
 _PROMPTS = [tuple(range(5 + place, 5 + place + _PROMPT)) for place in range(_ANSWERS)]
-_UNFROZEN, _UPPER = 4, 2  # the defaults of 01_text.py and 03_reward_train.py
+_UNFROZEN, _UPPER = 4, 0  # the defaults of 01_text.py and 03_reward_train.py
 
 
 class Update:
@@ -31,7 +31,7 @@ class Update:
       folder: of the language model.
       dev: the device.
       whole: all layers of actor and critic learn, and reference and reward model have all of theirs to themselves, as in
-        DeepSpeed-Chat; otherwise the last four and two learn, above layers that all roles share.
+        DeepSpeed-Chat; otherwise the actor's last four learn and the critic's head, above layers that all roles share.
     """
 
     def __init__(self, folder: Path, dev: str, whole: bool) -> None:

@@ -146,9 +146,9 @@ class FitConfig:
     cut: int | None = flag(
         default=None, min=0, metavar="N", help="freeze the first N layers (default: two thirds)"
     )
-    upper: int = flag(default=2, min=0, metavar="N", help="fit up to N layers above --cut; 0: the head alone")
+    upper: int = flag(default=0, min=0, metavar="N", help="fit up to N layers above --cut; 0: the head alone")
     pooling: str = flag(
-        default="last", choices=("last", "mean"), help="tokens of an answer that the head sees"
+        default="mean", choices=("last", "mean"), help="tokens of an answer that the head sees"
     )
     length_control: bool = flag(
         default=False, help="subtract the part of the reward that an answer's length explains"

@@ -61,7 +61,7 @@ def seaquest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A DB of 48 segments of random play. Copy it before writing to it."""
     from ale_py.vector_env import AtariVectorEnv
 
-    root, games, parts, length = tmp_path_factory.mktemp("seaquest"), 4, 12, 50
+    root, games, parts, length = tmp_path_factory.mktemp("seaquest"), 12, 4, 50
     emulator = AtariVectorEnv(
         "seaquest", games, img_height=210, img_width=160, grayscale=False, stack_num=1, reward_clipping=False
     )

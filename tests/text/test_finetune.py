@@ -66,13 +66,13 @@ def publish(config: TextConfig, version: int, upper: int = 2) -> None:
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[Experience]:
     """What each update has learned from."""
     seen: list[Experience] = []
-    learn = TextLearner._learn
+    learn = TextLearner.learn
 
     def learning(self: TextLearner, experience: Experience) -> Any:
         seen.append(experience)
         return learn(self, experience)
 
-    monkeypatch.setattr(TextLearner, "_learn", learning)
+    monkeypatch.setattr(TextLearner, "learn", learning)
     return seen
 
 
