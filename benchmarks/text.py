@@ -1,7 +1,7 @@
 """Finetuning a language model: roles on one frozen trunk against four whole models, and sampling against `generate`."""
 
 import multiprocessing
-import resource
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
 from lib.text.sampling import sample
 
 MODEL = Path("models/smollm2")
-_ANSWERS, _PROMPT, _TOKENS = 16, 24, 48
+_ANSWERS, _PROMPT, _TOKENS = 8, 16, 24
 _PROMPTS = [tuple(range(5 + place, 5 + place + _PROMPT)) for place in range(_ANSWERS)]
 _UNFROZEN, _UPPER = 4, 0  # the defaults of 01_text.py and 03_reward_train.py
 
@@ -114,4 +114,6 @@ def _peak(folder: Path, dev: str, whole: bool) -> float:
     Update(folder, dev, whole)()
     if resolve_device(dev).type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # from KB
+    # Not getrusage, whose peak is that of the process before it was replaced by this one.
+    (peak,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(peak) / 1e6
