@@ -1,4 +1,4 @@
-"""The reward model for text: upper layers of a language model, and a scalar head on an answer's last token."""
+"""The reward model for text: a scalar head on a language model's states of an answer, and upper layers if asked for."""
 
 from __future__ import annotations
 

@@ -740,11 +740,11 @@ HUGE: dict[str, bytes] = {
     "wide text in a line": b"V" + b"x" * 4 * MiB + b"\\U0001f600\n.",
     "wide text in a line 2": b"V" + b"x" * 4 * MiB + b"\\u1234\n.",
     "array": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000\ntC\x01btR.",
-    "nesting": b"(" * 100_000 + b"t" * 100_000 + b".",
-    "nested key": b"\x80\x02})" + b"\x85" * 50_000 + b"Ns.",
-    "nested keys": b"\x80\x02}()" + b"\x85" * 50_000 + b"Nu.",
-    "nested keys of old": b"\x80\x02()" + b"\x85" * 50_000 + b"Nd.",
-    "nested tuple": b"\x80\x02)" + b"\x85" * 50_000 + b".",
+    "nesting": b"(" * 200_000 + b"t" * 200_000 + b".",
+    "nested key": b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
+    "nested keys": b"\x80\x02}()" + b"\x85" * 200_000 + b"Nu.",
+    "nested keys of old": b"\x80\x02()" + b"\x85" * 200_000 + b"Nd.",
+    "nested tuple": b"\x80\x02)" + b"\x85" * 200_000 + b".",
 }
 
 
@@ -752,7 +752,7 @@ HUGE: dict[str, bytes] = {
 @pytest.mark.parametrize("name", HUGE)
 def test_what_claims_to_be_huge_gets_no_memory(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, HUGE[name])
-    with memory(40 * MiB if "nest" in name else 24 * MiB):
+    with memory(64 * MiB if "nest" in name else 24 * MiB):
         assert reason(tmp_path, HUGE[name])
     assert path.stat().st_size < 10 * MiB
 
