@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel
-from lib.text.layers import padded
+from lib.text.layers import log_softmax_of, padded
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,9 @@ def sample(
     from transformers import DynamicCache
 
     device, network = model.device, model.network
-    tokens = padded(prompts, device, left=True)
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    unlike = list(dict.fromkeys(map(tuple, prompts)))  # a prompt of several answers is read once
+    tokens = padded(unlike, device, left=True)
+    lengths = torch.tensor([len(prompt) for prompt in unlike], device=device)
     mask = torch.arange(tokens.shape[1], device=device) >= tokens.shape[1] - lengths[:, None]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     ends = torch.tensor(sorted(model.ends), device=device)
@@ -82,15 +82,18 @@ def sample(
     for step in range(chances.shape[1]):
         if should_stop():
             return None
-        logits = network(
+        states = network.model(
             input_ids=tokens,
             attention_mask=mask.long(),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        log_p = F.log_softmax(logits.float() / temperature, -1)
+        ).last_hidden_state[:, -1]
+        if step == 0:
+            of = torch.tensor([unlike.index(tuple(prompt)) for prompt in prompts], device=device)
+            states, mask, positions = states[of], mask[of], positions[of]
+            cache.batch_select_indices(of)
+        log_p = log_softmax_of(network.lm_head, states, temperature)
         chosen = _chosen(log_p, uniform[rows, step])
         said = log_p.gather(1, chosen[:, None])[:, 0]
         ended = torch.isin(chosen, ends)

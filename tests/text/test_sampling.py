@@ -10,13 +10,14 @@ from lib.text.layers import token_log_probs
 from lib.text.sampling import _chosen, sample
 from tests.text.tiny import FAMILIES, tiny
 
-PROMPTS = [[4, 5, 6], [2, 2, 9, 9, 9, 2], [7]]  # 2 ends a text, and would be its padding
+# 2 ends a text, and would be its padding; one prompt comes twice.
+PROMPTS = [[4, 5, 6], [2, 2, 9, 9, 9, 2], [4, 5, 6], [7]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_answer_and_its_log_probs_do_not_depend_on_those_beside_it(family: str, tmp_path: Path) -> None:
     model = tiny(tmp_path, family)
-    chances = np.random.default_rng(0).random((3, 24))
+    chances = np.random.default_rng(0).random((len(PROMPTS), 24))
     together = sample(model, PROMPTS, chances, temperature=0.7)
     assert together is not None
     for row, (prompt, drawn) in enumerate(zip(PROMPTS, together, strict=True)):
@@ -63,4 +64,7 @@ def test_what_has_no_probability_is_never_chosen() -> None:
 
 def test_a_request_to_stop_ends_it_between_two_tokens(tmp_path: Path) -> None:
     asked = iter([False, False, True])
-    assert sample(tiny(tmp_path), PROMPTS, np.full((3, 50), 0.5), should_stop=lambda: next(asked)) is None
+    assert (
+        sample(tiny(tmp_path), PROMPTS, np.full((len(PROMPTS), 50), 0.5), should_stop=lambda: next(asked))
+        is None
+    )
