@@ -212,13 +212,19 @@ class Tab:
 
 @pytest.fixture
 def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens a site's link in a browser of its own (its own cookies and storage)."""
+    """Opens a site's link in a browser of its own (its own cookies and storage).
+
+    Clips start paused, as for somebody who asked for less motion, unless `plays`: they take most of a browser's time.
+    """
     contexts: list[BrowserContext] = []
     tabs: list[Tab] = []
 
-    def open(site: Site, link: str | None = None, hints: bool = False, **options: Any) -> Tab:
+    def open(
+        site: Site, link: str | None = None, hints: bool = False, plays: bool = False, **options: Any
+    ) -> Tab:
         options = {"viewport": {"width": 1280, "height": 720}} | options
-        context = browser.new_context(storage_state=site.cookies, **options)
+        motion = "no-preference" if plays else "reduce"
+        context = browser.new_context(storage_state=site.cookies, reduced_motion=motion, **options)
         if site.name:
             context.add_init_script(f"localStorage.labeller ??= {json.dumps(site.name)}")
         if not hints:

@@ -125,7 +125,7 @@ def test_a_flag_with_a_note_goes_with_the_answer(site: Site, enter: Enter) -> No
 
 
 def test_frames_are_exact_and_step_by_step(site: Site, enter: Enter) -> None:
-    tab = enter(site, reduced_motion="reduce").label()
+    tab = enter(site).label()
     names = re.findall(r"\d+/\d+\.dat", tab.shown())
     segments = [load_segment(site.db / name) for name in names]
 
@@ -152,7 +152,7 @@ def test_frames_are_exact_and_step_by_step(site: Site, enter: Enter) -> None:
 
 
 def test_playback_by_keys(site: Site, enter: Enter) -> None:
-    tab = enter(site).label()
+    tab = enter(site, plays=True).label()
 
     def step() -> int:
         return int(tab.page.inner_text("#step").split()[1])
@@ -191,7 +191,7 @@ def test_playback_by_keys(site: Site, enter: Enter) -> None:
 
 @pytest.mark.parametrize("flag", ["", "--start-paused"])
 def test_reduced_motion_or_a_flag_starts_paused(site: Site, serve: Serve, enter: Enter, flag: str) -> None:
-    tab = (enter(serve(flag)) if flag else enter(site, reduced_motion="reduce")).label()
+    tab = (enter(serve(flag), plays=True) if flag else enter(site)).label()
     tab.page.wait_for_timeout(200)
     assert tab.page.inner_text("#step") == "step 1 / 50"
     tab.page.keyboard.press("Space")
@@ -361,7 +361,7 @@ def test_buttons_work_by_tab_and_space(site: Site, enter: Enter) -> None:
 
 
 def test_the_focus_stays_where_somebody_who_uses_tab_put_it(site: Site, enter: Enter) -> None:
-    tab = enter(site).label()
+    tab = enter(site, plays=True).label()
     keyboard = tab.page.keyboard
 
     def walk(selector: str) -> None:
@@ -621,7 +621,7 @@ def test_hints_stay_until_they_are_dismissed(site: Site, enter: Enter) -> None:
 
 def test_a_phone_answers_by_touch(site: Site, enter: Enter) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    tab = enter(site, hints=True, **phone).label()
+    tab = enter(site, hints=True, plays=True, **phone).label()
     assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 390
     for answer in ("1", "2", "0", "x"):
         box = tab.page.locator(f"[data-answer='{answer}']").bounding_box()

@@ -1,6 +1,6 @@
 // Markdown as DOM nodes, never as HTML: headings, bold, italics, code, bullets. Links stay as they are written.
 
-const INLINE = /`([^`]+)`|\*\*(?=\S)(.+?)\*\*|(?<![\w*])([*_])(?=\S)([^*_]+)\3(?![\w*])/g;
+const INLINE = /`([^`]+)`|\*\*(?=[^\s*])(.+?)\*\*|(?<![\w*])([*_])(?=\S)([^*_]+)\3(?![\w*])/g;
 
 function element(name, ...children) {
   const made = document.createElement(name);
