@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from experiments.pipeline import Pipeline, settle
 from lib import cli
 from lib.cli import flag, one_line
 from lib.reward.config import FitConfig
-from lib.text.config import TextConfig
+from lib.text.config import ALGORITHMS, TextConfig
 
 TEACHER = "positive"
 TEMPLATES = (
@@ -57,11 +58,16 @@ class DemoConfig:
     labels: int = flag(default=250, min=10, help="comparisons by the teacher")
     cut: int | None = flag(default=None, min=0, help="of 03_reward_train.py")
     upper: int = flag(default=0, min=0, help="of 03_reward_train.py; 0 fits the head alone, in seconds")
-    updates: int = flag(default=16, min=1, help="updates of PPO")
+    algos: list[str] = flag(
+        default=["ppo"],
+        choices=ALGORITHMS,
+        help="finetune with each of these, a row for each; dpo takes the labels, the others as many answers",
+    )
+    updates: int = flag(default=16, min=1, help="updates of each finetune")
     rollout: int = flag(default=64, min=2, help="answers per update")
     kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
-    lr: float = flag(default=1e-4, min=0, help="learning rate of PPO")
-    unfrozen: str = flag(default="4", help="layers that PPO trains")
+    lr: float = flag(default=1e-4, min=0, help="learning rate of each finetune")
+    unfrozen: str = flag(default="4", help="layers that a finetune trains")
     judged: int = flag(default=4, min=1, help="answers to each held-out prompt in the table")
     best_of: int = flag(default=16, min=4, help="answers from which the best is chosen")
 
@@ -87,39 +93,51 @@ def main(argv: Sequence[str] | None = None) -> None:
         db_path=db,
         answers=config.answers,
     )
-    tuning = TextConfig(
-        model=config.model,
-        prompts=out / "train.txt",
-        tokens=config.tokens,
-        dev=config.dev,
-        seed=config.seed,
-        eval_prompts=out / "held-out.txt",
-        eval_updates=config.updates,
-        eval_best_of=1,  # which the table has
-        algo="ppo",
-        name="demo",
-        reward=reward,
-        save=out / "saves",
-        runs=out / "runs" / "ppo",
-        updates=config.updates,
-        rollout=config.rollout,
-        kl=config.kl,
-        lr=config.lr,
-        unfrozen=config.unfrozen,
-    )
+
+    def tuning(algo: str) -> TextConfig:
+        labels: dict[str, Any] = {"db_path": db, "kl": 0.1, "lr": 1e-5, "epochs": 3}  # of docs/text.md
+        rewards: dict[str, Any] = {
+            "prompts": out / "train.txt",
+            "tokens": config.tokens,
+            "eval_prompts": out / "held-out.txt",
+            "eval_updates": config.updates,
+            "eval_best_of": 1,  # which the table has
+            "reward": reward,
+            "updates": config.updates,
+            "rollout": config.rollout,
+            "kl": config.kl,
+            "lr": config.lr,
+        }
+        return TextConfig(
+            model=config.model,
+            dev=config.dev,
+            seed=config.seed,
+            algo=algo,
+            name="latest" if algo == "dpo" else algo,
+            save=out / algo,
+            runs=out / "runs" / algo,
+            unfrozen=config.unfrozen,
+            **(labels if algo == "dpo" else rewards),
+        )
 
     def answer(_: Path | None) -> None:
         from lib.text.record import record  # heavy, as all that a stage imports
 
         record(asking)
 
-    def finetune(resume: Path | None) -> bool:
-        from lib.text import train
+    def finetune(tuning: TextConfig) -> Callable[[Path | None], bool]:
+        def work(resume: Path | None) -> bool:
+            from lib.text import dpo, train
 
-        return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
+            if tuning.algo == "dpo":
+                dpo.train_dpo(tuning)
+                return False
+            return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
+
+        return work
 
     def measure(_: Path | None) -> None:
-        rows, shown = compare(config, reward, out / "saves" / "latest")
+        rows, shown = compare(config, reward, {algo: out / algo / "latest" for algo in config.algos})
         (out / "table.json").write_text(json.dumps({"rows": rows, "shown": shown}, indent=1) + "\n")
 
     pipeline = Pipeline(out)
@@ -149,8 +167,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             error_rate=0.2,
         ),
     )
-    title = "4. PPO finetunes the model on the learned reward"
-    pipeline.run("ppo", title, "01_text.py", tuning, finetune, [out / "saves"], tuning.runs)
+    for algo in config.algos:
+        title = f"4. {algo.upper()} finetunes the model on {'the comparisons' if algo == 'dpo' else 'the learned reward'}"
+        flags = tuning(algo)
+        pipeline.run(algo, title, "01_text.py", flags, finetune(flags), [out / algo], flags.runs)
     title = f"5. {config.judged} answers to each held-out prompt, and the best of {config.best_of}"
     pipeline.run("table", title, "-m experiments.demo_text", config, measure)
     from lib.reporting import format_duration
@@ -163,13 +183,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def compare(
-    config: DemoConfig, reward: Path, finetuned: Path
+    config: DemoConfig, reward: Path, finetuned: dict[str, Path]
 ) -> tuple[dict[str, dict[str, list[float]]], list[tuple[str, str, str]]]:
     """Answers to the held-out prompts, with random numbers that no other stage uses.
 
+    Args:
+      config: of the demo.
+      reward: chooses the best of n.
+      finetuned: the folder of each finetuned model, by the name of its row.
+
     Returns:
       By row and column, the values of all answers, one for each prompt where a row is of best answers; six prompts with an
-      answer before and one after.
+      answer before and one after, by the first finetuned model.
     """
     import torch
 
@@ -184,7 +209,7 @@ def compare(
 
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(None, device)
-    before, after = (load_language_model(folder, device, bf16) for folder in (config.model, finetuned))
+    before = load_language_model(config.model, device, bf16)
     model = load_text_reward(reward, device, bf16, loaded=before)
     prompts = read_prompts(config.out / "held-out.txt")
     judges = {name: value_of(name) for name in (TEACHER, *JUDGES)}
@@ -229,11 +254,17 @@ def compare(
             for at in range(0, min(n * config.judged, len(column) - n + 1), n)
         ]
         rows[f"best of {n}"] = row(best, lambda _, n=n: float(np.log(n) - (n - 1) / n))  # type: ignore[misc]
-    learned = answers(after, config.judged)
-    rows["finetuned"] = row([answer for column in learned for answer in column], kl)
+    after = {
+        name: answers(load_language_model(folder, device, bf16), config.judged)
+        for name, folder in finetuned.items()
+    }
+    rows |= {
+        name: row([answer for column in columns for answer in column], kl) for name, columns in after.items()
+    }
+    first_learned = next(iter(after.values()))
     shown = [
         (prompt, column[0].text, other[0].text)
-        for prompt, column, other in list(zip(prompts, many, learned, strict=True))[
+        for prompt, column, other in list(zip(prompts, many, first_learned, strict=True))[
             :: max(1, len(prompts) // 6)
         ]
     ]

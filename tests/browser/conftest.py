@@ -223,8 +223,9 @@ def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
         site: Site, link: str | None = None, hints: bool = False, plays: bool = False, **options: Any
     ) -> Tab:
         options = {"viewport": {"width": 1280, "height": 720}} | options
-        motion = "no-preference" if plays else "reduce"
-        context = browser.new_context(storage_state=site.cookies, reduced_motion=motion, **options)
+        context = browser.new_context(
+            storage_state=site.cookies, reduced_motion="no-preference" if plays else "reduce", **options
+        )
         if site.name:
             context.add_init_script(f"localStorage.labeller ??= {json.dumps(site.name)}")
         if not hints:

@@ -24,14 +24,15 @@ def test_the_stages_make_a_table_and_a_second_run_does_nothing_again(
     sizes = {"topics": 6, "tokens": 8, "labels": 40, "updates": 2, "rollout": 8, "judged": 2, "best-of": 4}
     line = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
     line += ["-m", str(save_tiny(tmp_path / "model")), "--out", str(tmp_path / "out"), "--unfrozen", "2"]
+    line += ["--algos", "ppo", "dpo"]
     demo_text.main(line)
     said = capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "table.json").read_text())
     rows = found["rows"]
-    assert list(rows) == [str(tmp_path / "model"), "best of 4", "finetuned"]
-    assert [len(row["positive"]) for row in rows.values()] == [16, 8, 16]  # 8 prompts
+    assert list(rows) == [str(tmp_path / "model"), "best of 4", "ppo", "dpo"]
+    assert [len(row["positive"]) for row in rows.values()] == [16, 8, 16, 16]  # 8 prompts
     assert [len(shown) for shown in found["shown"]] == [3] * 6
-    assert rows["finetuned"]["KL"] != rows["best of 4"]["KL"]
+    assert rows["ppo"]["KL"] != rows["dpo"]["KL"] != rows["best of 4"]["KL"]
     for name in (*rows, *demo_text.COLUMNS):
         assert f"| {name} |" in said
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.dat")}
