@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.setup import Setup
-from benchmarks.text import _peak_of, against_whole_models
+from benchmarks.text import against_whole_models
 from lib.cli import UserError
 from tests.text.tiny import save_tiny
 
@@ -16,13 +16,12 @@ def test_tokens_and_memory_are_compared(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none; make model fetches it"):
         against_whole_models(setup, tmp_path / "none")
     folder = save_tiny(tmp_path / "model", hidden_size=64, vocab_size=100)
+    kept = bytearray(2**30)  # of this process, not of those that are measured
+    kept[:: 2**12] = bytes(1) * len(kept[:: 2**12])
     sampled, learned, memory = against_whole_models(setup, folder)
     for row in (sampled, learned):
         assert row.unit == "tokens/s"
         assert None not in (row.ours, row.theirs, row.ratio)
     assert memory.ours is not None
-    assert 0.1 < memory.ours < 10
-    kept = bytearray(2**30)  # of this process, not of those that are measured
-    kept[:: 2**12] = bytes(1) * len(kept[:: 2**12])
-    assert _peak_of(folder, "cpu", False) < 1.3 * memory.ours
+    assert 0.1 < memory.ours < 1
     assert memory.theirs == pytest.approx(memory.ours, rel=0.5)  # Python and its libraries, not the model
