@@ -220,13 +220,18 @@ def compare(
         for number, prompt in enumerate(prompts):
             tokens = language.encode(prompt)
             chances = np.random.default_rng([config.seed, 99, number]).random((count, config.tokens))
-            found.append(
-                [
-                    as_answer(language, prompt, tokens, drawn)
-                    for drawn in sample(language, [tokens] * count, chances) or ()
-                ]
+            found += [(prompt, tokens, chance) for chance in chances]
+        drawn: list[Answer] = []
+        for at in range(0, len(found), 32):
+            batch = found[at : at + 32]
+            said = sample(
+                language, [tokens for _, tokens, _ in batch], np.stack([chance for *_, chance in batch])
             )
-        return found
+            drawn += [
+                as_answer(language, prompt, tokens, one)
+                for (prompt, tokens, _), one in zip(batch, said or (), strict=True)
+            ]
+        return [drawn[at : at + count] for at in range(0, len(drawn), count)]
 
     @torch.no_grad()
     def kl(answer: Answer) -> float:
