@@ -63,7 +63,7 @@ class DemoConfig:
         choices=ALGORITHMS,
         help="finetune with each of these, a row for each; dpo takes the labels, the others as many answers",
     )
-    updates: int = flag(default=16, min=1, help="updates of each finetune")
+    updates: int = flag(default=20, min=1, help="updates of each finetune")
     rollout: int = flag(default=64, min=2, help="answers per update")
     kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
     lr: float = flag(default=1e-4, min=0, help="learning rate of each finetune")
@@ -80,7 +80,7 @@ def prompts_of(topics: Sequence[str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(DemoConfig, argv, description=__doc__)
     out, db, reward = config.out, config.out / "db", config.out / "rewards" / "reward-demo.dat"
-    settle(config, out, free=("out",))
+    settle(config, out, free=("out", "algos"))
     held = round(config.topics / 3)
     for name, topics in (("held-out", TOPICS[:held]), ("train", TOPICS[held : config.topics])):
         (out / f"{name}.txt").write_text("".join(prompt + "\n" for prompt in prompts_of(topics)))
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags = tuning(algo)
         pipeline.run(algo, title, "01_text.py", flags, finetune(flags), [out / algo], flags.runs)
     title = f"5. {config.judged} answers to each held-out prompt, and the best of {config.best_of}"
-    pipeline.run("table", title, "-m experiments.demo_text", config, measure)
+    pipeline.run(f"table {' '.join(config.algos)}", title, "-m experiments.demo_text", config, measure)
     from lib.reporting import format_duration
 
     found = json.loads((out / "table.json").read_text())
