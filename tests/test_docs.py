@@ -90,7 +90,7 @@ def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     assert sizes in blocks[0]
     # Fewer labels and steps, and no wait for the threads of other processes.
     program = "import torch\ntorch.set_num_threads(1)\n" + "\n".join(blocks)
-    program = program.replace(sizes, "LABELS, STEPS = 20, 1_000")
+    program = program.replace(sizes, "LABELS, STEPS = 20, 600")
     done = subprocess.run(
         [installed_elsewhere(tmp_path), "-c", program],
         cwd=tmp_path,
