@@ -108,7 +108,7 @@ def test_the_emulator_alone_takes_as_many_steps_as_a_piece_of_training(tmp_path:
         assert work() == ours.UPDATES_A_PIECE * 5 * 3
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_stable_baselines_learns(processes: bool) -> None:
     with contextlib.closing(original.StableBaselines("cpu", processes, games=2, updates_a_piece=2)) as work:
         before = copy.deepcopy(work.model.policy.state_dict())

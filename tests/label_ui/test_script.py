@@ -125,6 +125,7 @@ def save(path: Path, members: int) -> Path:
     return path
 
 
+@pytest.mark.slow  # as all that starts a process from a warm one
 def test_open_hands_the_link_to_a_browser_where_there_is_a_screen(tmp_path: Path) -> None:
     make_db(tmp_path / "db", 2)
     browser, opened = tmp_path / "browser", tmp_path / "opened"
