@@ -58,7 +58,7 @@ def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     root = tmp_path_factory.mktemp("round")
     small = ("--num-envs", 4, "--eval-games", 1, "--seed", 1, "--network", "small")
     record = ("--db-path", "db", "--record-prob", 0.06, "--db-max-mb", 10)
-    train = call_anew(
+    train = call(
         root, "01_a2c.py", "-n", "v0", "--steps", 1000, "--eval-every", 500, "--save", "v0", *record, *small
     )
     label = call(root, "02_label_ui.py", "-d", "db", "--teacher", "midwater", "--count", 40)
