@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             dev=config.dev,
             seed=config.seed,
             algo=algo,
-            name="latest" if algo == "dpo" else algo,
+            name="latest" if algo == "dpo" else algo,  # a fit is saved under its name, a run under latest
             save=out / algo,
             runs=out / "runs" / algo,
             unfrozen=config.unfrozen,

@@ -196,9 +196,8 @@ def test_markdown_takes_shape_on_demand_and_nothing_else_does(
     assert "\n• one\n• two\n" in found
     assert found.endswith("[a](javascript:alert(1)) **open")
     assert tab.page.locator("#texts :is(img, a, b)").count() == 0
-    assert (
-        tab.page.locator(f"#text{3 - side} *").count() == 0
-    )  # thousands of words in bold take a browser seconds
+    # A run of asterisks is not bold: thousands of bold words take a browser seconds.
+    assert tab.page.locator(f"#text{3 - side} *").count() == 0
     assert tab.page.title() == "Label"
     tab.page.reload()
     tab.ready()

@@ -64,7 +64,5 @@ def test_what_has_no_probability_is_never_chosen() -> None:
 
 def test_a_request_to_stop_ends_it_between_two_tokens(tmp_path: Path) -> None:
     asked = iter([False, False, True])
-    assert (
-        sample(tiny(tmp_path), PROMPTS, np.full((len(PROMPTS), 50), 0.5), should_stop=lambda: next(asked))
-        is None
-    )
+    chances = np.full((len(PROMPTS), 50), 0.5)
+    assert sample(tiny(tmp_path), PROMPTS, chances, should_stop=lambda: next(asked)) is None
