@@ -41,7 +41,7 @@ lint: install
 	$(PY) -m mypy
 
 # mypy, which has one thread, runs beside the tests.
-check: install ## format, lint, types and the fast tests (under 2 minutes on two cores, 2½ on slow ones)
+check: install ## format, lint, types and the fast tests (1½ minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
 test: install ## format, lint, types and all tests

@@ -35,7 +35,7 @@ def test_every_answer_by_key(site: Site, enter: Enter) -> None:
 
 
 def test_every_answer_by_button_and_keys_after_a_click(site: Site, enter: Enter) -> None:
-    tab = enter(site).label()
+    tab = enter(site, plays=True).label()
     for count, name in enumerate(
         ("1 Left better", "2 Right better", "0 Both alike", "X Can’t tell"), start=1
     ):

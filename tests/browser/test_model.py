@@ -56,7 +56,7 @@ def label(site: Site) -> None:
 def test_the_curve_moves_with_the_player_and_seeks(
     serve: Serve, enter: Enter, reward: Path, db: Path
 ) -> None:
-    tab = enter(serve("--reward", str(reward), db=db))
+    tab = enter(serve("--reward", str(reward), db=db), plays=True)
     page = tab.page
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
