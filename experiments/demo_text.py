@@ -205,7 +205,7 @@ def compare(
     from lib.text.layers import token_log_probs
     from lib.text.record import read_prompts
     from lib.text.reward import load_text_reward
-    from lib.text.sampling import as_answer, sample
+    from lib.text.sampling import answer
 
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(None, device)
@@ -216,21 +216,12 @@ def compare(
 
     def answers(language: LanguageModel, count: int) -> list[list[Answer]]:
         """`count` answers to each prompt; the same random numbers for each model."""
-        found = []
-        for number, prompt in enumerate(prompts):
-            tokens = language.encode(prompt)
-            chances = np.random.default_rng([config.seed, 99, number]).random((count, config.tokens))
-            found += [(prompt, tokens, chance) for chance in chances]
-        drawn: list[Answer] = []
-        for at in range(0, len(found), 32):
-            batch = found[at : at + 32]
-            said = sample(
-                language, [tokens for _, tokens, _ in batch], np.stack([chance for *_, chance in batch])
-            )
-            drawn += [
-                as_answer(language, prompt, tokens, one)
-                for (prompt, tokens, _), one in zip(batch, said or (), strict=True)
-            ]
+        asked = [(prompt, language.encode(prompt)) for prompt in prompts for _ in range(count)]
+        rngs = (np.random.default_rng([config.seed, 99, number]) for number in range(len(prompts)))
+        drawn = (
+            answer(language, asked, np.concatenate([rng.random((count, config.tokens)) for rng in rngs]))
+            or []
+        )
         return [drawn[at : at + count] for at in range(0, len(drawn), count)]
 
     @torch.no_grad()
@@ -263,9 +254,7 @@ def compare(
         name: answers(load_language_model(folder, device, bf16), config.judged)
         for name, folder in finetuned.items()
     }
-    rows |= {
-        name: row([answer for column in columns for answer in column], kl) for name, columns in after.items()
-    }
+    rows |= {name: row([one for column in columns for one in column], kl) for name, columns in after.items()}
     first_learned = next(iter(after.values()))
     shown = [
         (prompt, column[0].text, other[0].text)

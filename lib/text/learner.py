@@ -24,7 +24,7 @@ from lib.preferences.answers import Answer, distinct_2
 from lib.text.language import LanguageModel
 from lib.text.reward import TextRewardModel
 from lib.text.roles import Actor, Critic, Experience, Roles
-from lib.text.sampling import as_answer, sample
+from lib.text.sampling import answer
 
 KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
@@ -213,21 +213,10 @@ class TextLearner:
           before: how many answers of the same seed come before these; each has random numbers of its own.
         """
         settings, policy = self.settings, self.language if reference else self.policy()
-        asked = [prompt for prompt in prompts for _ in range(each)]
-        found: list[Answer] = []
-        for at in range(0, len(asked), settings.batch_size):
-            batch = asked[at : at + settings.batch_size]
-            rngs = (np.random.default_rng([*seed, before + at + place]) for place in range(len(batch)))
-            chances = np.stack([rng.random(settings.tokens) for rng in rngs])
-            tokens = [prompt.tokens for prompt in batch]
-            drawn = sample(policy, tokens, chances, settings.temperature, self._should_stop)
-            if drawn is None:
-                return None
-            found += [
-                as_answer(policy, prompt.text, prompt.tokens, one)
-                for prompt, one in zip(batch, drawn, strict=True)
-            ]
-        return found
+        asked = [(prompt.text, prompt.tokens) for prompt in prompts for _ in range(each)]
+        rngs = (np.random.default_rng([*seed, before + place]) for place in range(len(asked)))
+        chances = np.array([rng.random(settings.tokens) for rng in rngs])
+        return answer(policy, asked, chances, settings.temperature, settings.batch_size, self._should_stop)
 
     def _next_prompts(self) -> Iterator[Prompt]:
         """The prompts of this update, from endless rounds through all of them, each in its own order."""

@@ -41,6 +41,26 @@ def as_answer(
     )
 
 
+def answer(
+    model: LanguageModel,
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    chances: np.ndarray,
+    temperature: float = 1.0,
+    batch_size: int = 32,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Answer] | None:
+    """`sample`, for any number of prompts, each with its text and tokens, `batch_size` at once; None if stopped."""
+    found: list[Answer] = []
+    for at in range(0, len(prompts), batch_size):
+        batch = prompts[at : at + batch_size]
+        tokens = [tokens for _, tokens in batch]
+        drawn = sample(model, tokens, chances[at : at + batch_size], temperature, should_stop)
+        if drawn is None:
+            return None
+        found += [as_answer(model, *prompt, one) for prompt, one in zip(batch, drawn, strict=True)]
+    return found
+
+
 @torch.no_grad()
 def sample(
     model: LanguageModel,
@@ -82,6 +102,7 @@ def sample(
     for step in range(chances.shape[1]):
         if should_stop():
             return None
+        # Not network(…, logits_to_keep=1), whose product with a slice copies the head once for each answer.
         states = network.model(
             input_ids=tokens,
             attention_mask=mask.long(),
