@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.pipeline import Pipeline, settle
 from lib import cli
-from lib.cli import flag, one_line
+from lib.cli import UserError, flag, one_line
 from lib.reward.config import FitConfig
 from lib.text.config import ALGORITHMS, TextConfig
 
@@ -63,7 +63,12 @@ class DemoConfig:
         choices=ALGORITHMS,
         help="finetune with each of these, a row for each; dpo takes the labels, the others as many answers",
     )
-    updates: int = flag(default=20, min=1, help="updates of each finetune")
+    rounds: int = flag(
+        default=1,
+        min=1,
+        help="share labels and updates out among rounds, each of which compares answers of the last one's model, too",
+    )
+    updates: int = flag(default=20, min=1, help="updates of each finetune, all rounds together")
     rollout: int = flag(default=64, min=2, help="answers per update")
     kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
     lr: float = flag(default=1e-4, min=0, help="learning rate of each finetune")
@@ -79,98 +84,33 @@ def prompts_of(topics: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(DemoConfig, argv, description=__doc__)
-    out, db, reward = config.out, config.out / "db", config.out / "rewards" / "reward-demo.dat"
+    if config.rounds > 1 and len(config.algos) > 1:
+        raise UserError("--rounds expects a single one of --algos: each round asks about its model's answers")
+    out = config.out
     settle(config, out, free=("out", "algos"))
     held = round(config.topics / 3)
     for name, topics in (("held-out", TOPICS[:held]), ("train", TOPICS[held : config.topics])):
         (out / f"{name}.txt").write_text("".join(prompt + "\n" for prompt in prompts_of(topics)))
-    asking = TextConfig(
-        model=config.model,
-        prompts=out / "train.txt",
-        tokens=config.tokens,
-        dev=config.dev,
-        seed=config.seed,
-        db_path=db,
-        answers=config.answers,
-    )
-
-    def tuning(algo: str) -> TextConfig:
-        labels: dict[str, Any] = {"db_path": db, "kl": 0.1, "lr": 1e-5, "epochs": 3}  # of docs/text.md
-        rewards: dict[str, Any] = {
-            "prompts": out / "train.txt",
-            "tokens": config.tokens,
-            "eval_prompts": out / "held-out.txt",
-            "eval_updates": config.updates,
-            "eval_best_of": 1,  # which the table has
-            "reward": reward,
-            "updates": config.updates,
-            "rollout": config.rollout,
-            "kl": config.kl,
-            "lr": config.lr,
-        }
-        return TextConfig(
-            model=config.model,
-            dev=config.dev,
-            seed=config.seed,
-            algo=algo,
-            name="latest" if algo == "dpo" else algo,  # a fit is saved under its name, a run under latest
-            save=out / algo,
-            runs=out / "runs" / algo,
-            unfrozen=config.unfrozen,
-            **(labels if algo == "dpo" else rewards),
-        )
-
-    def answer(_: Path | None) -> None:
-        from lib.text.record import record  # heavy, as all that a stage imports
-
-        record(asking)
-
-    def finetune(tuning: TextConfig) -> Callable[[Path | None], bool]:
-        def work(resume: Path | None) -> bool:
-            from lib.text import dpo, train
-
-            if tuning.algo == "dpo":
-                dpo.train_dpo(tuning)
-                return False
-            return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
-
-        return work
+    pipeline, policy = Pipeline(out), config.model
+    finetuned: dict[str, Path] = {}
+    for number in range(1, config.rounds + 1):
+        if number > 1:
+            print(f"\n=== Round {number}", flush=True)
+        suffix = f"-{number}" if number > 1 else ""
+        reward = learn_reward(config, pipeline, policy, number, suffix)
+        for algo in config.algos:
+            name = f"{algo}{suffix}"
+            flags = tuning(config, algo, policy, reward, name)
+            kind = "the comparisons" if algo == "dpo" else "the learned reward"
+            title = f"4. {algo.upper()} finetunes the model on {kind}"
+            pipeline.run(name, title, "01_text.py", flags, finetune(flags), [out / name], flags.runs)
+            finetuned[name] = out / name / "latest"
+        policy = finetuned[name]
 
     def measure(_: Path | None) -> None:
-        rows, shown = compare(config, reward, {algo: out / algo / "latest" for algo in config.algos})
+        rows, shown = compare(config, reward, finetuned)
         (out / "table.json").write_text(json.dumps({"rows": rows, "shown": shown}, indent=1) + "\n")
 
-    pipeline = Pipeline(out)
-    pipeline.run("answers", f"1. {config.model} answers prompts about films", "01_text.py", asking, answer)
-    pipeline.label(
-        "labels",
-        "2. A simulated teacher compares answers: it likes praise, and errs in 10 % of its comparisons",
-        db,
-        TEACHER,
-        config.labels,
-        error_rate=0.1,
-        seed=config.seed,
-    )
-    pipeline.fit(
-        "fit",
-        "3. A reward model is fitted to the comparisons",
-        FitConfig(
-            dbs=[db],
-            name="demo",
-            out=reward.parent,
-            runs=out / "runs" / "fit",
-            dev=config.dev,
-            seed=config.seed,
-            cut=config.cut,
-            upper=config.upper,
-            pooling="mean",
-            error_rate=0.2,
-        ),
-    )
-    for algo in config.algos:
-        title = f"4. {algo.upper()} finetunes the model on {'the comparisons' if algo == 'dpo' else 'the learned reward'}"
-        flags = tuning(algo)
-        pipeline.run(algo, title, "01_text.py", flags, finetune(flags), [out / algo], flags.runs)
     title = f"5. {config.judged} answers to each held-out prompt, and the best of {config.best_of}"
     pipeline.run(f"table {' '.join(config.algos)}", title, "-m experiments.demo_text", config, measure)
     from lib.reporting import format_duration
@@ -179,7 +119,97 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table(found["rows"], f"{4 * held} held-out prompts × {config.judged} answers, mean ± 95 %"))
     for prompt, before, after in found["shown"]:
         print(f"\n{one_line(prompt)}\n   before  {one_line(before)}\n   after   {one_line(after)}")
-    print(f"\n{format_duration(pipeline.seconds)} in all; answers and labels in {db}, reports in {out}")
+    print(
+        f"\n{format_duration(pipeline.seconds)} in all; answers and labels in {out / 'db'}, reports in {out}"
+    )
+
+
+def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: int, suffix: str) -> Path:
+    """A round up to its reward model: a model answers, the teacher compares, and a fit to all labels so far."""
+    out, db = config.out, config.out / "db"
+    asking = TextConfig(
+        model=policy,
+        prompts=out / "train.txt",
+        tokens=config.tokens,
+        dev=config.dev,
+        seed=config.seed,
+        db_path=db,
+        answers=config.answers,
+    )
+
+    def answer(_: Path | None) -> None:
+        from lib.text.record import record  # heavy, as all that a stage imports
+
+        record(asking)
+
+    title = f"1. {policy} answers prompts about films"
+    pipeline.run(f"answers{suffix}", title, "01_text.py", asking, answer)
+    pipeline.label(
+        f"labels{suffix}",
+        "2. A simulated teacher compares answers: it likes praise, and errs in 10 % of its comparisons",
+        db,
+        TEACHER,
+        config.labels * number // config.rounds,
+        error_rate=0.1,
+        seed=config.seed,
+    )
+    fitting = FitConfig(
+        dbs=[db],
+        name=f"demo{suffix}",
+        out=out / "rewards",
+        runs=out / "runs" / f"fit{suffix}",
+        dev=config.dev,
+        seed=config.seed,
+        model=config.model,  # even where answers are from two
+        cut=config.cut,
+        upper=config.upper,
+        pooling="mean",
+        error_rate=0.2,
+    )
+    return pipeline.fit(f"fit{suffix}", "3. A reward model is fitted to the comparisons", fitting)
+
+
+def tuning(config: DemoConfig, algo: str, policy: Path, reward: Path, name: str) -> TextConfig:
+    """The flags of a finetune."""
+    out, updates = config.out, max(1, config.updates // config.rounds)
+    labels: dict[str, Any] = {"db_path": out / "db", "kl": 0.1, "lr": 1e-5, "epochs": 3}  # of docs/text.md
+    rewards: dict[str, Any] = {
+        "prompts": out / "train.txt",
+        "tokens": config.tokens,
+        "eval_prompts": out / "held-out.txt",
+        "eval_updates": updates,
+        "eval_best_of": 1,  # which the table has
+        "reward": reward,
+        "updates": updates,
+        "rollout": config.rollout,
+        "kl": config.kl,
+        "lr": config.lr,
+    }
+    return TextConfig(
+        model=policy,
+        dev=config.dev,
+        seed=config.seed,
+        algo=algo,
+        name="latest" if algo == "dpo" else name,  # a fit is saved under its name, a run under latest
+        save=out / name,
+        runs=out / "runs" / name,
+        unfrozen=config.unfrozen,
+        **(labels if algo == "dpo" else rewards),
+    )
+
+
+def finetune(tuning: TextConfig) -> Callable[[Path | None], bool]:
+    """The work of a finetune's stage."""
+
+    def work(resume: Path | None) -> bool:
+        from lib.text import dpo, train
+
+        if tuning.algo == "dpo":
+            dpo.train_dpo(tuning)
+            return False
+        return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
+
+    return work
 
 
 def compare(
@@ -194,7 +224,7 @@ def compare(
 
     Returns:
       By row and column, the values of all answers, one for each prompt where a row is of best answers; six prompts with an
-      answer before and one after, by the first finetuned model.
+      answer before and one after, by the last finetuned model.
     """
     import torch
 
@@ -255,12 +285,10 @@ def compare(
         for name, folder in finetuned.items()
     }
     rows |= {name: row([one for column in columns for one in column], kl) for name, columns in after.items()}
-    first_learned = next(iter(after.values()))
+    last = list(after.values())[-1]
     shown = [
         (prompt, column[0].text, other[0].text)
-        for prompt, column, other in list(zip(prompts, many, first_learned, strict=True))[
-            :: max(1, len(prompts) // 6)
-        ]
+        for prompt, column, other in list(zip(prompts, many, last, strict=True))[:: max(1, len(prompts) // 6)]
     ]
     return rows, shown[:6]
 

@@ -9,21 +9,41 @@ import pytest
 pytest.importorskip("vaderSentiment", reason="language models need requirements-text.txt")
 
 from experiments import demo_text
+from experiments.pipeline import read_lines
+from lib.cli import UserError
 from lib.preferences import text_teachers
 from tests.text.tiny import save_tiny
+
+
+def write_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives teacher and judge the words of the tiny model."""
+    words = {f"w{number}": number / 28 - 0.5 for number in range(28)}
+    (tmp_path / "words.json").write_text(json.dumps({"positive": words, "critics": words}))
+    monkeypatch.setattr(text_teachers, "WORDS", tmp_path / "words.json")
+    monkeypatch.setattr(text_teachers, "_WORD", re.compile(r"\w+"))
+
+
+def flags_of(tmp_path: Path) -> list[str]:
+    """Small sizes, a tiny model, and a new folder."""
+    sizes = {"topics": 6, "tokens": 8, "labels": 40, "updates": 2, "rollout": 8, "judged": 2, "best-of": 4}
+    line = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
+    return [
+        *line,
+        "-m",
+        str(save_tiny(tmp_path / "model")),
+        "--out",
+        str(tmp_path / "out"),
+        "--unfrozen",
+        "2",
+    ]
 
 
 @pytest.mark.slow
 def test_the_stages_make_a_table_and_a_second_run_does_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = {f"w{number}": number / 28 - 0.5 for number in range(28)}
-    (tmp_path / "words.json").write_text(json.dumps({"positive": words, "critics": words}))
-    monkeypatch.setattr(text_teachers, "WORDS", tmp_path / "words.json")
-    monkeypatch.setattr(text_teachers, "_WORD", re.compile(r"\w+"))
-    sizes = {"topics": 6, "tokens": 8, "labels": 40, "updates": 2, "rollout": 8, "judged": 2, "best-of": 4}
-    line = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
-    line += ["-m", str(save_tiny(tmp_path / "model")), "--out", str(tmp_path / "out"), "--unfrozen", "2"]
+    write_words(tmp_path, monkeypatch)
+    line = flags_of(tmp_path)
     line += ["--algos", "ppo", "dpo"]
     demo_text.main(line)
     said = capsys.readouterr().out
@@ -39,3 +59,36 @@ def test_the_stages_make_a_table_and_a_second_run_does_nothing_again(
     demo_text.main(line)
     assert said[said.index("| best of 4") :].splitlines()[0] in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.dat")}
+
+
+@pytest.mark.slow
+def test_a_second_round_compares_answers_of_the_first_ones_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_words(tmp_path, monkeypatch)
+    line = [*flags_of(tmp_path), "--rounds", "2"]
+    demo_text.main(line)
+    out = tmp_path / "out"
+    rows = json.loads((out / "table.json").read_text())["rows"]
+    assert list(rows)[2:] == ["ppo", "ppo-2"]
+    stages = {line["stage"]: line["command"] for line in read_lines(out / "stages.jsonl")}
+    assert list(stages) == [
+        "answers",
+        "labels",
+        "fit",
+        "ppo",
+        "answers-2",
+        "labels-2",
+        "fit-2",
+        "ppo-2",
+        "table ppo",
+    ]
+    assert (
+        stages["labels"][stages["labels"].index("--count") + 1]
+        == "20"
+        == stages["labels-2"][stages["labels-2"].index("--count") + 1]
+    )
+    for name in ("answers-2", "ppo-2"):
+        assert str(out / "ppo" / "latest") in stages[name]
+    with pytest.raises(UserError, match="--rounds expects a single one of --algos"):
+        demo_text.main([*line, "--algos", "ppo", "rloo"])
