@@ -172,7 +172,7 @@ def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: i
 def tuning(config: DemoConfig, algo: str, policy: Path, reward: Path, name: str) -> TextConfig:
     """The flags of a finetune."""
     out, updates = config.out, max(1, config.updates // config.rounds)
-    labels: dict[str, Any] = {"db_path": out / "db", "kl": 0.1, "lr": 1e-5, "epochs": 3}  # of docs/text.md
+    labels: dict[str, Any] = {"db_path": out / "db", "kl": 0.1, "lr": 3e-4, "epochs": 3}  # of docs/text.md
     rewards: dict[str, Any] = {
         "prompts": out / "train.txt",
         "tokens": config.tokens,

@@ -23,9 +23,9 @@ def test_preferences_alone_teach_the_dot_to_keep_to_the_middle(tmp_path: Path) -
     play = "01_a2c.py -n play --record-only --steps 8000 --num-envs 16 --db-path db --record-prob 1"
     run(f"{play} --env MovingDot-v0", tmp_path)
     run("02_label_ui.py -d db --teacher score --count 400", tmp_path)
-    run("03_reward_train.py -n dot -o . db --epochs 8", tmp_path)
+    run("03_reward_train.py -n dot -o . db --epochs 5", tmp_path)
     # Near-sighted, as each step's reward says whether it was right: far fewer steps teach it.
-    quick = "--algo ppo --gamma 0.5 --lr 0.001 --steps 4500 --num-envs 16 --rollout 16 --minibatches 2"
+    quick = "--algo ppo --gamma 0.5 --lr 0.001 --steps 3000 --num-envs 16 --rollout 16 --minibatches 4"
     evaluate = "--eval-every 1000000 --eval-games 16"
     said = run(
         f"01_a2c.py -n dot --env MovingDot-v0 -r reward-dot.dat {quick} --network shared {evaluate}", tmp_path

@@ -86,12 +86,6 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     assert "stopped; the same command continues from here" in rest
     assert "Traceback" not in rest
     assert alive(tmp_path) == []
-    # Killed, it takes its stages along, and these keep what they have.
-    with started(tmp_path, "online.py", "--out", "o", *SMALL) as process:
-        read_until(process, r"agent \| MovingDot-v0: 4 environments")
-        process.kill()
-        process.wait()
-        wait_until(lambda: not alive(tmp_path))
     done = subprocess.run(
         [sys.executable, str(ROOT / "online.py"), "--out", "o", *SMALL],
         capture_output=True,
@@ -121,6 +115,17 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
         timeout=600,
     )
     assert (again.returncode, b"agent" in again.stdout) == (0, False)
+
+
+def test_killed_it_takes_its_stages_along(tmp_path: Path) -> None:
+    stage = tmp_path / "stage.py"
+    stage.write_text("import time; time.sleep(600)")
+    code = f"import online; online.together(dict.fromkeys('ab', [{str(stage)!r}]))"
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment) as process:
+        wait_until(lambda: sum(line.endswith("stage.py\0") for line in alive(tmp_path)) == 2)
+        process.kill()
+    wait_until(lambda: not alive(tmp_path))
 
 
 @pytest.mark.slow

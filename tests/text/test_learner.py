@@ -39,7 +39,7 @@ def _learner(
     torch.nn.init.normal_(network.head.weight)
     reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
     prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
-    usual = {"rollout": 12, "tokens": 24, "lr": 1e-2, "micro_batch": 4}
+    usual = {"rollout": 12, "tokens": 8, "lr": 1e-2, "micro_batch": 4}
     parts = language, 0 if rank else at, reward, prompts, LearnerSettings(**usual | settings), bf16
     return TextLearner(*parts, ranks=ranks, rank=rank)
 
