@@ -53,7 +53,7 @@ tests: install
 demo: install ## the whole pipeline once on real Seaquest, on the CPU
 	$(PY) demo.py
 
-demo-text: model ## the same on text: answers, comparisons, reward model, PPO and a table, on SmolLM2 and a CPU
+demo-text: model ## the same on text: answers, comparisons, reward model, PPO and a table, on SmolLM2 and a CPU (14 minutes)
 	$(PY) -m experiments.demo_text
 
 online: install ## labels while it trains: all at once on the moving dot, in 6 minutes (ONLINE="--people" and other flags)
