@@ -66,7 +66,7 @@ class DemoConfig:
     rounds: int = flag(
         default=1,
         min=1,
-        help="share labels and updates out among rounds, each of which compares answers of the last one's model, too",
+        help="spread labels and updates over N rounds; from the second on, answers of the newest model are compared, too",
     )
     updates: int = flag(default=20, min=1, help="updates of each finetune, all rounds together")
     rollout: int = flag(default=64, min=2, help="answers per update")
