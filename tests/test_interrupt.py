@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -14,10 +13,10 @@ from lib.interrupt import Interrupt
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
     with Interrupt() as interrupt:
-        os.kill(os.getpid(), sig)
+        signal.raise_signal(sig)
         assert interrupt.asked
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), sig)
+            signal.raise_signal(sig)
 
 
 def test_in_another_thread_nobody_asks() -> None:
@@ -38,7 +37,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupt() as interrupt:
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
             assert not interrupt.asked
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

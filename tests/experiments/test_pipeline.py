@@ -128,7 +128,7 @@ def test_ctrl_c_ends_the_pipeline_in_order(
 
     def work(_: Path | None) -> bool:
         with Interrupt() if heeds else open(os.devnull):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             time.sleep(0)
         return heeds
 

@@ -93,7 +93,7 @@ def config(root: Path, **further: Any) -> FitConfig:
 
 def drive(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> None:
     """Watches; whenever there is nothing to do the next thing happens, and at last Ctrl-C."""
-    left = [*happens, lambda: os.kill(os.getpid(), signal.SIGINT)]
+    left = [*happens, lambda: signal.raise_signal(signal.SIGINT)]
     # The watch's alone: whoever waits for a process sleeps too.
     monkeypatch.setattr(refit, "time", SimpleNamespace(sleep=lambda seconds: left.pop(0)()))
 

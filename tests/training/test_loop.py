@@ -1,6 +1,5 @@
 """The loop with a learner that only counts: what happens around an update, in which order, and when it ends."""
 
-import os
 import signal
 from collections.abc import Callable
 from typing import Any, cast
@@ -118,5 +117,5 @@ def test_a_run_stops_for_the_user_or_for_a_hook() -> None:
         stop.reason = "the DB cannot be written"
         assert stop()
         assert not stop.asked
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.asked

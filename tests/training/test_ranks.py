@@ -315,7 +315,7 @@ class Accident(ActorCritic):
     def advance(self) -> Any:
         if self._ranks.rank == self._ranks.size - 1 and self.updates == 1:
             if self.what == "SIGTERM":
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
             if self.what == "SIGKILL":
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().advance()

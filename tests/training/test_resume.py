@@ -1,6 +1,5 @@
 """Training that ended in any way resumes with all it had, and what breaks is named."""
 
-import os
 import shutil
 import signal
 from functools import partial
@@ -126,7 +125,7 @@ def again(root: Path, **flags: Any) -> TrainConfig:
 
 def stopped_at_once(*arguments: Any, **parts: Any) -> ActorCritic:
     """A learner of a run that is asked to end before anything can be done."""
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
     return ActorCritic(*arguments, **parts)
 
 
@@ -212,7 +211,7 @@ def test_points_are_drawn_once(root: Path) -> None:
 
 def test_an_evaluation_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None:
     def interrupted(*arguments: Any) -> Evaluation:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         return evaluate(*arguments)
 
     train(dot(tmp_path, eval_every=1000), evaluate=interrupted)

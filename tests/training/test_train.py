@@ -434,7 +434,7 @@ def test_an_interrupted_evaluation_is_none(
         nonlocal calls
         calls += 1
         if calls == when + 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return evaluate(*arguments)
 
     saved, _, stopped = train(finetune(start, reward, tmp_path), evaluate=interrupted)
