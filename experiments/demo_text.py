@@ -71,7 +71,7 @@ class DemoConfig:
     updates: int = flag(default=20, min=1, help="updates of each finetune, all rounds together")
     rollout: int = flag(default=64, min=2, help="answers per update")
     kl: float = flag(default=0.05, min=0, help="KL penalty, per nat")
-    lr: float = flag(default=1e-4, min=0, help="learning rate of each finetune")
+    lr: float = flag(default=1e-4, min=0, help="learning rate of each finetune but dpo's")
     unfrozen: str = flag(default="4", help="layers that a finetune trains")
     judged: int = flag(default=4, min=1, help="answers to each held-out prompt in the table")
     best_of: int = flag(default=16, min=4, help="answers from which the best is chosen")
@@ -96,10 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for number in range(1, config.rounds + 1):
         if number > 1:
             print(f"\n=== Round {number}", flush=True)
-        suffix = f"-{number}" if number > 1 else ""
-        reward = learn_reward(config, pipeline, policy, number, suffix)
+        reward = learn_reward(config, pipeline, policy, number)
         for algo in config.algos:
-            name = f"{algo}{suffix}"
+            name = in_round(algo, number)
             flags = tuning(config, algo, policy, reward, name)
             kind = "the comparisons" if algo == "dpo" else "the learned reward"
             title = f"4. {algo.upper()} finetunes the model on {kind}"
@@ -124,7 +123,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
 
 
-def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: int, suffix: str) -> Path:
+def in_round(name: str, number: int) -> str:
+    """What is called so in the first round has the number of the round after it in later ones."""
+    return name if number == 1 else f"{name}-{number}"
+
+
+def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: int) -> Path:
     """A round up to its reward model: a model answers, the teacher compares, and a fit to all labels so far."""
     out, db = config.out, config.out / "db"
     asking = TextConfig(
@@ -143,9 +147,9 @@ def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: i
         record(asking)
 
     title = f"1. {policy} answers prompts about films"
-    pipeline.run(f"answers{suffix}", title, "01_text.py", asking, answer)
+    pipeline.run(in_round("answers", number), title, "01_text.py", asking, answer)
     pipeline.label(
-        f"labels{suffix}",
+        in_round("labels", number),
         "2. A simulated teacher compares answers: it likes praise, and errs in 10 % of its comparisons",
         db,
         TEACHER,
@@ -155,9 +159,9 @@ def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: i
     )
     fitting = FitConfig(
         dbs=[db],
-        name=f"demo{suffix}",
+        name=in_round("demo", number),
         out=out / "rewards",
-        runs=out / "runs" / f"fit{suffix}",
+        runs=out / "runs" / in_round("fit", number),
         dev=config.dev,
         seed=config.seed,
         model=config.model,  # even where answers are from two
@@ -166,7 +170,7 @@ def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: i
         pooling="mean",
         error_rate=0.2,
     )
-    return pipeline.fit(f"fit{suffix}", "3. A reward model is fitted to the comparisons", fitting)
+    return pipeline.fit(in_round("fit", number), "3. A reward model is fitted to the comparisons", fitting)
 
 
 def tuning(config: DemoConfig, algo: str, policy: Path, reward: Path, name: str) -> TextConfig:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import threading
 import time
@@ -177,7 +178,7 @@ def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -
     def later(clips: int) -> threading.Thread:
         def cut() -> None:
             until(lambda: len(list((tmp_path / "db").glob("*/*.dat"))) >= clips)
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=cut, daemon=True)
         thread.start()
