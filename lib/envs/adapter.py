@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
 from lib.cli import UserError, one_line
-from lib.envs import control, moving_dot
+from lib.envs import control, lines, moving_dot
 from lib.envs.pictures import PictureCheck, larger, to_picture
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
@@ -22,6 +22,7 @@ from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
 gymnasium.register_envs(control)
+gymnasium.register_envs(lines)
 
 Environment = gymnasium.Env[Any, Any]
 VectorEnvironment = gymnasium.vector.VectorEnv[Any, Any, Any]

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from lib.cli import UserError
-from lib.envs import control
+from lib.envs import control, lines
 from lib.envs.adapter import ActionAdapter, vector_size
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import make_world
@@ -364,25 +364,44 @@ def test_a_hopper_may_fall_and_leans_forwards_by_a_positive_angle() -> None:
     world.close()
 
 
+@pytest.mark.parametrize(("name", "size", "numbers"), [("HalfCheetah", 17, 6), ("Walker2d", 17, 6)])
+def test_a_robot_in_lines_is_the_same_robot(name: str, size: int, numbers: int) -> None:
+    pytest.importorskip("mujoco")
+    drawn = gymnasium.make(f"{name}Lines-v5", render_mode="rgb_array")
+    plain = gymnasium.make(f"{name}-v5")
+    np.testing.assert_array_equal(drawn.reset(seed=3)[0], plain.reset(seed=3)[0])
+    plain.action_space.seed(0)
+    for _ in range(5):
+        action = plain.action_space.sample()
+        (observation, *outcome, _), (expected, *wanted, _) = drawn.step(action), plain.step(action)
+        np.testing.assert_array_equal(observation, expected)
+        assert outcome == wanted
+    world = make_world(f"{name}Lines-v5", 1)  # without EGL
+    assert world.spec == Spec(numbers, True, (size,), (240, 240, 3))
+    picture = world.reset(0).frames[0]
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 8  # limbs, stripes and background
+    world.close()
+
+
 def test_turns_are_counted_through_upside_down() -> None:
     shown = np.zeros((50, 11), np.float32)
     shown[:, 1] = (np.linspace(-2.5, -2.5 - 3 * np.pi, 50) + np.pi) % (2 * np.pi) - np.pi
     assert control.backward_turns(shown) == pytest.approx(1.5, abs=1e-5)
 
 
-def test_a_hopper_is_drawn_where_it_is() -> None:
+def test_limbs_are_drawn_where_they_are() -> None:
     upright = np.array(
         [[[5.0, 1.05], [5.0, 1.45]], [[5, 1.05], [5, 0.6]], [[5, 0.6], [5, 0.1]], [[4.9, 0.1], [5.2, 0.1]]]
     )
     radii = np.array([0.05, 0.05, 0.04, 0.06])
-    picture = control.draw_hopper(upright, radii)
+    picture = lines.draw_limbs(upright, radii)
     torso = (picture == (190, 60, 40)).all(-1)
     assert torso[:, 120].sum() > 35  # 0.4 m at 96 pixels a metre
     assert 8 <= torso.sum(1).max() <= 12  # upright, in the middle
     assert (
         np.flatnonzero(torso.any(1)).max() < np.flatnonzero((picture == (50, 70, 170)).all(-1).any(1)).min()
     )
-    moved = control.draw_hopper(upright + np.array([0.5, 0]), radii)
+    moved = lines.draw_limbs(upright + np.array([0.5, 0]), radii)
     np.testing.assert_array_equal(moved[:200], picture[:200])  # the camera follows, the floor does not
     assert (moved[220:] != picture[220:]).any()
 
