@@ -1,8 +1,5 @@
 """Splits pairs into those for fitting and those for evaluation, without a segment on both sides."""
 
-from collections import deque
-from collections.abc import Collection
-
 import numpy as np
 
 from lib.cli import UserError
@@ -18,13 +15,13 @@ def split_by_segment(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits pairs so that no segment is on both sides, which would leak what it looks like.
 
-    A walk from pair to pair gathers the held-out segments, so that few pairs are torn apart. Left out are pairs with
-    one segment on each side, and pairs of held-out segments that are not eligible.
+    Held out are pairs whose segments are in few others, so that few pairs are torn apart. Left out are pairs with one
+    segment on each side, and pairs of held-out segments that are not eligible.
 
     Args:
       pairs: the labelled pairs.
       held_out: share of the pairs to hold out, of every DB; fewer if fewer are eligible.
-      seed: of the walk.
+      seed: chooses among pairs that tear equally few.
       eligible: bool `[N]`, the pairs that may be held out; None for all.
       db_of: int64 `[N]`, from 0: the DB of each pair; None for a single one.
 
@@ -47,11 +44,14 @@ def split_by_segment(
     wanted = np.minimum(shares, np.bincount(dbs[pool], minlength=len(shares)))
     if not wanted.any():
         wanted[dbs[pool[0]]] = 1
-    inside: set[int] = set()
+    ends = np.stack([pairs.first, pairs.second])
+    inside = np.zeros(ends.max() + 1, bool)
     for db, count in enumerate(wanted.tolist()):
-        inside |= _gather(pairs.subset(pool[dbs[pool] == db]), count, rng)
-    held = np.isin(pairs.first, list(inside)), np.isin(pairs.second, list(inside))
-    test, train = np.intersect1d(pool, np.flatnonzero(held[0] & held[1])), np.flatnonzero(~held[0] & ~held[1])
+        inside = _gather(pairs, pool[dbs[pool] == db], count, rng, inside)
+    test, train = (
+        np.intersect1d(pool, np.flatnonzero(inside[ends].all(0))),
+        np.flatnonzero(~inside[ends].any(0)),
+    )
     if not len(train) or not len(test):
         raise UserError(
             f"{len(pairs)} labels are too few to fit on some and judge by others without a common clip; "
@@ -71,7 +71,7 @@ def grown_split(
     Args:
       pairs: the labelled pairs.
       held_out: share of all pairs to hold out; fewer if fewer can be.
-      seed: of the walk that gathers them.
+      seed: chooses among pairs that tear equally few.
       eligible: bool `[N]`, the pairs that may be held out.
       trained: bool `[S]`, segments that any model was fitted to.
       held: bool `[S]`, segments that were ever held out.
@@ -85,10 +85,8 @@ def grown_split(
     ends = np.stack([pairs.first, pairs.second])
     free = eligible & ~trained[ends].any(0)
     wanted = min(round(held_out * len(pairs)), int(free.sum()))
-    candidates = pairs.subset(np.flatnonzero(free))
-    inside = _gather(candidates, wanted, np.random.default_rng(seed), set(np.flatnonzero(held).tolist()))
-    on_side = np.isin(ends, list(inside))
-    test, train = np.flatnonzero(free & on_side.all(0)), np.flatnonzero(~on_side.any(0))
+    inside = _gather(pairs, np.flatnonzero(free), wanted, np.random.default_rng(seed), held)
+    test, train = np.flatnonzero(free & inside[ends].all(0)), np.flatnonzero(~inside[ends].any(0))
     if not len(train) or not len(test):
         raise UserError(
             f"none of the {len(pairs)} labels is left to {'judge by' if len(train) else 'fit to'}"
@@ -97,29 +95,28 @@ def grown_split(
 
 
 def _gather(
-    candidates: Pairs, wanted: int, rng: np.random.Generator, begin: Collection[int] = ()
-) -> set[int]:
-    """Segments that contain `wanted` of the candidates, or a few more, among themselves, including those of `begin`."""
-    neighbours: dict[int, list[int]] = {}
-    for position, ends in enumerate(zip(candidates.first, candidates.second, strict=True)):
-        for end in map(int, ends):
-            neighbours.setdefault(end, []).append(position)
+    pairs: Pairs, candidates: np.ndarray, wanted: int, rng: np.random.Generator, inside: np.ndarray
+) -> np.ndarray:
+    """Holds out segments until `wanted` of the candidates, or a few more, are among them.
 
-    inside: set[int] = set(begin)
-    for start in rng.permutation(len(candidates)):
-        if _count_inside(candidates, inside) >= wanted:
-            break
-        queue = deque([int(candidates.first[start]), int(candidates.second[start])])
-        while queue and _count_inside(candidates, inside) < wanted:
-            segment = queue.popleft()
-            if segment in inside:
-                continue
-            inside.add(segment)
-            for position in neighbours[segment]:
-                queue += [int(candidates.first[position]), int(candidates.second[position])]
-    return inside
+    The next pair is always one that takes the fewest pairs from the training side.
 
+    Args:
+      pairs: all labelled pairs.
+      candidates: int64, positions of those that may be held out.
+      wanted: how many of them to hold out.
+      rng: chooses among equals.
+      inside: bool `[S]`, segments that are held out already.
 
-def _count_inside(pairs: Pairs, inside: set[int]) -> int:
-    members = list(inside)
-    return int((np.isin(pairs.first, members) & np.isin(pairs.second, members)).sum())
+    Returns:
+      bool `[S]`, the held-out segments.
+    """
+    ends = np.stack([pairs.first, pairs.second])
+    inside, candidates = inside.copy(), rng.permutation(candidates)
+    while True:
+        waiting = candidates[~inside[ends[:, candidates]].all(0)]
+        if not len(waiting) or len(candidates) - len(waiting) >= wanted:
+            return inside
+        left = ends[:, ~inside[ends].any(0)]  # pairs on the training side
+        taken = np.bincount(left.ravel(), minlength=len(inside))[ends[:, waiting]].sum(0)
+        inside[ends[:, waiting[taken.argmin()]]] = True
