@@ -24,7 +24,7 @@ class FitConfig:
     out: Path = flag("-o", metavar="OUT", help="folder for the model and its report")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the network: cpu, cuda, cuda:1")
     ensemble: int = flag(
-        default=1, min=1, help="members to fit, each on its own draw of the labels; the reward is their mean"
+        default=1, min=1, help="members to fit, each from its own weights; the reward is their mean"
     )
     error_rate: float = flag(
         default=0.1,
@@ -93,7 +93,7 @@ class FitConfig:
         help="count this labeller's labels W times, 0: never; repeatable",
     )
     held_out: float = flag(
-        default=0.2, min=0.01, max=0.9, help="share of the labels held out to judge the fit"
+        default=0.1, min=0.01, max=0.9, help="share of the labels held out to judge the fit"
     )
     num_actions: int | None = flag(
         default=None, min=1, help="number of actions, for clips of the original format"

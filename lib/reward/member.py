@@ -89,8 +89,9 @@ class Material(ABC, Generic[Model, Data]):
 class MemberFit(ABC):
     """One unfinished member: its network and everything that its next epoch depends on.
 
-    Each member of an ensemble begins with its own weights and is fitted to as many pairs as there are, drawn with
-    replacement (Christiano et al., section 2.2.3).
+    Members of an ensemble differ in the weights they begin with and the order of the pairs (Lakshminarayanan et al. 2017,
+    arXiv 1612.01474). Christiano et al. also draw each member's pairs with replacement; a few hundred labels are too
+    few to lose a third of them.
 
     Args:
       material: what it is fitted to.
@@ -111,8 +112,6 @@ class MemberFit(ABC):
         seed = config.seed + 1000 * number  # fits with seeds 0, 1, 2, … share no member
         torch.manual_seed(seed)
         self.rng = np.random.default_rng(seed)
-        if config.ensemble > 1:
-            train = self.rng.choice(train, len(train))
         self.pairs, self.test = material.data.pairs.subset(train), material.data.pairs.subset(test)
         self.epoch = 0  # how many are over
         self.best: HeldOut | None = None

@@ -81,7 +81,7 @@ def fitted(db: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_brightness_is_learned_from_comparisons(fitted: Path) -> None:
     assert fitted.name == "reward-grey.dat"
     results = torch.load(fitted, weights_only=True)["results"]
-    assert results["held_out_decided"] >= 15
+    assert results["held_out_decided"] >= 10
     assert results["held_out_correct"] > 0.9 * results["held_out_decided"]
     assert results["held_out_loss"] < 0.35
     # On clips that no fit has seen, brighter is better throughout.
@@ -435,7 +435,7 @@ def test_an_ensemble_is_judged_by_its_averaged_standardised_returns(db: Path) ->
     assert result.loss == pytest.approx(losses.mean(), rel=1e-4)
 
 
-def test_an_ensemble_is_fitted_bagged_judged_and_kept(
+def test_an_ensemble_is_fitted_judged_and_kept(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Pairs] = []
@@ -449,12 +449,11 @@ def test_an_ensemble_is_fitted_bagged_judged_and_kept(
     path = fit_path(config(db, tmp_path, ensemble=3, epochs=1, frame_stride=5))
 
     data = load_preferences([db], 100)
-    train, _ = split_by_segment(data.pairs, 0.2, 0)
-    allowed = {(int(data.pairs.first[at]), int(data.pairs.second[at])) for at in train}
-    drawn = [list(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)) for pairs in seen]
-    assert [len(pairs) for pairs in drawn] == [len(train)] * 3
-    assert all(set(pairs) < allowed for pairs in drawn)  # drawn with replacement, some are missing
-    assert drawn[0] != drawn[1] != drawn[2]
+    train, _ = split_by_segment(data.pairs, FitConfig.held_out, 0)
+    assert len(seen) == 3
+    for pairs in seen:  # each member is fitted to all of them
+        np.testing.assert_array_equal(pairs.first, data.pairs.first[train])
+        np.testing.assert_array_equal(pairs.second, data.pairs.second[train])
 
     content = torch.load(path, weights_only=True)
     assert len(content["members"]) == len(content["results"]["members"]) == 3

@@ -16,7 +16,7 @@ from tests.text.word_world import LENGTH, PROMPT, Optimum, Table, log_policy, wo
         ("reinforce", 1, 0, 30, 4e-3),
         ("rloo", 4, 0, 24, 4e-3),
         ("grpo", 4, 0, 24, 4e-3),
-        ("rloo", 4, 16, 16, 2e-2),
+        ("rloo", 4, 16, 24, 1e-2),
     ],
 )
 def test_it_reaches_the_best_policy_there_is(
