@@ -12,7 +12,7 @@ from tests.text.word_world import LENGTH, PROMPT, Optimum, Table, log_policy, wo
 @pytest.mark.parametrize(
     ("algo", "answers", "rank", "updates", "lr"),
     [
-        ("ppo", 1, 0, 16, 6e-3),
+        ("ppo", 1, 0, 20, 6e-3),
         ("reinforce", 1, 0, 30, 4e-3),
         ("rloo", 4, 0, 24, 4e-3),
         ("grpo", 4, 0, 24, 4e-3),
