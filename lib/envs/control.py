@@ -24,7 +24,7 @@ def cart_position(observations: np.ndarray) -> np.ndarray:
 
 
 def backward_spin(observations: np.ndarray) -> np.ndarray:
-    """How fast Hopper's torso turns backwards: float32 [..., 11] to [...], in rad/s, clipped to ±10 by the environment."""
+    """How fast Hopper's torso turns backwards: float32 [..., 11] to [...], in rad/s."""
     return -observations[..., _SPIN]
 
 
@@ -37,7 +37,8 @@ def backward_turns(observations: np.ndarray) -> float:
 def backflip(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
     """The published measure of a backflip, which pays for height as well: −ω (1 + 0.3 z + 0.1 Σ aᵢ q̇ᵢ − 0.05 ẋ).
 
-    Source: the code beside OpenAI's "Learning from Human Preferences" (2017), with which its authors compared.
+    Source: the code beside OpenAI's "Learning from Human Preferences" (2017), with which its authors compared. Their Hopper
+    clips ω to ±10 rad/s.
 
     Args:
       observations: float32 `[..., 11]`.
@@ -48,14 +49,15 @@ def backflip(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
     """
     height, speed = observations[..., 0], observations[..., 5]
     power = (actions * observations[..., _SPIN + 1 :]).sum(-1)
-    return backward_spin(observations) * (1 + 0.3 * height + 0.1 * power - 0.05 * speed)
+    return backward_spin(observations).clip(-10, 10) * (1 + 0.3 * height + 0.1 * power - 0.05 * speed)
 
 
 def hopper_flip(**options: Any) -> gymnasium.Env[np.ndarray, np.ndarray]:
     """A hopper that is allowed to fall.
 
-    The angle of its torso is shown within ±π: MuJoCo counts the turns, and a policy would have to learn each anew. It is
-    drawn as lines.
+    The angle of its torso is shown within ±π: MuJoCo counts the turns, and a policy would have to learn each anew. Its spin
+    is shown as it is: clipped to ±10 rad/s, rocking slowly back and quickly forth looks like turning backwards. It is drawn
+    as lines.
     """
     from gymnasium.envs.mujoco.hopper_v5 import HopperEnv  # without MuJoCo it raises
 
@@ -63,6 +65,7 @@ def hopper_flip(**options: Any) -> gymnasium.Env[np.ndarray, np.ndarray]:
         def _get_obs(self) -> np.ndarray:
             observation: np.ndarray = super()._get_obs()
             observation[_ANGLE] = (observation[_ANGLE] + np.pi) % (2 * np.pi) - np.pi
+            observation[_SPIN] = self.data.qvel[2]
             return observation
 
     return HopperFlip(terminate_when_unhealthy=False, **options)

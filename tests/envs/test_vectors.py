@@ -353,6 +353,10 @@ def test_a_hopper_may_fall_and_leans_forwards_by_a_positive_angle() -> None:
         turned = place + np.array([0, 0, turns * 2 * np.pi, 0, 0, 0])
         hopper.set_state(turned, hopper.data.qvel * 0)
         assert hopper._get_obs()[1] == pytest.approx(0.5)
+    spinning = np.zeros(6)
+    spinning[2] = -25.0  # rad/s
+    hopper.set_state(place, spinning)
+    assert control.backward_spin(hopper._get_obs()) == 25  # Gymnasium's own Hopper shows 10
     world = make_world("HopperFlip-v0", 1)  # draws itself without EGL
     assert world.spec == Spec(3, True, (11,), (240, 240, 3))
     step = world.reset(0)
@@ -412,3 +416,5 @@ def test_the_published_measure_of_a_backflip() -> None:
     action = np.array([1.0, 0.0, -1.0], np.float32)
     expected = -2 * (1 + 0.3 * -5 + 0.1 * (3 - 5) - 0.05 * 2)
     assert control.backflip(observation, action) == pytest.approx(expected)
+    observation[7] = -30.0
+    assert control.backflip(observation, action) == pytest.approx(-5 * expected)  # ω clipped to −10
