@@ -16,6 +16,8 @@ TRACK = 2.4
 
 _ANGLE, _SPIN = 1, 7
 """Of the torso, in Hopper's observation: rad and rad/s. Positive leans forwards, to where it hops."""
+_MOTORS = slice(8, 11)
+"""How fast its three joints turn, in rad/s."""
 
 
 def cart_position(observations: np.ndarray) -> np.ndarray:
@@ -24,13 +26,19 @@ def cart_position(observations: np.ndarray) -> np.ndarray:
 
 
 def backward_spin(observations: np.ndarray) -> np.ndarray:
-    """How fast Hopper's torso turns backwards: float32 [..., 11] to [...], in rad/s."""
+    """How fast Hopper's torso turns backwards: float32 [..., 11 or 12] to [...], in rad/s."""
     return -observations[..., _SPIN]
 
 
 def backward_turns(observations: np.ndarray) -> float:
-    """How far Hopper's torso turned backwards: float32 [T, 11] of consecutive steps to turns, below 0 for forwards."""
-    angle = np.unwrap(observations[:, _ANGLE])
+    """How far Hopper's torso turned backwards: float32 [T, 11] of consecutive steps to turns, below 0 for forwards.
+
+    12 columns are `HopperFlip-v0`'s, which have the sine of the angle in its place and the cosine at the end.
+    """
+    angle = observations[:, _ANGLE]
+    if observations.shape[1] == 12:
+        angle = np.arctan2(angle, observations[:, -1])
+    angle = np.unwrap(angle)
     return float(angle[0] - angle[-1]) / (2 * np.pi)
 
 
@@ -41,34 +49,37 @@ def backflip(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
     clips ω to ±10 rad/s.
 
     Args:
-      observations: float32 `[..., 11]`.
+      observations: float32 `[..., 11 or 12]`.
       actions: float32 `[..., 3]` within ±1, chosen on them.
 
     Returns:
       float32 `[...]`.
     """
     height, speed = observations[..., 0], observations[..., 5]
-    power = (actions * observations[..., _SPIN + 1 :]).sum(-1)
+    power = (actions * observations[..., _MOTORS]).sum(-1)
     return backward_spin(observations).clip(-10, 10) * (1 + 0.3 * height + 0.1 * power - 0.05 * speed)
 
 
 def hopper_flip(**options: Any) -> gymnasium.Env[np.ndarray, np.ndarray]:
     """A hopper that is allowed to fall.
 
-    The angle of its torso is shown within ±π: MuJoCo counts the turns, and a policy would have to learn each anew. Its spin
-    is shown as it is: clipped to ±10 rad/s, rocking slowly back and quickly forth looks like turning backwards. It is drawn
-    as lines.
+    It shows its torso's angle as a sine, in the angle's place, and a cosine, at the end: MuJoCo counts the turns, and a policy
+    would have to learn each anew; within ±π the angle would jump just where a hopper lies on its back. It shows its spin as it
+    is: clipped to ±10 rad/s, rocking slowly back and quickly forth looks like turning backwards. It is drawn as lines.
     """
     from gymnasium.envs.mujoco.hopper_v5 import HopperEnv  # without MuJoCo it raises
 
     class HopperFlip(DrawnAsLines, HopperEnv):
         def _get_obs(self) -> np.ndarray:
             observation: np.ndarray = super()._get_obs()
-            observation[_ANGLE] = (observation[_ANGLE] + np.pi) % (2 * np.pi) - np.pi
+            angle = observation[_ANGLE]
+            observation[_ANGLE] = np.sin(angle)
             observation[_SPIN] = self.data.qvel[2]
-            return observation
+            return np.append(observation, np.cos(angle))
 
-    return HopperFlip(terminate_when_unhealthy=False, **options)
+    env = HopperFlip(terminate_when_unhealthy=False, **options)
+    env.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (12,), np.float64)
+    return env
 
 
 gymnasium.register(id="HopperFlip-v0", entry_point=hopper_flip, max_episode_steps=500)

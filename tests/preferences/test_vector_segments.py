@@ -141,9 +141,14 @@ def test_left_prefers_the_cart_further_left_and_any_that_stands() -> None:
 
 
 def test_backflip_counts_turns_backwards() -> None:
-    whole = segment(size=11, numbers=3, env_id="HopperFlip-v0")
+    angle = np.linspace(1, 1 - 2 * np.pi, 6)
+    whole = segment(size=11, numbers=3, env_id="Hopper-v5")
     assert whole.observations is not None
-    whole.observations[:, 1] = np.linspace(1, 1 - 2 * np.pi, 6)
+    whole.observations[:, 1] = angle
+    assert backflip(whole) == pytest.approx(1)
+    whole = segment(size=12, numbers=3, env_id="HopperFlip-v0")
+    assert whole.observations is not None
+    whole.observations[:, 1], whole.observations[:, -1] = np.sin(angle), np.cos(angle)
     assert backflip(whole) == pytest.approx(1)
 
 
