@@ -12,11 +12,15 @@ from lib.interrupt import Interrupt
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_is_asked_to_end_knows(sig: signal.Signals) -> None:
-    with Interrupt() as interrupt:
-        signal.raise_signal(sig)
-        assert interrupt.asked
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(sig, signal.SIG_DFL)  # whatever the tests themselves were started under
+    try:
+        with Interrupt() as interrupt:
             signal.raise_signal(sig)
+            assert interrupt.asked
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(sig)
+    finally:
+        signal.signal(sig, before)
 
 
 def test_in_another_thread_nobody_asks() -> None:
