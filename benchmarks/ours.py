@@ -16,6 +16,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.network import PolicyNet
 from lib.devices import resolve_device
 from lib.envs.make import make_world
+from lib.learner import LearnedPolicy
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
@@ -100,9 +101,14 @@ class Training:
         self.together = self._run.ranks.together
 
     @property
+    def policy(self) -> LearnedPolicy:
+        """The learner's, which changes as it learns."""
+        return self._run.learner.policy()
+
+    @property
     def network(self) -> PolicyNet:
-        """The policy."""
-        network = self._run.learner.policy().network
+        """Of the policy."""
+        network = self.policy.network
         assert isinstance(network, PolicyNet)
         return network
 

@@ -1,0 +1,203 @@
+"""How many minutes of learning DQN, A2C and PPO need until full games average a score.
+
+The clock stands still while a policy is evaluated. Runs that were measured are kept in `--out`, and the same command
+measures the others. Ends in time-to-score.md.
+
+    .venv/bin/python -m benchmarks.time_to_score CartPole-v1 [--algos a2c ppo dqn] [--seeds 3] [--minutes 5]
+"""
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.ours import Training
+from benchmarks.report import provenance
+from lib import cli
+from lib.agent.config import TrainConfig
+from lib.agent.evaluate import evaluate
+from lib.cli import UserError, flag
+from lib.devices import resolve_device
+from lib.envs.make import make_world
+from lib.reporting import mean_interval
+
+_SEED = 20_000  # of the games, which no training plays
+_NEVER = 10**15  # steps
+
+
+class Task(NamedTuple):
+    """An environment, the scores to reach, and the flags of 01_a2c.py by algorithm."""
+
+    scores: tuple[float, ...]
+    flags: dict[str, dict[str, Any]]
+
+
+TASKS = {
+    "CartPole-v1": Task(
+        (200, 475),
+        {
+            "a2c": {"num_envs": 16, "lr": 2e-3},
+            "ppo": {"num_envs": 8, "lr": 1e-3, "rollout": 32, "epochs": 10, "entropy": 0.0},
+            "dqn": {
+                "num_envs": 4,
+                "lr": 1e-3,
+                "batch_size": 64,
+                "learning_starts": 1000,
+                "steps": 50_000,
+                "target_every": 50,
+            },
+        },
+    ),
+    "MovingDot-v0": Task(
+        (80, 90),
+        {
+            "a2c": {"network": "small", "num_envs": 32, "gamma": 0.9},
+            "ppo": {"network": "small", "num_envs": 32, "gamma": 0.9},
+            "dqn": {"network": "small", "gamma": 0.9, "learning_starts": 1000, "steps": 50_000},
+        },
+    ),
+    "SeaquestNoFrameskip-v4": Task(
+        (100, 200, 300, 400),
+        {
+            "a2c": {"network": "small", "num_envs": 32},
+            "ppo": {"network": "small", "num_envs": 32},
+            "dqn": {
+                "network": "small",
+                "learning_starts": 5000,
+                "steps": 500_000,
+                "n_step": 3,
+                "quantiles": 50,
+                "target_every": 1000,
+            },
+        },
+    ),
+}
+"""By environment. DQN's `steps` say how soon it stops to act at random."""
+
+
+@dataclass(frozen=True)
+class TimeConfig:
+    """What to measure."""
+
+    env: str = flag(
+        positional=True, default="CartPole-v1", choices=tuple(TASKS), help="environment to learn in"
+    )
+    out: Path = flag(default=Path("benchmarks/results/time-to-score"), help="folder for the results")
+    algos: list[str] = flag(
+        default=["a2c", "ppo", "dqn"], choices=("a2c", "ppo", "dqn"), metavar="ALGO", help="algorithms"
+    )
+    seeds: int = flag(default=3, min=1, help="runs of each: seeds 0, 1, …")
+    minutes: float = flag(default=5.0, min=0.01, help="minutes of learning after which a run gives up")
+    every: float = flag(default=0.25, min=0.001, help="minutes of learning between evaluations")
+    games: int = flag(default=20, min=2, help="full games per evaluation")
+    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
+
+
+def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[tuple[float, int, float]]:
+    """Minutes of learning, steps made and mean score at each evaluation of a run.
+
+    It ends with the first that reaches the highest score asked for, or after `config.minutes`.
+    """
+    task, device = TASKS[config.env], resolve_device(config.dev)
+    curve: list[tuple[float, int, float]] = []
+    with tempfile.TemporaryDirectory(prefix="time-to-score-") as folder, contextlib.ExitStack() as stack:
+        flags: dict[str, Any] = {"steps": _NEVER, "eval_every": _NEVER, "eval_games": 1, **task.flags[algo]}
+        train = TrainConfig(
+            name=algo, env=config.env, algo=algo, seed=seed, dev=config.dev, runs=Path(folder), **flags
+        )
+        arena = make_world(config.env, config.games)
+        stack.callback(arena.close)
+        training = stack.enter_context(contextlib.closing(Training(train)))
+        seconds, steps = 0.0, 0
+        while seconds < 60 * config.minutes and (not curve or curve[-1][2] < max(task.scores)):
+            due = 60 * config.every * (len(curve) + 1)
+            while seconds < due:
+                began = time.perf_counter()
+                steps += training()
+                seconds += time.perf_counter() - began
+            scores = evaluate(training.policy, arena, _SEED + seed, device).scores
+            curve.append((seconds / 60, steps, float(scores.mean())))
+    return curve
+
+
+def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) -> str:
+    """Minutes until each score, of each seed and in the mean.
+
+    Args:
+      config: of the benchmark.
+      curves: by algorithm and seed, as of `learning_curve`.
+    """
+    task = TASKS[config.env]
+    lines = [
+        "| | flags | steps a second | " + " | ".join(f"{score:g} points" for score in task.scores) + " |",
+        "|---" * (3 + len(task.scores)) + "|",
+    ]
+    for algo in config.algos:
+        of_seeds = [curve for (name, _), curve in curves.items() if name == algo]
+        if not of_seeds:
+            continue
+        speed = sum(curve[-1][1] for curve in of_seeds) / sum(60 * curve[-1][0] for curve in of_seeds)
+        cells = [_cell([_until(curve, score) for curve in of_seeds]) for score in task.scores]
+        lines.append(f"| {algo} | {cli.shown(task.flags[algo])} | {speed:.0f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _until(curve: Sequence[Sequence[float]], score: float) -> float | None:
+    """Minutes until the first evaluation that reaches a score; None if none does."""
+    return next((minutes for minutes, _, mean in curve if mean >= score), None)
+
+
+def _cell(minutes: Sequence[float | None]) -> str:
+    each = ", ".join("never" if each is None else f"{each:.1f}" for each in minutes)
+    reached = [each for each in minutes if each is not None]
+    if len(reached) < 2 or len(reached) < len(minutes):
+        return each
+    mean, half = mean_interval(reached)
+    return f"{each}: {mean:.1f} ± {half:.1f}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(TimeConfig, argv, description=(__doc__ or "").splitlines()[0])
+    kept = config.out / f"{config.env}.jsonl"
+    settings = json.loads(
+        json.dumps(dataclasses.asdict(config) | {"flags": TASKS[config.env].flags}, default=str)
+    )
+    curves: dict[tuple[str, int], list[list[float]]] = {}
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+        for line in kept.read_text().splitlines() if kept.exists() else ():
+            run = json.loads(line)
+            curves[run["algo"], run["seed"]] = run["curve"]
+        for seed in range(config.seeds):
+            for algo in config.algos:
+                if (algo, seed) in curves:
+                    continue
+                curve = curves[algo, seed] = [list(point) for point in learning_curve(config, algo, seed)]
+                minutes, steps, score = curve[-1]
+                print(
+                    f"{algo}, seed {seed}: {score:.1f} points after {minutes:.1f} minutes, {steps:.0f} steps",
+                    flush=True,
+                )
+                run = {
+                    "algo": algo,
+                    "seed": seed,
+                    "curve": curve,
+                    "settings": settings,
+                    "origin": provenance(),
+                }
+                with kept.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+        page = table(config, curves)
+        (config.out / f"{config.env}.md").write_text(page)
+    except OSError as error:
+        raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
+    print(page)
+
+
+if __name__ == "__main__":
+    cli.run(main)

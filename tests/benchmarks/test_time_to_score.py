@@ -1,0 +1,48 @@
+"""Minutes until a score: what is written down, and what of it stands in the table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import time_to_score
+from benchmarks.time_to_score import TimeConfig, table
+
+CURVE = [[0.5, 100, 150.0], [1.0, 300, 250.0], [1.5, 600, 480.0]]
+
+
+def test_the_first_evaluation_that_reaches_a_score_counts() -> None:
+    fell = [*CURVE[:2], [1.5, 600, 100.0]]
+    page = table(TimeConfig(algos=["ppo"]), {("ppo", 0): CURVE, ("ppo", 1): fell})
+    # Seconds: 90 + 90, steps: 600 + 600.
+    assert page.splitlines()[2].split(" | ")[2:] == ["7", "1.0, 1.0: 1.0 ± 0.0", "1.5, never |"]
+
+
+@pytest.mark.slow
+def test_a_run_ends_at_its_highest_score_and_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = time_to_score.TASKS["CartPole-v1"]
+    monkeypatch.setitem(time_to_score.TASKS, "CartPole-v1", task._replace(scores=(5, 9)))
+    line = ["CartPole-v1", "--out", str(tmp_path), "--seeds", "1", "--games", "2", "--every", "0.001"]
+    time_to_score.main([*line, "--algos", "a2c"])
+    [run] = map(json.loads, (tmp_path / "CartPole-v1.jsonl").read_text().splitlines())
+    assert (run["algo"], run["seed"], len(run["curve"])) == (
+        "a2c",
+        0,
+        1,
+    )  # a pole falls no sooner than after 9 steps
+    [[minutes, steps, score]] = run["curve"]
+    assert minutes >= 0.001
+    assert steps % 80 == 0
+    assert score >= 9
+    time_to_score.main([*line, "--algos", "a2c", "dqn"])
+    assert [
+        json.loads(line)["algo"] for line in (tmp_path / "CartPole-v1.jsonl").read_text().splitlines()
+    ] == [
+        "a2c",
+        "dqn",
+    ]
+    said = capsys.readouterr().out
+    assert said.count("a2c, seed 0") == 1
+    assert "| dqn | num_envs=4" in (tmp_path / "CartPole-v1.md").read_text()
