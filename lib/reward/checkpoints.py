@@ -102,6 +102,7 @@ def load_reward_model(
             "observation_size": payload.get("observation_size"),
             "half_size": payload.get("half_size", False),
         }
+        form["linear"] = "linear.weight" in payload["members"][0]["state_dict"]  # older ones have none
         members = [
             Member(_network(member["state_dict"], path, **form), float(member["mean"]), float(member["std"]))
             for member in payload["members"]

@@ -28,7 +28,8 @@ class RewardNet(nn.Module):
 
     The network sees the colour frame and the action, as the original's did, or the policy's observation without the
     action, as that of Christiano et al. (section A.2). Vector observations need no convolutions: they are standardised
-    and joined by the action, then follow two layers of 64 units, as in their MuJoCo networks (section A.1).
+    and joined by the action, then follow two layers of 64 units, as in their MuJoCo networks (section A.1), here of tanh,
+    and a linear function of both is added. Few labels determine that function well; leaky ReLUs alone fit their errors.
 
     A continuous action is joined as its A numbers, a discrete one as a one-hot vector of A.
 
@@ -43,6 +44,7 @@ class RewardNet(nn.Module):
       frame_shape: (H, W, 3) of the segments, looked at or not.
       masks: rectangles of the frame that are hidden.
       half_size: whether it looks at frames of half their height and width.
+      linear: the linear part; None in networks of pictures.
 
     Args:
       frame_shape: (H, W, 3).
@@ -55,6 +57,7 @@ class RewardNet(nn.Module):
       continuous: whether an action is A numbers.
       observation_size: D of vector observations; None for pictures.
       half_size: whether a network of frames looks at `halved` ones, a quarter of the work.
+      linear: False for a network of vectors without the linear part and with leaky ReLUs, as before 0.2.0.
 
     Raises:
       UserError: the picture is too small for the convolutions.
@@ -75,6 +78,7 @@ class RewardNet(nn.Module):
         continuous: bool = False,
         observation_size: int | None = None,
         half_size: bool = False,
+        linear: bool = True,
     ) -> None:
         super().__init__()
         size = None if input == "frame" else observation_size
@@ -88,20 +92,24 @@ class RewardNet(nn.Module):
         self.half_size = half_size and input == "frame"
         self._shift, self._noise = shift, noise
         self._joins_action = input == "frame" or size is not None
+        self.linear: nn.Linear | None = None
         if size is not None:
             self.register_buffer("mean", torch.zeros(size))
             self.register_buffer("std", torch.ones(size))
-            last = nn.Linear(64, 1)
+            activation, last = nn.Tanh if linear else nn.LeakyReLU, nn.Linear(64, 1)
             self.out = nn.Sequential(
                 _joining(size, num_actions),
                 nn.Dropout(dropout),
-                nn.LeakyReLU(),
+                activation(),
                 nn.Linear(64, 64),
                 nn.Dropout(dropout),
-                nn.LeakyReLU(),
+                activation(),
                 last,
             )
             _begin_near_zero(last)
+            if linear:
+                self.linear = nn.Linear(size + num_actions, 1)
+                _begin_near_zero(self.linear)
             return
         if input == "frame":
             channels, sides, joined = frame_shape[2], frame_shape[:2], num_actions
@@ -161,7 +169,10 @@ class RewardNet(nn.Module):
         if self._joins_action:
             joined = actions if self.spec.continuous else F.one_hot(actions, self.spec.num_actions)
             features = torch.cat([features, joined.to(features.dtype)], 1)
-        return self.out(features).squeeze(-1).float()
+        found = self.out(features).float()
+        if self.linear is not None:
+            found = found + self.linear(features).float()
+        return found.squeeze(-1)
 
     def for_paying(self) -> "RewardNet":
         """A copy that computes the same in evaluation mode, but faster: batch norms folded, no dropout."""
@@ -173,6 +184,7 @@ class RewardNet(nn.Module):
             continuous=self.spec.continuous,
             observation_size=self.spec.observation_size,
             half_size=self.half_size,
+            linear=self.linear is not None,
         )
         fast.load_state_dict(self.state_dict())
         fast.eval()

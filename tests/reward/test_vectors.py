@@ -57,11 +57,33 @@ def flags(root: Path, db: Path, **more: object) -> FitConfig:
 
 
 @pytest.mark.slow
+def test_a_few_labels_determine_a_linear_reward(tmp_path: Path) -> None:
+    """Also in clips whose other numbers differ more than the one that counts, as of a robot at rest."""
+    made = fit(flags(tmp_path, db_of(tmp_path / "db", count=100, labels=80), ensemble=3))
+    model, rng = load_reward_model(made.path), np.random.default_rng(1)
+    values, others = rng.uniform(0, 1, 300), rng.standard_normal((300, 3))
+    others[:, 1], others[:, 2] = 100 * values, 7
+    paid = model.rewards(None, rng.uniform(-1, 1, (300, 2)).astype(np.float32), others.astype(np.float32))
+    assert np.corrcoef(values, paid)[0, 1] > 0.98
+
+
+def test_models_of_vectors_from_before_the_linear_part_load(tmp_path: Path) -> None:
+    network = RewardNet(SMALL, 2, input="observation", continuous=True, observation_size=3, linear=False).eval()
+    torch.nn.init.normal_(network.out[-1].weight)
+    model = RewardModel([Member(network, 0.5, 2.0)], CPU)
+    save_reward_model(tmp_path / "reward-old.dat", model, {}, {}, {})
+    seen, actions = np.ones((4, 3), np.float32), np.full((4, 2), 0.5, np.float32)
+    found = load_reward_model(tmp_path / "reward-old.dat")
+    assert found.members[0].network.linear is None
+    assert found.rewards(None, actions, seen) == pytest.approx(model.rewards(None, actions, seen))
+
+
+@pytest.mark.slow
 def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
     db = db_of(tmp_path / "db")
     made = fit(flags(tmp_path, db, ensemble=2, epochs=40))
     assert made.data.segments.input == "observation"
-    assert made.best.accuracy == 1
+    assert made.best.accuracy > 0.8  # of six pairs one is close
     model = load_reward_model(made.path)
     assert (model.input, model.spec.continuous, model.spec.observation_size) == ("observation", True, 3)
     low, high = clip(0.1, 77), clip(0.9, 78)
