@@ -62,7 +62,7 @@ TASKS = {
         },
     ),
     "SeaquestNoFrameskip-v4": Task(
-        (100, 200, 300, 400),
+        (100, 200, 300),
         {
             "a2c": {"network": "small", "num_envs": 32},
             "ppo": {"network": "small", "num_envs": 32},

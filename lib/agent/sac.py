@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lib.agent.config import TrainConfig
 from lib.agent.distributions import squashed_sample
-from lib.agent.network import mlp, with_weights
+from lib.agent.network import autocast, mlp, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
@@ -25,6 +25,8 @@ _MAX_HIDDEN = 4096
 
 class TwinCritics(nn.Module):
     """Two critics Q(s, a) of two hidden layers, each layer of both in one product.
+
+    Under autocast, only the product of the hidden layers, which takes most of the time, is in bf16.
 
     Args:
       inputs: D + A.
@@ -41,9 +43,28 @@ class TwinCritics(nn.Module):
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Float32 `[N, D]` and `[N, A]` to values, float32 `[2, N]`."""
         x = torch.cat([observations, actions], -1).expand(2, -1, -1)
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, F.relu(x) if layer else x, weight)
-        return x.squeeze(-1)
+        first, hidden, last = zip(self.weights, self.biases, strict=True)
+        with autocast(x.device, False):
+            x = F.relu(torch.baddbmm(first[1], x, first[0]))
+        x = F.relu(torch.baddbmm(hidden[1], x, hidden[0])).float()
+        with autocast(x.device, False):
+            return torch.baddbmm(last[1], x, last[0]).squeeze(-1)
+
+
+class Actor(nn.Sequential):
+    """Two hidden layers; float32 `[N, D]` to μ and log σ, `[N, 2A]`. Computes in bf16 what `TwinCritics` does."""
+
+    def __init__(self, observation_size: int, num_actions: int, hidden: int) -> None:
+        super().__init__(*mlp([observation_size, hidden, hidden, 2 * num_actions], nn.ReLU))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, relu, hidden, _, last = self
+        with autocast(x.device, False):
+            x = relu(first(x))
+        x = relu(hidden(x)).float()
+        with autocast(x.device, False):
+            found: torch.Tensor = last(x)
+        return found
 
 
 class SACNet(nn.Module):
@@ -56,7 +77,7 @@ class SACNet(nn.Module):
 
     Attributes:
       spec: what the policy sees and does.
-      actor: float32 `[N, D]` to μ and log σ of a squashed Gaussian, `[N, 2A]`.
+      actor: of a squashed Gaussian; see `Actor`.
       critics: see `TwinCritics`.
       log_alpha: the logarithm of the temperature α, float32 `[]`.
     """
@@ -66,12 +87,12 @@ class SACNet(nn.Module):
     def __init__(self, observation_size: int, num_actions: int, hidden: int = _HIDDEN) -> None:
         super().__init__()
         self.spec = Spec(num_actions, True, (observation_size,))
-        self.actor = mlp([observation_size, hidden, hidden, 2 * num_actions], nn.ReLU)
+        self.actor = Actor(observation_size, num_actions, hidden)
         self.critics = TwinCritics(observation_size + num_actions, hidden)
         self.log_alpha = nn.Parameter(torch.zeros(()))
 
     def acting(self, bf16: bool = False) -> "SACPolicy":
-        """The policy of its weights, which follows their changes; it computes in float32."""
+        """The policy of its weights, which follows their changes; it always computes in float32."""
         return SACPolicy(self)
 
 
@@ -97,7 +118,7 @@ class SACPolicy:
 class SAC(OffPolicy):
     """The learner of SAC; see `OffPolicy` for its arguments.
 
-    It computes in float32: returns are large beside the differences between actions.
+    Values and actions are float32, as returns are large beside the differences between actions.
     """
 
     network: SACNet
@@ -171,19 +192,19 @@ class SAC(OffPolicy):
         """
         network, weights = self.network, batch.weights
         alpha = network.log_alpha.detach().exp()
-        actions, log_prob = squashed_sample(network.actor(batch.observations), noise[0])
+        actions, log_prob = self._sample(batch.observations, noise[0])
         temperature_loss = -(weights * network.log_alpha * (log_prob.detach() + self._entropy)).mean()
 
         with torch.no_grad():
-            after, after_log_prob = squashed_sample(network.actor(batch.following), noise[1])
-            values = self.target(batch.following, after).amin(0) - alpha * after_log_prob
+            after, after_log_prob = self._sample(batch.following, noise[1])
+            values = self._values(self.target, batch.following, after).amin(0) - alpha * after_log_prob
             targets = batch.returns + batch.discounts * values
-        errors = network.critics(batch.observations, batch.actions) - targets
+        errors = self._values(self.critics, batch.observations, batch.actions) - targets
         critic_loss = (weights * errors.square()).mean(1).sum() / 2
         self._step({"temperature": temperature_loss, "critics": critic_loss})
         self.replay.prioritise(batch.at, errors.detach().abs().mean(0))
 
-        values = network.critics(batch.observations, actions).amin(0)
+        values = self._values(self.critics, batch.observations, actions).amin(0)
         actor_loss = (weights * (alpha * log_prob - values)).mean()
         self._step({"actor": actor_loss})
         parts = {
@@ -196,6 +217,19 @@ class SAC(OffPolicy):
             "batch_rewards": (weights * batch.returns).mean(),
         }
         return self.of_all(parts) | {"temperature": alpha}
+
+    # Contexts that end before a step of an optimiser: autocast remembers weights in bf16.
+
+    def _sample(self, observations: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with autocast(self._device, self._bf16):
+            return squashed_sample(self.network.actor(observations), noise)
+
+    def _values(
+        self, critics: TwinCritics, observations: torch.Tensor, actions: torch.Tensor
+    ) -> torch.Tensor:
+        with autocast(self._device, self._bf16):
+            values: torch.Tensor = critics(observations, actions)
+            return values
 
     def _step(self, losses: dict[str, torch.Tensor]) -> None:
         """One step of some optimisers."""

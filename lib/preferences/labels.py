@@ -32,7 +32,7 @@ TEACHERS: dict[str, dict[str, Any]] = {
     "seaquest": {},
     "air": {"tie": 0.09, "rare": 0.29},
     "left": {"tie": 0.02},
-    "backflip": {"tie": 0.01},
+    "backflip": {"tie": 0.1},
 }
 """The simulated teachers by name, as flags take and labels carry it, with their parameters (`lib.preferences.teachers`)."""
 TEXT_TEACHERS = ("shorter", "keyword", "no-questions", "positive")

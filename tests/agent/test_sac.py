@@ -24,11 +24,11 @@ DATA = Path(__file__).parent / "data"
 REACH = f"{reach.__name__}:Reach-v0"
 
 
-def learner(world: Any, hidden: int, **flags: Any) -> SAC:
+def learner(world: Any, hidden: int, bf16: bool = False, **flags: Any) -> SAC:
     torch.manual_seed(0)
     config = TrainConfig(name="x", algo="sac", env="Reach-v0", **flags)
     network = SACNet(world.spec.observation_size, world.spec.num_actions, hidden)
-    return SAC(network, world, config, CPU, False, 0)
+    return SAC(network, world, config, CPU, bf16, 0)
 
 
 def test_a_squashed_sample_has_the_density_of_a_transformed_gaussian() -> None:
@@ -76,11 +76,15 @@ def critics_of(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_an_update_is_that_of_stable_baselines() -> None:
-    """Losses, and by plain gradient descent at rate 1 all gradients and the move of the target networks, to 1e-5."""
+@pytest.mark.parametrize(("bf16", "within"), [(False, 1e-5), (True, 1e-3)])
+def test_an_update_is_that_of_stable_baselines(bf16: bool, within: float) -> None:
+    """Losses, and by plain gradient descent at rate 1 all gradients and the move of the target networks.
+
+    To 1e-5 in float32. In bf16 to 1e-3; it would be more if the actor saw critics as they were before their step.
+    """
     theirs = torch.load(DATA / "sb3_sac.pt", weights_only=True)
     samples, before, after = theirs["samples"], theirs["before"], theirs["after"]
-    ours = learner(Bandit(2, Spec(3, True, (5,))), hidden=16)
+    ours = learner(Bandit(2, Spec(3, True, (5,))), 16, bf16)
     ours.network.load_state_dict(weights_of(before))
     ours.target.load_state_dict(critics_of(before["target"]))
     for name, optimizer in ours.optimizers.items():
@@ -98,10 +102,12 @@ def test_an_update_is_that_of_stable_baselines() -> None:
     parts = ours.learn_with(batch, theirs["noise"])
     ours.follow()
     for name, said in (("critic", "critic"), ("actor", "actor"), ("temperature", "ent_coef")):
-        assert parts[f"loss_{name}"].item() == pytest.approx(theirs["logged"][f"train/{said}_loss"], abs=1e-5)
-    torch.testing.assert_close(ours.network.state_dict(), weights_of(after), rtol=1e-5, atol=1e-5)
+        assert parts[f"loss_{name}"].item() == pytest.approx(
+            theirs["logged"][f"train/{said}_loss"], abs=within
+        )
+    torch.testing.assert_close(ours.network.state_dict(), weights_of(after), rtol=within, atol=within)
     torch.testing.assert_close(
-        dict(ours.target.state_dict()), critics_of(after["target"]), rtol=1e-5, atol=1e-5
+        dict(ours.target.state_dict()), critics_of(after["target"]), rtol=within, atol=within
     )
     moved = (weights_of(after)["actor.0.weight"] - weights_of(before)["actor.0.weight"]).abs().max()
     assert moved > 1e-2
