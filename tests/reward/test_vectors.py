@@ -68,7 +68,9 @@ def test_a_few_labels_determine_a_linear_reward(tmp_path: Path) -> None:
 
 
 def test_models_of_vectors_from_before_the_linear_part_load(tmp_path: Path) -> None:
-    network = RewardNet(SMALL, 2, input="observation", continuous=True, observation_size=3, linear=False).eval()
+    network = RewardNet(
+        SMALL, 2, input="observation", continuous=True, observation_size=3, linear=False
+    ).eval()
     torch.nn.init.normal_(network.out[-1].weight)
     model = RewardModel([Member(network, 0.5, 2.0)], CPU)
     save_reward_model(tmp_path / "reward-old.dat", model, {}, {}, {})
