@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             from lib.reward.refit import keep_refitting
 
             keep_refitting(config, kind_of(config)[0])
-        elif config.judge is not None:
+        elif config.audit_reward is not None:
             audit(config)
         else:
             fit_labels(config, ranks)
