@@ -131,7 +131,7 @@ class TextRewardModel:
       members: the fitted networks, at least one.
       slope: b per word; 0 pays for length as the labels do.
       words: w̄.
-      origin: where the model comes from, see `lib.runs.lineage`.
+      origin: where the model comes from, see `lib.provenance.lineage`.
     """
 
     def __init__(
