@@ -45,7 +45,10 @@ def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torc
 
 
 def run_folder(config: RunConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
-    """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
+    """The run's folder. The first process makes that of a new run, and writes config.json.
+
+    That of a resumed run was locked when its state was read.
+    """
     run_dir = config.resume
     if ranks.rank == 0:
         if run_dir is None:

@@ -131,7 +131,7 @@ def build(
       seconds: of learning between two points of the charts.
 
     Raises:
-      UserError: as of `train`.
+      UserError: as for `train`.
     """
     ranks, device, bf16, share = begin(config, stack)
     first = ranks.rank == 0
