@@ -12,8 +12,8 @@ from lib.runs import parse_resumable
 def main(argv: Sequence[str] | None = None) -> None:
     config = parse_resumable(FitConfig, MAY_DIFFER, argv, description=__doc__)
     from lib.reward.fit import check_alone  # after the flags: --help need not wait for PyTorch
-    from lib.tools.fit_labels import fit_labels, kind_of
     from lib.tools.audit import audit, check_audit
+    from lib.tools.fit_labels import fit_labels, kind_of
     from lib.training.ranks import joined
 
     check_audit(config)

@@ -75,7 +75,7 @@ class GymWorld:
         """Start a new game in every environment. See `World.reset`."""
         # Spread, so that the worlds of seeds 0 and 1 do not share all but one of their games.
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1
-        observations, _ = self._envs.reset(seed=[int(each) for each in seeds])  # type: ignore[arg-type]  # a list will do
+        observations, _ = self._envs.reset(seed=[int(each) for each in seeds])
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
         score = np.zeros(self.num_envs, np.float32)

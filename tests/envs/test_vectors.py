@@ -26,7 +26,7 @@ REACH = "tests.envs.reach:Reach-v0"
 
 
 def copies(world: GymWorld) -> list[Reach]:
-    return [env.unwrapped for env in world._envs.envs]  # type: ignore[attr-defined]
+    return [env.unwrapped for env in world._envs.envs]  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_models_of_vectors_from_before_the_linear_part_load(tmp_path: Path) -> N
     network = RewardNet(
         SMALL, 2, input="observation", continuous=True, observation_size=3, linear=False
     ).eval()
-    torch.nn.init.normal_(network.out[-1].weight)
+    torch.nn.init.normal_(network.out[-1].weight)  # type: ignore[arg-type]
     model = RewardModel([Member(network, 0.5, 2.0)], CPU)
     save_reward_model(tmp_path / "reward-old.dat", model, {}, {}, {})
     seen, actions = np.ones((4, 3), np.float32), np.full((4, 2), 0.5, np.float32)
