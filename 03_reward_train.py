@@ -12,8 +12,8 @@ from lib.runs import parse_resumable
 def main(argv: Sequence[str] | None = None) -> None:
     config = parse_resumable(FitConfig, MAY_DIFFER, argv, description=__doc__)
     from lib.reward.fit import check_alone  # after the flags: --help need not wait for PyTorch
-    from lib.reward.stage import fit_labels, kind_of
     from lib.tools.audit import audit, check_audit
+    from lib.tools.fit_labels import fit_labels, kind_of
     from lib.training.ranks import joined
 
     check_audit(config)
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             from lib.reward.refit import keep_refitting
 
             keep_refitting(config, kind_of(config)[0])
-        elif config.judge is not None:
+        elif config.audit_reward is not None:
             audit(config)
         else:
             fit_labels(config, ranks)

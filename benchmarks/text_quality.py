@@ -32,9 +32,9 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.text_teachers import JUDGES, value_of
 from lib.reporting import format_mean
 from lib.reward.config import FitConfig
-from lib.reward.stage import fit_labels
 from lib.text.reward import TextRewardModel
 from lib.text.unpack import REVIEWS
+from lib.tools.fit_labels import fit_labels
 
 _TEST_SHARE = 0.25
 _REVIEWS, _REVIEW_WORDS = 100, 30  # of either kind; of each, the first

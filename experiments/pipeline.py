@@ -155,7 +155,7 @@ class Pipeline:
         path = config.out / file.format(config.name)
 
         def work(resume: Path | None) -> bool:
-            from lib.reward.stage import fit_labels
+            from lib.tools.fit_labels import fit_labels
 
             return fit_labels(dataclasses.replace(config, resume=resume)).stopped
 

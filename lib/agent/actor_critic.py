@@ -259,7 +259,7 @@ def update(
       network: the policy that gathered the rollout.
       optimizer: of its trainable parameters.
       rollout: T steps of B environments.
-      config: what is paid, passes, clips and weights of the loss.
+      config: what is paid, passes, clip ranges and weights of the loss.
       bf16: whether networks compute in bf16.
       penalty: the KL penalty, where there is a reference policy.
       ranks: the processes that learn together.

@@ -193,7 +193,9 @@ class TrainConfig:
         "an environment)",
     )
     event_envs: int = flag(
-        default=8, min=1, help="environments that --event-prob watches; each keeps its last 50 frames"
+        default=8,
+        min=1,
+        help="environments in which --event-prob looks for events; each keeps its last 50 frames",
     )
 
     fork: int = flag(
@@ -413,7 +415,9 @@ class TrainConfig:
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
             raise UserError("--wait-for-labels expects --watch-reward and a DB to label: add --db-path DB")
         if self.teacher is not None and not self.finetunes:
-            raise UserError("--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune")
+            raise UserError(
+                "--teacher expects a finetune, whose clips it compares: add -r FILE, or -m FILE with --finetune"
+            )
         if self.reward_scale != 1 and self.reward is None:
             raise UserError("--reward-scale expects a learned reward to multiply: add -r FILE")
         if self.hold_longest < self.hold_shortest:

@@ -91,10 +91,14 @@ class Policies(Clips):
             lines,
             features=PolicyBody(policy),
         )
-        if len(self.data.segments) and self.data.segments.spec.num_actions != policy.num_actions:
+        if not len(self.data.segments):
+            return
+        # The clips hold pictures, or PolicyBody could not have read them; their spec is of its features.
+        clips = dataclasses.replace(self.data.segments.spec, observation_shape=None)
+        differs = policy.spec.difference(clips)
+        if differs is not None:
             raise UserError(
-                f"--policy {config.policy}: expected {self.data.segments.spec.num_actions} actions like the clips, got "
-                f"{policy.num_actions}"
+                f"--policy {config.policy}: expected {differs[1]} like the clips, got {differs[0]}"
             )
 
     def network(self) -> nn.Module:

@@ -57,7 +57,7 @@ class QNet(nn.Module):
       dueling: Q = V + A − mean A, of two streams.
       quantiles: Q; 1 learns the mean.
       hidden: units of each of the two layers for vectors.
-      kind: "shared" or, for pictures, "small"; as of a `PolicyNet`.
+      kind: "shared" or, for pictures, "small"; as in `PolicyNet`.
 
     Attributes:
       spec: what the policy sees and does.

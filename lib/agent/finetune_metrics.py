@@ -111,7 +111,7 @@ class FreshClips:
         sidecar = Sidecar(
             scores=self._scores[game],
             life_lost=terminal,
-            game_over=np.zeros_like(terminal),  # shows a step later only, and no teacher asks
+            game_over=np.zeros_like(terminal),  # known only one step later, and no teacher needs it
             env_id=self._world.env_id,
             num_actions=self._world.spec.num_actions,
             policy="",

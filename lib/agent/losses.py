@@ -98,7 +98,7 @@ def actor_critic_loss(
 
     Returns:
       The loss, and the detached parts by chart name: `approx_kl` is Schulman's k3 estimate of KL(π_old ‖ π),
-      `clip_fraction` the share of steps whose ratio is beyond the clip.
+      `clip_fraction` the share of steps whose ratio is beyond the clip range.
     """
     weight = valid.float() / (valid.sum() if count is None else count).clamp(min=1)
     log_prob = log_prob_of(dist_params, actions)

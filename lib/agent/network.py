@@ -26,7 +26,7 @@ class Normaliser(nn.Module):
     """Vector observations to mean 0 and standard deviation 1, clipped to ±10, by statistics of all that was seen.
 
     Numbers of a simulation have any size, and learning from MuJoCo's fails without this: Andrychowicz et al. 2021,
-    arXiv 2006.05990, section 3.3; the clip is that of OpenAI's baselines. `update` is called by training alone,
+    arXiv 2006.05990, section 3.3; the bound is that of OpenAI's baselines. `update` is called by training alone,
     between one update and the next rollout, so that a rollout is judged by the statistics that it was played by.
     """
 

@@ -12,6 +12,7 @@ class PlayConfig:
 
     model: Path | None = flag(
         "-m",
+        group="most used",
         default=None,
         metavar="FILE",
         help="policy checkpoint; with --prompts, a language model's folder",
@@ -24,42 +25,48 @@ class PlayConfig:
         default=None, metavar="FILE", help="reward model; its reward of each step, or answer, is shown"
     )
     env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the policy's own)")
-    info: Path | None = flag(
-        default=None,
-        metavar="FILE",
-        help="play nothing; print the origin of a checkpoint, segment, labels.json, DB or run",
-    )
-    prompts: Path | None = flag(
-        default=None, metavar="FILE", help="answer these prompts, one a line, instead of playing"
-    )
-    best_of: int = flag(
-        default=16, min=1, help="with --prompts: answers to each, of which --reward picks the best"
-    )
-    tokens: int = flag(default=64, min=1, max=8192, help="with --prompts: longest answer, in tokens")
-    export_jsonl: list[Path] = flag(
-        default=[],
-        nargs=2,
-        metavar="DB FILE",
-        help="play nothing; write a DB's labels on answers as prompt, chosen, rejected",
-    )
-    export_reward: list[Path] = flag(
-        default=[],
-        nargs=2,
-        metavar="REWARD FOLDER",
-        help="play nothing; write a reward model for text as a Hugging Face folder for sequence classification",
-    )
-    import_jsonl: list[Path] = flag(
-        default=[],
-        nargs=2,
-        metavar="FILE DB",
-        help="play nothing; add the answers and labels of such a file to DB",
-    )
     reference: bool = flag(
         default=False,
         help="play an Atari game through ptan's wrappers, one frame at a time (slow), for comparison",
     )
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
-    dev: str = flag(default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1")
+
+    prompts: Path | None = flag(
+        group="answers of a language model",
+        default=None,
+        metavar="FILE",
+        help="answer these prompts, one a line, instead of playing",
+    )
+    best_of: int = flag(
+        default=16, min=1, help="with --prompts: answers to each, of which --reward picks the best"
+    )
+    tokens: int = flag(default=64, min=1, max=8192, help="with --prompts: longest answer, in tokens")
+
+    info: Path | None = flag(
+        group="files, without playing",
+        default=None,
+        metavar="FILE",
+        help="print the origin of a checkpoint, segment, labels.json, DB or run",
+    )
+    export_jsonl: list[Path] = flag(
+        default=[],
+        nargs=2,
+        metavar="DB FILE",
+        help="write a DB's labels on answers as prompt, chosen, rejected",
+    )
+    import_jsonl: list[Path] = flag(
+        default=[], nargs=2, metavar="FILE DB", help="add the answers and labels of such a file to DB"
+    )
+    export_reward: list[Path] = flag(
+        default=[],
+        nargs=2,
+        metavar="REWARD FOLDER",
+        help="write a reward model for text as a Hugging Face folder for sequence classification",
+    )
+
+    dev: str = flag(
+        group="machine", default="cpu", metavar="DEVICE", help="device of the networks: cpu, cuda, cuda:1"
+    )
 
     def __post_init__(self) -> None:
         alone = [

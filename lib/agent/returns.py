@@ -57,39 +57,6 @@ def lambda_advantages(
     return advantages
 
 
-def n_step_advantages(
-    rewards: torch.Tensor,
-    values: torch.Tensor,
-    terminal: torch.Tensor,
-    truncated: torch.Tensor,
-    gamma: float,
-    n: int,
-) -> torch.Tensor:
-    """Advantages over exactly n steps, or fewer where the life, the game or the rollout ends before.
-
-        G⁽⁰⁾ₜ = vₜ,   G⁽ᵏ⁾ₜ = rₜ + γ (1 − terminalₜ) G⁽ᵏ⁻¹⁾ₜ₊₁,   Âₜ = G⁽ⁿ⁾ₜ − vₜ
-
-    with vₜ₊₁ in place of G⁽ᵏ⁻¹⁾ₜ₊₁ after a truncation and after the last row. From n = T on these are
-    `lambda_advantages` with λ = 1; n = 1 gives those with λ = 0.
-
-    Source: Sutton and Barto 2018, eq. 7.1.
-
-    Args:
-      rewards, values, terminal, truncated, gamma: as in `lambda_advantages`.
-      n: at least 1.
-
-    Returns:
-      float `[T, B]`.
-    """
-    alive = (~terminal).to(rewards.dtype)
-    after = values[1:]  # G⁽ᵏ⁻¹⁾ of the next row
-    returns = values[:-1]
-    for _ in range(min(n, len(rewards))):
-        returns = rewards + gamma * alive * after
-        after = torch.where(truncated, values[1:], torch.cat([returns[1:], values[-1:]]))
-    return returns - values[:-1]
-
-
 def n_step_returns(
     rewards: torch.Tensor, terminal: torch.Tensor, truncated: torch.Tensor, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

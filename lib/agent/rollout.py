@@ -166,7 +166,7 @@ class Collector(Player):
     Buffers are allocated once and overwritten by every `collect`.
 
     Args:
-      world, device, seed, reward, recorder: as of `Player`.
+      world, device, seed, reward, recorder: as for `Player`.
       num_steps: T.
       bf16: whether the policy computes in bf16.
       held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is

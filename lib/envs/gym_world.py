@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import os
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -27,8 +27,6 @@ class GymWorld:
     Args:
       env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.
       num_envs: B.
-      vectorization_mode: "sync" steps the copies in turn; "async" gives each a process, which pays where a
-        step takes much longer than handing a frame over (about 0.1 ms). There, frames are drawn at every step.
       **env_kwargs: handed to each environment.
 
     Raises:
@@ -36,13 +34,7 @@ class GymWorld:
         nor bounded actions.
     """
 
-    def __init__(
-        self,
-        env_id: str,
-        num_envs: int,
-        vectorization_mode: Literal["sync", "async"] = "sync",
-        **env_kwargs: Any,
-    ) -> None:
+    def __init__(self, env_id: str, num_envs: int, **env_kwargs: Any) -> None:
         _draw_into_memory()
         self.env_id, self.num_envs = env_id, num_envs
         self._check = PictureCheck("render()", env_id)
@@ -69,16 +61,11 @@ class GymWorld:
         self._shape = (num_envs, height, width, 3)
         self.spec = dataclasses.replace(single.spec, frame_shape=(height, width, 3))
         self.action_names = single.action_names or [str(action) for action in range(self.spec.num_actions)]
-        # In processes of their own the copies write their observations while the last ones are still being read.
-        copy = vectorization_mode == "async"
-        self._envs = gymnasium.make_vec(
-            env_id,
-            num_envs,
-            vectorization_mode,
-            vector_kwargs={"copy": copy},
-            disable_env_checker=True,
-            **env_kwargs,
+        envs = gymnasium.make_vec(
+            *(env_id, num_envs, "sync"), vector_kwargs={"copy": False}, disable_env_checker=True, **env_kwargs
         )
+        assert isinstance(envs, gymnasium.vector.SyncVectorEnv)
+        self._envs = envs
         self._adapter = EnvAdapter(self._envs, many=True)
         self._ended = np.zeros(num_envs, bool)
         self._actions: np.ndarray = np.zeros(num_envs, np.int64)
@@ -88,7 +75,7 @@ class GymWorld:
         """Start a new game in every environment. See `World.reset`."""
         # Spread, so that the worlds of seeds 0 and 1 do not share all but one of their games.
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1
-        observations, _ = self._envs.reset(seed=[int(each) for each in seeds])  # type: ignore[arg-type]  # a list will do
+        observations, _ = self._envs.reset(seed=[int(each) for each in seeds])
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
         score = np.zeros(self.num_envs, np.float32)
@@ -96,18 +83,11 @@ class GymWorld:
 
     def send(self, actions: np.ndarray) -> None:
         """Hand over the next actions. See `World.send`."""
-        actions = self._adapter.to_env(actions)
-        if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
-            self._envs.step_async(actions)
-        else:
-            self._actions = actions
+        self._actions = self._adapter.to_env(actions)
 
     def recv(self) -> Step:
         """Wait for the outcome of the actions sent last. See `World.recv`."""
-        if isinstance(self._envs, gymnasium.vector.AsyncVectorEnv):
-            observations, score, terminated, truncated, _ = self._envs.step_wait()
-        else:
-            observations, score, terminated, truncated, _ = self._envs.step(self._actions)
+        observations, score, terminated, truncated, _ = self._envs.step(self._actions)
         if not np.isfinite(score).all():
             raise UserError(f"{self.env_id} failed: expected scores of finite numbers, got others")
         reset = self._ended
@@ -130,15 +110,10 @@ class GymWorld:
     def _frames(self, observations: Any) -> np.ndarray:
         if self._adapter.shows_pictures:
             return self._adapter.frames(observations)
-        envs = self._envs
-        if isinstance(envs, gymnasium.vector.SyncVectorEnv):
-            if self._lazy is not None:
-                self._lazy.expired = True
-            self._lazy = LazyFrames(lambda env: self._frame(envs.envs[env].render()), self._shape)
-            return cast(np.ndarray, self._lazy)
-        pictures = envs.render()
-        assert pictures is not None
-        return np.stack([self._frame(picture) for picture in pictures])
+        if self._lazy is not None:
+            self._lazy.expired = True
+        self._lazy = LazyFrames(lambda env: self._frame(self._envs.envs[env].render()), self._shape)
+        return cast(np.ndarray, self._lazy)
 
     def _frame(self, drawn: Any) -> np.ndarray:
         """The frame of what `render()` drew."""

@@ -54,7 +54,9 @@ def _actions(spec: Spec) -> str:
 
 
 def _observation(shape: tuple[int, ...]) -> str:
-    return f"observations of {shape[0]} numbers" if len(shape) == 1 else "observations that are pictures"
+    if len(shape) == 1:
+        return f"observations of {shape[0]} numbers"
+    return "observations that are pictures" + ("" if shape == PICTURE_SHAPE else f" of the shape {shape}")
 
 
 def _frames(shape: tuple[int, int, int]) -> str:

@@ -106,8 +106,8 @@ class World(Protocol):
     """A batch of B environments stepped together: `send`, then `recv`, with other work in between.
 
     Attributes:
-      spec: what the environments show and take. Where the observation is a picture, `Observer` makes it of the frames.
-        Of a continuous action, −1 and 1 stand for the environment's own bounds.
+      spec: what the environments show and take. Where the observation is a picture, `Observer` makes it from the frames.
+        In a continuous action, −1 and 1 stand for the environment's own bounds.
       action_names: A of them.
     """
 

@@ -129,7 +129,7 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         return {"offer": offer, "said": said}
 
     @app.get("/api/model/clips")
-    def judged(
+    def clips(
         order: Order, text: Annotated[str, Query(max_length=60)] = "", seed: Annotated[int, Query(ge=0)] = 0
     ) -> RatedClipsReply:
         return model().segments(order, text, seed)

@@ -154,9 +154,9 @@ class RatedClip(BaseModel):
 
 class RatedClipsReply(BaseModel):
     clips: list[RatedClip]
-    judged: int
+    rated: int
     of: int
-    """Segments that the order of this list depends on; `judged` of them have been rated."""
+    """Segments that the order of this list depends on; `rated` of them have been rated."""
 
 
 class CurveReply(BaseModel):
@@ -181,6 +181,6 @@ class Doubt(BaseModel):
 class DoubtsReply(BaseModel):
     doubts: list[Doubt]
     """Least likely first."""
-    judged: int
+    rated: int
     of: int
-    """Labels that could be doubted; the clips of `judged` of them have been rated."""
+    """Labels that could be doubted; the clips of `rated` of them have been rated."""

@@ -59,7 +59,7 @@ class ModelView:
             totals = self._ratings.look(names)
             of = len(names)
         clips = [RatedClip(clip=clip_id(name), name=name, total=_number(totals.get(name))) for name in names]
-        return RatedClipsReply(clips=clips, judged=len(totals), of=of)
+        return RatedClipsReply(clips=clips, rated=len(totals), of=of)
 
     def curve(self, id: str) -> CurveReply:
         """The learned reward of each step of a clip. Raises KeyError, SegmentError."""
@@ -88,8 +88,8 @@ class ModelView:
                     other_total=totals[other],
                 )
             )
-        judged = sum(label.sample1 in totals and label.sample2 in totals for label in labels)
-        return DoubtsReply(doubts=doubts, judged=judged, of=len(labels))
+        rated = sum(label.sample1 in totals and label.sample2 in totals for label in labels)
+        return DoubtsReply(doubts=doubts, rated=rated, of=len(labels))
 
     def rechecks(self, who: Labeller, live: Container[Pair], count: int) -> list[Query]:
         """The pairs whose label the model doubts most, as far as it has rated them. The caller holds the lock.

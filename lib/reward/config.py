@@ -173,8 +173,8 @@ class FitConfig:
         help="environment of --audit (default: that of the clips)",
     )
     audit_games: int = flag(default=4, min=1, help="environments that --audit plays")
-    judge: Path | None = flag(
-        default=None, metavar="REWARD", help="audit this reward model, without fitting one"
+    audit_reward: Path | None = flag(
+        default=None, metavar="REWARD", help="audit this reward model, without fitting one", formerly="judge"
     )
 
     checkpoint_minutes: float = flag(
@@ -205,13 +205,13 @@ class FitConfig:
             )
         if self.fresh_weights and not self.watch:
             raise UserError("--fresh-weights expects refits: add --watch")
-        for name in ("features", "half_frames", "watch", "audit", "judge", "model"):
+        for name in ("features", "half_frames", "watch", "audit", "audit_reward", "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
-        if self.judge is not None and self.audit is None:
-            raise UserError("--judge expects --audit POLICY, the policy whose play is audited")
+        if self.audit_reward is not None and self.audit is None:
+            raise UserError("--audit-reward expects --audit POLICY, the policy whose play is audited")
 
     def weights(self) -> dict[str, float]:
         """`--weight` as numbers by labeller.

@@ -219,7 +219,7 @@ def check_alone(config: FitConfig, ranks: Alone) -> None:
     """
     if ranks.size == 1:
         return
-    for name in ("resume", "watch", "judge"):
+    for name in ("resume", "watch", "audit_reward"):
         if getattr(config, name):
             raise UserError(f"{as_flag(name)} takes one process: leave out torchrun")
     if config.ensemble < ranks.size:

@@ -55,7 +55,7 @@ class Material(ABC, Generic[Model, Data]):
 
     @abstractmethod
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> MemberFit:
-        """A member with new weights; arguments as of `MemberFit`."""
+        """A member with new weights; arguments as for `MemberFit`."""
 
     @abstractmethod
     def model(
@@ -79,7 +79,7 @@ class Material(ABC, Generic[Model, Data]):
         results: dict[str, Any],
         refit: dict[str, Any] | None,
     ) -> None:
-        """Writes a checkpoint; arguments as of `lib.reward.checkpoints.save_reward_model`."""
+        """Writes a checkpoint; arguments as for `lib.reward.checkpoints.save_reward_model`."""
 
     def parents(self) -> dict[str, Any]:
         """The model's origin, as its checkpoint records it."""

@@ -50,7 +50,7 @@ class RewardModel:
       spec: what the model sees and which actions it takes; see `RewardNet`.
       input: one of `lib.reward.network.INPUTS`.
       disagreement: s_DB.
-      origin: where the model comes from, see `lib.runs.lineage`; {} if unknown.
+      origin: where the model comes from, see `lib.provenance.lineage`; {} if unknown.
 
     Args:
       members: at least one.

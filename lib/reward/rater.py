@@ -21,7 +21,7 @@ _LOOKS = 10  # segments tried, until one can be read, to see whether the model f
 
 
 class ModelRater:
-    """Returns and learned rewards of the segments of one DB; see lib.preferences.strategies.ClipRater.
+    """Returns and learned rewards of the segments of one DB; see lib.preferences.rated_pairs.ClipRater.
 
     Every segment is rated once. Methods may be called from any thread; each waits for one segment at most.
 

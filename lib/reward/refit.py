@@ -174,7 +174,7 @@ def _refit(
             config,
             dbs=[db for db in config.dbs if LabelCount(db).read()],
             epochs=config.refit_epochs if continues else config.epochs,
-            seed=config.seed + before.version,  # other draws of the labels, another order
+            seed=config.seed + before.version,  # another order, and new weights where it begins anew
         )
     )
     data = material.data

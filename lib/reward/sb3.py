@@ -6,10 +6,12 @@ Only this module needs Stable-Baselines3.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
 from lib.cli import UserError
+from lib.envs.spec import Spec
 from lib.reward.live import LiveReward
 
 if TYPE_CHECKING:
@@ -43,18 +45,28 @@ class RelabelledReplayBuffer(ReplayBuffer):
         """Lets a reward model rate everything in the buffer, now and later.
 
         Raises:
-          UserError: the model does not take the observations that are kept here.
+          UserError: the model does not take the observations or the actions that are kept here.
         """
-        if model.spec.observation_shape != self.obs_shape:
+        if model.input == "frame":
             raise UserError(
-                f"expected a reward model of observations of the shape {self.obs_shape}, which is all that a replay "
-                f"buffer keeps, got one of {model.input}s of {model.spec.observation_shape or model.spec.frame_shape}: "
+                "expected a reward model of observations, got one of frames, which a replay buffer does not keep: "
                 "fit one with --input observation"
+            )
+        differs = model.spec.difference(self._spec)
+        if differs is not None:
+            raise UserError(
+                f"expected a reward model for {differs[1]}, got one for {differs[0]}: fit one on clips of this environment"
             )
         self.reward_model = model
         for first in range(0, self.size(), _AT_ONCE):
             rows = slice(first, min(first + _AT_ONCE, self.size()))
             self.rewards[rows] = self._paid(self.observations[rows], self.actions[rows])
+
+    @property
+    def _spec(self) -> Spec:
+        if isinstance(self.action_space, spaces.Discrete):
+            return Spec(int(self.action_space.n), False, self.obs_shape)
+        return Spec(self.action_dim, True, self.obs_shape)
 
     def _paid(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """The rewards of steps, `[..., E]` of `[..., E, *shape]` and `[..., E, A]`; Box actions lie within −1 … 1 here."""

@@ -213,9 +213,8 @@ class _Preferences:
             return
         try:
             spec = adapter.spec
-            if (
-                model.spec.observation_size is None
-            ):  # it makes its pictures of the frames, whatever a policy sees
+            # A model of pictures makes them from the frames, whatever a policy sees.
+            if model.spec.observation_size is None:
                 height, width, _ = adapter.frames(self._observations).shape[1:]
                 spec = dataclasses.replace(spec, observation_shape=None, frame_shape=(height, width, 3))
             model.check(spec, self._path, adapter.env_id)

@@ -128,7 +128,7 @@ def _within(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
 
 
 class OnAnswers(Material[Model, TextData]):
-    """The answers of a fit, for any network; arguments and errors as of `Material`."""
+    """The answers of a fit, for any network; arguments and errors as for `Material`."""
 
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
         _check_flags(config)

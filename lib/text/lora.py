@@ -20,7 +20,7 @@ class LoRALinear(nn.Module):
     The scale α/r is 1: what α would do, the learning rate does (section 4.1).
 
     Args:
-      frozen: the layer of W, shared with the model that it is of.
+      frozen: the layer of W, which stays part of the model.
       rank: r.
       generator: draws A, on the CPU.
     """

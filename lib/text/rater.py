@@ -14,7 +14,7 @@ from lib.text.reward import TextRewardModel, frozen_states
 
 
 class TextRater:
-    """r̂ of the answers of one DB; see lib.preferences.strategies.ClipRater. Every answer is rated once.
+    """r̂ of the answers of one DB; see lib.preferences.rated_pairs.ClipRater. Every answer is rated once.
 
     Args:
       model: the reward model.

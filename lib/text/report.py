@@ -140,7 +140,7 @@ def write_text_report(fit: TextFit, charts: Charts) -> str:
         labels=len(fit.data.pairs),
         answers=len(fit.data.store.answers),
         fitted=len(fit.train),
-        judged=len(fit.test),
+        held_out_labels=len(fit.test),
         controlled=fit.config.length_control,
         correlation=_correlation,
         most=[_shown(fit, figures, index) for index in figures.liked()[0]],

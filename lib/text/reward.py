@@ -131,7 +131,7 @@ class TextRewardModel:
       members: the fitted networks, at least one.
       slope: b per word; 0 pays for length as the labels do.
       words: w̄.
-      origin: where the model comes from, see `lib.runs.lineage`.
+      origin: where the model comes from, see `lib.provenance.lineage`.
     """
 
     def __init__(
@@ -267,7 +267,6 @@ def load_text_reward(
     path: Path,
     device: torch.device,
     bf16: bool = False,
-    folder: Path | None = None,
     loaded: LanguageModel | None = None,
 ) -> TextRewardModel:
     """Reads a reward checkpoint of text.
@@ -276,7 +275,6 @@ def load_text_reward(
       path: the file.
       device: where it computes.
       bf16: whether the frozen layers compute in bf16.
-      folder: of the language model that it was fitted on; None: its former folder.
       loaded: a language model in memory, which is used where it is the one that it was fitted on.
 
     Raises:
@@ -308,7 +306,7 @@ def load_text_reward(
         )
     for member in members:
         check_weights(member.get("state_dict"), str(path))
-    folder = folder or Path(str(base["folder"]))
+    folder = Path(str(base["folder"]))
     if loaded is not None and loaded.weights == wanted:
         language = loaded
     else:

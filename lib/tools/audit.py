@@ -191,7 +191,11 @@ def check_audit(config: FitConfig) -> None:
         return
     load_policy(config.audit)
     check_name(config.name)
-    members = config.ensemble if config.judge is None else len(load_reward_model(config.judge).members)
+    members = (
+        config.ensemble
+        if config.audit_reward is None
+        else len(load_reward_model(config.audit_reward).members)
+    )
     if members < 2:
         raise UserError(
             f"--audit {config.audit} expected an ensemble, whose members can disagree, got a single reward model; "
@@ -204,7 +208,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
 
     Args:
       config: the flags.
-      fit: what came of the fit; None takes the reward model of `--judge`.
+      fit: what came of the fit; None takes the reward model of `--audit-reward`.
 
     Returns:
       The page.
@@ -216,8 +220,8 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
     device = resolve_device(config.dev)
     bf16 = resolve_bf16(config.bf16, device)
     if fit is None:
-        assert config.judge is not None
-        checkpoint, model = config.judge, load_reward_model(config.judge, device, bf16)
+        assert config.audit_reward is not None
+        checkpoint, model = config.audit_reward, load_reward_model(config.audit_reward, device, bf16)
         run_dir = make_run_dir(config.runs, "audit", config.name)
         write_config(run_dir, config)
     else:

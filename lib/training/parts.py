@@ -15,13 +15,17 @@ from lib.agent.exploration import HeldActions
 from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
-from lib.devices import own_threads, resolve_bf16, resolve_device
+from lib.devices import own_threads, resolve_bf16, resolve_device, set_random_state
 from lib.envs.world import World
-from lib.learner import Alone
+from lib.learner import Alone, Learner
 from lib.memory import keep_freed_memory
 from lib.provenance import git_commit, versions
+from lib.reporting import Charts
 from lib.runs import load_state, locked, make_run_dir, write_config
-from lib.training.loop import RunConfig
+from lib.training.charts import ChartsHook
+from lib.training.checkpoints import Checkpoints
+from lib.training.evaluation import MEASURES
+from lib.training.loop import Hook, RunConfig
 from lib.training.ranks import joined
 
 STAGE = "01_a2c.py"
@@ -35,17 +39,26 @@ def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torc
             f"--num-envs {config.num_envs}: expected at least one for each of the {ranks.size} processes of "
             "torchrun"
         )
-    device = resolve_device(config.dev)
-    keep_freed_memory()
-    threads = own_threads(config.threads)
-    if threads:
-        torch.set_num_threads(threads)
-    torch.manual_seed(config.seed)
+    device = set_up(config.dev, config.threads, config.seed)
     return ranks, device, resolve_bf16(config.bf16, device), ranks.share(config.num_envs)
 
 
+def set_up(dev: str, threads: int, seed: int) -> torch.device:
+    """Sets this process's memory, threads (0: one per core) and seed; returns the device."""
+    device = resolve_device(dev)
+    keep_freed_memory()
+    threads = own_threads(threads)
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    return device
+
+
 def run_folder(config: RunConfig, stage: str, ranks: Alone, stack: contextlib.ExitStack) -> Path:
-    """The run's folder, which the first process makes or locked when it read the state, with what config.json says."""
+    """The run's folder. The first process makes that of a new run, and writes config.json.
+
+    That of a resumed run was locked when its state was read.
+    """
     run_dir = config.resume
     if ranks.rank == 0:
         if run_dir is None:
@@ -55,6 +68,34 @@ def run_folder(config: RunConfig, stage: str, ranks: Alone, stack: contextlib.Ex
         resumed = config.resume is not None
         write_config(run_dir, dataclasses.asdict(config) | {"resume": None}, resumed=resumed)
     return Path(ranks.gather(str(run_dir))[0])
+
+
+def open_charts(
+    config: RunConfig, run_dir: Path, state: dict[str, Any] | None, first: bool, stack: contextlib.ExitStack
+) -> Charts:
+    """The curves of a run, which the first process writes; those of a resumed run without what came after its state."""
+    steps = 0 if state is None else state["steps"] + 1
+    charts = stack.enter_context(Charts(run_dir if first else None, None if config.resume is None else steps))
+    if config.resume is None:
+        charts.settings(config, *MEASURES)
+    return charts
+
+
+def connect(
+    hooks: list[Hook],
+    learner: Learner,
+    monitor: ChartsHook,
+    checkpoints: Checkpoints,
+    state: dict[str, Any] | None,
+    device: torch.device,
+) -> None:
+    """Shows the hooks to those that chart and save what all have, and restores the run's last state if there is one."""
+    monitor.others = checkpoints.hooks = hooks
+    if state is not None:
+        learner.load_state(state)
+        for hook in hooks:
+            hook.load_state(state)
+        set_random_state(state["random"], device)
 
 
 def state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:

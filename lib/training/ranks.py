@@ -86,8 +86,8 @@ def joined(dev: str) -> Iterator[Alone]:
         torch.cuda.set_device(resolve_device(dev))
     torch.distributed.init_process_group(backend, timeout=_TIMEOUT)
     ranks = Ranks(torch.distributed.get_rank(), size)
-    # One that failed at once would take away the store in which the others still look each other up.
+    # Wait for all: a process that fails at once takes away the store through which the others connect.
     ranks.together(False)
     yield ranks
-    # Not where an error is under way: the others learn of that by the end of this process.
+    # After an error this is skipped: the others notice it when this process ends.
     torch.distributed.destroy_process_group()

@@ -18,7 +18,7 @@ from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
 from lib.agent.sac import SAC, SACNet
 from lib.cli import UserError
-from lib.devices import own_threads, set_random_state
+from lib.devices import own_threads
 from lib.envs.atari import time_limit
 from lib.envs.forking import ForkingAtari
 from lib.envs.make import make_world
@@ -27,7 +27,7 @@ from lib.interrupt import Interrupt
 from lib.learner import Alone, Learner
 from lib.preferences.teachers import make_teacher
 from lib.provenance import lineage
-from lib.reporting import Charts, Progress, format_count
+from lib.reporting import Progress, format_count
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.live import LiveReward
 from lib.reward.model import RewardModel
@@ -35,16 +35,18 @@ from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
 from lib.training.drift import DRIFTED, Drift, start_of
-from lib.training.evaluation import MEASURES, Evaluate, EvaluationHook, GamesMeasure
+from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.parts import (
     STAGE,
     begin,
     check_same_reward,
+    connect,
     game_seed,
     held_actions,
     kl_penalty,
+    open_charts,
     origin_of,
     run_folder,
     state_to_resume,
@@ -131,7 +133,7 @@ def build(
       seconds: of learning between two points of the charts.
 
     Raises:
-      UserError: as of `train`.
+      UserError: as for `train`.
     """
     ranks, device, bf16, share = begin(config, stack)
     first = ranks.rank == 0
@@ -184,10 +186,7 @@ def build(
     if recorder is not None:
         recorder.origin = origin_of(config, run_dir)
     steps = 0 if state is None else state["steps"]
-    purge_step = None if config.resume is None else 0 if state is None else steps + 1
-    charts = stack.enter_context(Charts(run_dir if first else None, purge_step))
-    if config.resume is None:
-        charts.settings(config, *MEASURES)
+    charts = open_charts(config, run_dir, state, first, stack)
     progress = stack.enter_context(Progress(quiet=not first))
     among = f" in {ranks.size} processes" if ranks.size > 1 else ""
     progress.line(f"{config.env}: {config.num_envs} environments on {device}{among}, curves in {run_dir}")
@@ -257,12 +256,7 @@ def build(
             recording.use_reward(model)
 
         hooks.insert(0, NewestReward(config, live, recording, progress, stop, pay_by, ranks, config))
-    monitor.others = checkpoints.hooks = hooks
-    if state is not None:
-        learner.load_state(state)
-        for hook in hooks:
-            hook.load_state(state)
-        set_random_state(state["random"], device)
+    connect(hooks, learner, monitor, checkpoints, state, device)
     return Run(learner, hooks, stop, run_dir, world, checkpoints, evaluation, recording, progress, ranks)
 
 

@@ -63,7 +63,7 @@ def test_a_finetune_is_gentle() -> None:
         ),
         (
             {"teacher": "score"},
-            "--teacher expects a finetune to watch: add -r FILE, or -m FILE with --finetune",
+            "--teacher expects a finetune, whose clips it compares: add -r FILE, or -m FILE with --finetune",
         ),
         ({"teacher": "score", "model": MODEL}, "--teacher expects a finetune"),
         (

@@ -106,6 +106,13 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS + 1))
     with pytest.raises(UserError, match="expected 4 actions like the clips, got 5"):
         Policies(flags(tmp_path))
+    (tmp_path / "numbers").mkdir()
+    moving = dataclasses.replace(clip(190), actions=np.zeros((5, ACTIONS), np.float32))
+    first, second = (save(tmp_path / "numbers", number, moving) for number in range(2))
+    add_labels(tmp_path / "numbers", [(first, second, 1)])
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    with pytest.raises(UserError, match="expected actions of 4 numbers like the clips, got 4 actions"):
+        Policies(flags(tmp_path, dbs=[tmp_path / "numbers"]))
     for name, value in {"half_frames": True, "watch": True, "ensemble": 3}.items():
         with pytest.raises(UserError, match="--policy fits"):
             flags(tmp_path, **{name: value})

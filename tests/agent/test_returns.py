@@ -11,7 +11,6 @@ from lib.agent.returns import (
     group_normalised,
     lambda_advantages,
     leave_one_out,
-    n_step_advantages,
     normalised,
 )
 
@@ -137,42 +136,6 @@ def test_refuses_values_that_do_not_fit(shape: tuple[int, ...]) -> None:
     no = torch.zeros(3, 2, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"values \[T\+1, B\]"):
         lambda_advantages(torch.zeros(3, 2), torch.zeros(shape), no, no, 0.99)
-
-
-@pytest.mark.parametrize(
-    ("n", "expected"),
-    [
-        (1, [1 + 0.5 * 20, 2 + 0.5 * 30, 4 + 0.5 * 40]),
-        (2, [1 + 0.5 * 2 + 0.25 * 30, 2 + 0.5 * 4 + 0.25 * 40, 24]),
-        (3, [8, 14, 24]),
-        (9, [8, 14, 24]),
-    ],
-)
-def test_n_steps_by_hand(n: int, expected: list[float]) -> None:
-    advantages = n_step_advantages(REWARDS, VALUES, NONE, NONE, GAMMA, n)
-    assert (advantages + VALUES[:-1]).squeeze(1).tolist() == expected
-
-
-def test_n_steps_stop_at_terminals_and_bootstrap_truncations() -> None:
-    # A life lost at step 1: nothing after it. Cut at step 1: v₂ = 30 in place of what follows.
-    lost = n_step_advantages(REWARDS, VALUES, flags(1, steps=3), NONE, GAMMA, 2) + VALUES[:-1]
-    assert lost.squeeze(1).tolist() == [1 + 0.5 * 2, 2, 24]
-    cut = n_step_advantages(REWARDS, VALUES, NONE, flags(1, steps=3), GAMMA, 3) + VALUES[:-1]
-    assert cut.squeeze(1).tolist() == [1 + 0.5 * 17, 2 + 0.5 * 30, 24]
-
-
-@pytest.mark.parametrize(("n", "lambda_"), [(1, 0.0), (9, 1.0), (30, 1.0)])
-def test_the_shortest_and_longest_n_are_the_ends_of_lambda(n: int, lambda_: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    rewards = torch.randn(9, 40, generator=generator, dtype=torch.float64)
-    values = torch.randn(10, 40, generator=generator, dtype=torch.float64)
-    terminal, truncated = torch.rand(2, 9, 40, generator=generator) < 0.15
-    torch.testing.assert_close(
-        n_step_advantages(rewards, values, terminal, truncated, 0.9, n),
-        lambda_advantages(rewards, values, terminal, truncated, 0.9, lambda_),
-        rtol=0,
-        atol=1e-12,
-    )
 
 
 def test_monte_carlo_returns_end_with_the_sequence() -> None:

@@ -131,21 +131,6 @@ def test_seeds_make_games_that_repeat_and_do_not_overlap() -> None:
     assert len(set(games(0) + games(1))) == 16
 
 
-def test_processes_play_the_same_games() -> None:
-    sync, processes = GymWorld("MovingDot-v0", 2, limit=5), GymWorld("MovingDot-v0", 2, "async", limit=5)
-    steps = [world.reset(seed=1) for world in (sync, processes)]
-    for t in range(12):
-        held = steps[1].frames.copy()
-        for world in (sync, processes):
-            world.send(np.array([t % 5, 2]))
-        assert np.array_equal(steps[1].frames, held)
-        steps = [world.recv() for world in (sync, processes)]
-        for ours, theirs in zip(*steps, strict=True):
-            assert np.array_equal(ours, theirs)
-    sync.close()
-    processes.close()
-
-
 def test_renders_where_observations_are_no_pictures() -> None:
     world = GymWorld("TestCounter-v0", 2)
     assert world.spec.frame_shape == (64, 48, 3)  # of drawings of 8×6
@@ -220,7 +205,6 @@ def test_games_without_end_are_cut_off_where_nobody_else_sets_a_limit() -> None:
     assert lengths("TestEndless-v0", 7, max_episode_steps=5) == [5]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(
     ("later", "says"),
     [
@@ -231,8 +215,8 @@ def test_games_without_end_are_cut_off_where_nobody_else_sets_a_limit() -> None:
         (None, r"expected pictures, uint8 \[H, W, 3\], got None"),
     ],
 )
-def test_drawings_that_change_are_said(mode: Any, later: Any, says: str) -> None:
-    world = GymWorld("TestEndless-v0", 2, mode, drawn=(np.ones((50, 60, 3), np.uint8), later))
+def test_drawings_that_change_are_said(later: Any, says: str) -> None:
+    world = GymWorld("TestEndless-v0", 2, drawn=(np.ones((50, 60, 3), np.uint8), later))
     assert np.asarray(world.reset(0).frames).shape == (2, 50, 60, 3)
     world.send(np.zeros(2, int))
     with pytest.raises(UserError, match=rf"render\(\) of TestEndless-v0: {says}"):

@@ -217,7 +217,7 @@ def test_segments_by_total_rated_in_the_background(root: Path) -> None:
     assert rater.asked == [], "nothing before somebody looks"
     first = model_of(desk).segments("most")
     assert first.of == 6
-    until(lambda: model_of(desk).segments("most").judged == 6)
+    until(lambda: model_of(desk).segments("most").rated == 6)
     most = model_of(desk).segments("most")
     assert [(clip.name, clip.total) for clip in most.clips] == [
         (name, 6.0 * i) for i, name in reversed(list(enumerate(NAMES[:5])))
@@ -244,7 +244,7 @@ def test_a_rater_that_fails_takes_the_next(root: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(rater, "returns", returns)
     desk = Desk(root, ratings=ratings)
-    until(lambda: model_of(desk).segments("most").judged == 6)
+    until(lambda: model_of(desk).segments("most").rated == 6)
     assert [clip.name for clip in model_of(desk).segments("most").clips if clip.total is None] == []
     assert NAMES[2] not in {clip.name for clip in model_of(desk).segments("most").clips}
     add(root, Label(NAMES[2], NAMES[3], 1, annotator="ada"))
@@ -306,7 +306,7 @@ def test_labels_by_how_unlikely_they_are(root: Path) -> None:
         Label(a, "09/00000099.dat", 1, annotator="bob"),  # not in the DB
     )
     desk = Desk(root, ratings=ratings)
-    until(lambda: model_of(desk).doubts("ada").judged == 5)
+    until(lambda: model_of(desk).doubts("ada").rated == 5)
     reply = model_of(desk).doubts("ada")
     assert reply.of == 5
     assert [(doubt.clip, doubt.other) for doubt in reply.doubts] == [
@@ -329,7 +329,7 @@ def test_a_recheck_replaces_ones_own_label_and_undo_brings_it_back(root: Path) -
     )
     desk = Desk(root, ratings=ratings, repeat_rate=0.0, goal=10)
     ada = User(desk)
-    until(lambda: model_of(desk).doubts("ada").judged == 2)
+    until(lambda: model_of(desk).doubts("ada").rated == 2)
     assert [offer.strategy for offer in ada.batch(2).pairs] == ["random"] * 2, "only where it is asked for"
     opened, said = desk.votes.pair(desk.db.clip_id(b), desk.db.clip_id(a), recheck=True)
     assert (opened.strategy, said) == ("recheck", [])
@@ -360,7 +360,7 @@ def test_a_pair_is_rechecked_by_one_person_at_a_time(root: Path) -> None:
     _, ratings = rated(dict.fromkeys(NAMES, (0.0, 0.0)))
     add(root, Label(a, b, 1, teacher="score"))
     desk = Desk(root, ratings=ratings, repeat_rate=0.0)
-    until(lambda: model_of(desk).doubts("ada").judged == 1)
+    until(lambda: model_of(desk).doubts("ada").rated == 1)
     assert len(User(desk, "ada").batch(5, strategy="recheck").pairs) == 1
     assert User(desk, "bob").batch(5, strategy="recheck").pairs == []
 
@@ -380,7 +380,7 @@ def test_endpoints_of_the_models_page(root: Path) -> None:
     assert client.get("/api/model/clips", params={"order": "sideways"}).status_code == 422
     assert client.get("/api/model/doubts", params={"labeller": "ada"}).json() == {
         "doubts": [],
-        "judged": 0,
+        "rated": 0,
         "of": 0,
     }
 

@@ -1,4 +1,4 @@
-"""What docs/security.md promises of the page, over real sockets where these matter. Doors and cookies: test_access.py."""
+"""What docs/security.md promises of the page, over real sockets where these matter. Links and cookies: test_access.py."""
 
 import asyncio
 import http.client

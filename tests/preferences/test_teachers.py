@@ -385,7 +385,7 @@ def test_parameters_reach_their_teacher_and_no_other() -> None:
             make_teacher("oracle", **options)
 
 
-def test_the_door_hands_the_parameters_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_hands_the_parameters_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = runpy.run_path(str(Path(__file__).parents[2] / "02_label_ui.py"))["main"]
     database(tmp_path, [1.0] * 12)
     main(["-d", str(tmp_path), "--teacher", "skip", "--threshold", "2", "--count", "3"])

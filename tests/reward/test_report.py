@@ -227,10 +227,10 @@ def test_the_same_figures_are_in_tensorboard(db: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_door_ends_with_the_verdict_and_where_the_report_is(
+def test_the_script_ends_with_the_verdict_and_where_the_report_is(
     db: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    door = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
     flags = [
         "-n",
         "grey",
@@ -243,7 +243,7 @@ def test_the_door_ends_with_the_verdict_and_where_the_report_is(
         "--no-bf16",
         db,
     ]
-    door["main"]([str(flag) for flag in flags])
+    script["main"]([str(flag) for flag in flags])
     verdict, where = capsys.readouterr().out.splitlines()[-2:]
     assert verdict.startswith(LABEL_MORE + ": ")
     assert where == f"report in {tmp_path / 'out' / 'reward-grey.report.html'}"

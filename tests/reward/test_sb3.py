@@ -78,11 +78,16 @@ def test_every_step_is_paid_by_the_newest_model(
 def test_what_a_buffer_cannot_show_a_model_is_refused() -> None:
     buffer = RelabelledReplayBuffer(10, spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,)))
     for model, says in (
+        (model_of(PENDULUM, 0, "frame"), "got one of frames, which .* fit one with --input observation"),
+        (model_of(CARTPOLE, 0), "for actions of 1 numbers, got one for 2 actions"),
         (
-            model_of(PENDULUM, 0, "frame"),
-            r"shape \(3,\).*got one of frames of \(84, 84, 3\): fit one with --input",
+            model_of(PENDULUM | {"num_actions": 2}, 0),
+            "for actions of 1 numbers, got one for actions of 2 numbers",
         ),
-        (model_of(CARTPOLE, 0), r"got one of observations of \(4,\)"),
+        (
+            model_of(PENDULUM | {"observation_size": 4}, 0),
+            "of 3 numbers, got one for observations of 4 numbers",
+        ),
     ):
         with pytest.raises(UserError, match=says):
             buffer.relabel(model)

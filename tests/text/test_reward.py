@@ -273,9 +273,10 @@ def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
     with pytest.raises(UserError, match="a reward model for text"):
         load_reward_model(path)
     other = save_tiny(labelled / "other", initializer_range=0.3)
-    with pytest.raises(UserError, match="fitted on a language model of weights"):
-        load_text_reward(path, CPU, folder=other)
     whole = torch.load(path, weights_only=True)
+    torch.save(whole | {"base": whole["base"] | {"folder": str(other)}}, labelled / "bad.dat")
+    with pytest.raises(UserError, match="fitted on a language model of weights"):
+        load_text_reward(labelled / "bad.dat", CPU)
     changes: tuple[dict[str, Any], ...] = (
         {"shape": {"at": -1, "upper": 2, "pooling": "last"}},
         {"slope": "x"},

@@ -120,12 +120,12 @@ def test_what_cannot_be_audited_is_refused_before_the_fit(db: Path, tmp_path: Pa
     single = unfitted(db, tmp_path, members=1)
     save_reward_model(single.path, single.model, single.config, {}, {})
     with pytest.raises(UserError, match="--ensemble 3"):
-        check_audit(config(db, tmp_path, audit=player, judge=single.path, ensemble=3))
+        check_audit(config(db, tmp_path, audit=player, audit_reward=single.path, ensemble=3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["MovingDot-v0", "elsewhere:Dot-v0"])
-def test_the_door_audits_a_model_that_exists(
+def test_the_script_audits_a_model_that_exists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, env_id: str
 ) -> None:
     monkeypatch.setattr(audit_module, "WINDOWS", 4)
@@ -145,14 +145,15 @@ def test_the_door_audits_a_model_that_exists(
     fit = unfitted(segments, tmp_path / "out")
     save_reward_model(fit.path, fit.model, dataclasses.asdict(fit.config), {}, {})
     player = policy(tmp_path / "policy.dat", num_actions)
-    door = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "03_reward_train.py"))
+    # By its old name, which old command lines have.
     arguments = ["--judge", fit.path, "--audit", player, "--audit-games", "2", "-n", "dot", "-o", tmp_path]
     line = [*map(str, arguments), "--runs", str(tmp_path / "runs"), str(segments)]
     if env_id != "MovingDot-v0":
         with pytest.raises(UserError, match=r"db: names the environment elsewhere:Dot-v0, .*add --audit-env"):
-            door["main"](line)
+            script["main"](line)
         line += ["--audit-env", "MovingDot-v0"]
-    door["main"](line)
+    script["main"](line)
     said = capsys.readouterr().out
     # Games take 100 steps, and one more in which the action is ignored.
     assert "on 398 steps" in said

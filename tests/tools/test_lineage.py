@@ -397,7 +397,7 @@ def test_truncated_and_mutated_checkpoints_never_crash(tmp_path: Path) -> None:
             assert str(error).startswith((f"{path}: expected", "expected"))  # noqa: PT017  # some bits mean nothing
 
 
-def test_the_door_prints_it_and_needs_no_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_prints_it_and_needs_no_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = checkpoint(tmp_path / "a.dat", config={"seed": 5}, steps=3)
     main = runpy.run_path(str(SCRIPT))["main"]
     main(["--info", str(path)])

@@ -116,18 +116,18 @@ class View {
     this.showJudging(reply, rows.length);
     this.showRows(rows);
     if (this.tab === "segments" && !this.shown && reply.clips.length) this.open(reply.clips[0]);
-    if (reply.judged < reply.of && document.visibilityState === "visible") {
+    if (reply.rated < reply.of && document.visibilityState === "visible") {
       this.timer = setTimeout(() => this.refresh(), POLL);
     }
   }
 
-  showJudging({ judged, of }, found) {
+  showJudging({ rated, of }, found) {
     const what = this.tab === "recheck" ? "labels" : "clips";
-    $("judging").hidden = judged >= of && found > 0;
-    $("judged").hidden = judged >= of;
-    Object.assign($("judged"), { max: Math.max(1, of), value: judged });
+    $("judging").hidden = rated >= of && found > 0;
+    $("judged").hidden = rated >= of;
+    Object.assign($("judged"), { max: Math.max(1, of), value: rated });
     const nothing = this.tab === "recheck" ? "There are no labels left to recheck." : "No clip matches.";
-    $("judgedtext").textContent = judged < of ? `rating ${what}: ${judged} of ${of}…` : nothing;
+    $("judgedtext").textContent = rated < of ? `rating ${what}: ${rated} of ${of}…` : nothing;
   }
 
   // --- the lists -----------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "labels": len(data.pairs),
         "segments": len(data.segments),
         "fitted": len(fit.train),
-        "judged": len(fit.test),
+        "held_out_labels": len(fit.test),
         "aside": len(data.pairs) - len(fit.train) - len(fit.test),
         "members": len(fit.model.members),
         "most": [_clip(fit, figures, i, scale) for i in ends[0]],
