@@ -201,7 +201,9 @@ def _say_not_installed(package: str) -> int:
     """Says what to type if a package is missing, usually because this is not the Python of `make install`."""
     root = Path(__file__).parents[1]
     python = root / ".venv" / "bin" / "python"
-    script = sys.argv[0]
+    script, module = sys.argv[0], sys.modules["__main__"].__spec__
+    if module is not None:
+        script = f"-m {module.name}"
     if script == "-m":  # the module is not found yet
         script = " ".join(sys.orig_argv[sys.orig_argv.index("-m") :][:2])
     what = f"expected a Python with the packages of requirements.txt, but {sys.executable} has no {package}"

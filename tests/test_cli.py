@@ -284,7 +284,9 @@ def test_run_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:
     assert "another pipe" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["01_a2c.py -n x", "04_play.py -m x", "03_reward_train.py db -o x -n x"])
+@pytest.mark.parametrize(
+    "script", ["01_a2c.py -n x", "04_play.py -m x", "03_reward_train.py db -o x -n x", "online.py --out x"]
+)
 def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, script: str) -> None:
     """-S hides every installed package, -I the environment's as well."""
     name, *words = script.split()
@@ -301,12 +303,14 @@ def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, scri
     )
 
 
-@pytest.mark.parametrize("module", ["experiments.air", "benchmarks.quality"])
-def test_outside_the_environment_an_experiment_says_it_too(module: str) -> None:
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-S", "-m", module], capture_output=True, text=True, cwd=root)
+@pytest.mark.parametrize("module", ["experiments.air", "benchmarks.quality", "lib.text.unpack"])
+def test_outside_the_environment_a_module_says_it_too(module: str) -> None:
+    done = subprocess.run([sys.executable, "-S", "-m", module], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
-    expected = rf"{module}: error: expected a Python with the packages of \S+, but .+ has no torch; type .+\n"
+    expected = (
+        rf"{module}: error: expected a Python with the packages of \S+, but .+ has no \w+; "
+        rf"type (?:make install in .+|.+ -m {module} …, .+)\n"
+    )
     assert re.fullmatch(expected, done.stderr)
 
 
