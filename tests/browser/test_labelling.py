@@ -567,10 +567,14 @@ BEYOND = """() => [...document.querySelectorAll("button, .nav a, select")].filte
 """What is written on buttons beyond their edges; lists of choices too narrow to be read."""
 
 
+@pytest.mark.parametrize("model", [False, True])
 @pytest.mark.parametrize("font", ["DejaVu Sans", "serif"])
-def test_words_stay_on_their_buttons_in_fonts_of_other_systems(site: Site, enter: Enter, font: str) -> None:
+def test_words_stay_on_their_buttons_in_fonts_of_other_systems(
+    site: Site, enter: Enter, font: str, model: bool
+) -> None:
     site.name = "elisabeth"
     tab = enter(site).label()
+    tab.page.evaluate("model => { document.querySelector('#model').hidden = !model; }", model)
     tab.page.evaluate(
         "font => document.documentElement.style.setProperty('--font', font)", f"'{font}', {font}"
     )
