@@ -31,7 +31,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +202,8 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         if said is None:
             return None
         # No bool: its False, "not the first", would say that they are alike.
-        if isinstance(said, bool) or not isinstance(said, Real) or said not in (0, 1, 2):
+        number = isinstance(said, (int, float, np.integer, np.floating)) and not isinstance(said, bool)
+        if not number or said not in (0, 1, 2):
             raise UserError(f"--teacher {name}: expected 1, 2, 0 or None for each pair, got {said!r}")
         return int(said)
 
