@@ -44,7 +44,7 @@ lint: install
 check: install ## format, lint, types and the fast tests (1½ minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
-test: install ## format, lint, types and all tests
+test: install ## format, lint, types and all tests (7 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install
@@ -75,10 +75,10 @@ docs: install ## the documentation as a site: site/index.html, which opens from 
 	$(PY) -m sphinx -q -W --keep-going -b html docs site
 	@echo "file://$(CURDIR)/site/index.html"
 
-try: install ## compare clips that come with the project, at once; the labels go to runs/try/db
-	@mkdir -p runs/try && cp -Rn examples/seaquest/db runs/try/
+try: install ## compare clips that come with the project, at once; the labels go to runs/try/db [PORT=8080]
+	@mkdir -p runs/try && { test -d runs/try/db || cp -R examples/seaquest/db runs/try/; }
 	@echo "Compare some pairs in the browser. After 20, the overview offers to fit a reward model to your answers."
-	$(PY) 02_label_ui.py -d runs/try/db --goal 20 --fit-to runs/try --open
+	$(PY) 02_label_ui.py -d runs/try/db --goal 20 --fit-to runs/try --open $(if $(PORT),--port "$(PORT)")
 
 label: label-db install ## compare clips in the browser: make label DB=FOLDER [PORT=8080]
 	$(PY) 02_label_ui.py -d "$(DB)" --open $(if $(PORT),--port "$(PORT)")

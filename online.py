@@ -147,6 +147,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(OnlineConfig, argv, description=__doc__)
+    cli.expect_package("torch")  # or each of the three says that it is missing
     began = time.monotonic()
     latest = config.out / "policy" / "latest.dat"
     status = learn(config)

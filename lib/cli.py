@@ -21,6 +21,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+if sys.version_info < (3, 11):  # noqa: UP036  # here, since scripts import this first, and older Pythons can read it
+    print(
+        f"{Path(sys.argv[0]).name}: error: expected Python 3.11 or later, but {sys.executable} is "
+        f"{'.'.join(map(str, sys.version_info[:3]))}; type .venv/bin/python, which make install makes",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 from lib.flag_values import YES_NO, Flag, merged, reader, setting_reader, unwrap
 
 Config = TypeVar("Config")
@@ -147,9 +155,9 @@ def parse(
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Calls a script's main function and ends the process with its status.
 
-    A UserError or a package that is not installed becomes one line on stderr and status 2, Ctrl-C one line and 130. If the reader of our output is
-    gone (``… | head``), the script ends quietly with 141, as a shell reports SIGPIPE. Other exceptions are bugs
-    and keep their traceback.
+    A UserError or a package that is not installed becomes one line on stderr and status 2, Ctrl-C one line and 130.
+    If the reader of our output is gone (``… | head``), the script ends quietly with 141, as a shell reports SIGPIPE.
+    Other exceptions are bugs and keep their traceback.
 
     Args:
       main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
@@ -193,7 +201,9 @@ def _say_not_installed(package: str) -> int:
     """Says what to type if a package is missing, usually because this is not the Python of `make install`."""
     root = Path(__file__).parents[1]
     python = root / ".venv" / "bin" / "python"
-    script = sys.argv[0]
+    script, module = sys.argv[0], sys.modules["__main__"].__spec__
+    if module is not None:
+        script = f"-m {module.name}"
     if script == "-m":  # the module is not found yet
         script = " ".join(sys.orig_argv[sys.orig_argv.index("-m") :][:2])
     what = f"expected a Python with the packages of requirements.txt, but {sys.executable} has no {package}"

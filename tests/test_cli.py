@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from lib import cli
 from lib.cli import UserError, flag
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -281,7 +284,9 @@ def test_run_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:
     assert "another pipe" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["01_a2c.py -n x", "04_play.py -m x", "03_reward_train.py db -o x -n x"])
+@pytest.mark.parametrize(
+    "script", ["01_a2c.py -n x", "04_play.py -m x", "03_reward_train.py db -o x -n x", "online.py --out x"]
+)
 def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, script: str) -> None:
     """-S hides every installed package, -I the environment's as well."""
     name, *words = script.split()
@@ -298,13 +303,34 @@ def test_outside_the_environment_a_script_says_what_to_type(tmp_path: Path, scri
     )
 
 
-@pytest.mark.parametrize("module", ["experiments.air", "benchmarks.quality"])
-def test_outside_the_environment_an_experiment_says_it_too(module: str) -> None:
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-S", "-m", module], capture_output=True, text=True, cwd=root)
+@pytest.mark.parametrize("module", ["experiments.air", "benchmarks.quality", "lib.text.unpack"])
+def test_outside_the_environment_a_module_says_it_too(module: str) -> None:
+    done = subprocess.run([sys.executable, "-S", "-m", module], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
-    expected = rf"{module}: error: expected a Python with the packages of \S+, but .+ has no torch; type .+\n"
+    expected = (
+        rf"{module}: error: expected a Python with the packages of \S+, but .+ has no \w+; "
+        rf"type (?:make install in .+|.+ -m {module} …, .+)\n"
+    )
     assert re.fullmatch(expected, done.stderr)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in ROOT.glob("*.py")))
+def test_an_older_python_says_which_to_type(script: str) -> None:
+    code = f"import runpy, sys; sys.path.insert(0, '.'); sys.argv = [{script!r}, '--help']; sys.version_info = (3, 8, 10); "
+    code += f"runpy.run_path({script!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"{script}: error: expected Python 3.11 or later, but {sys.executable} is 3.8.10; "
+        "type .venv/bin/python, which make install makes\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(ROOT.glob("*.py")), *(ROOT / "lib" / name for name in ("__init__.py", "cli.py"))]
+)
+def test_older_pythons_can_read_as_far_as_that(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug(tmp_path: Path) -> None:

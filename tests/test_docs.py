@@ -53,6 +53,14 @@ def test_every_command_can_be_read_by_its_script(
             cli.parse(CONFIGS[door], given)
 
 
+def test_every_target_of_make_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", "".join(path.read_text() for path in pages), re.MULTILINE)
+    assert len(named) > 20
+    assert set(named) <= targets
+
+
 def test_the_files_to_touch_are_there() -> None:
     named = re.findall(r"`((?:lib|tests|docs)/[^` ]*)`", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(named) > 20

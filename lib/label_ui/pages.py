@@ -81,7 +81,8 @@ def _invite(base: str, keys: Keys) -> None:
         await ui.run_javascript(f"getHtmlElement({field.id}).select(); document.execCommand('copy')")
         ui.notify("Copied.")
 
-    with ui.dialog(value=True) as dialog, ui.card().classes("dialog"):
+    named = ui.dialog(value=True).props('aria-label="Invite somebody"')
+    with named as dialog, ui.card().classes("dialog"):
         html.h2("Invite somebody")
         html.p(
             "This link works once. It lets one person in, under a name of their choice, to label this database."

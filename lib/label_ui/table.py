@@ -178,7 +178,8 @@ class LabelTable:
                 ui.notify(str(error), type="negative")
             await self._load()
 
-        with ui.dialog(value=True) as dialog, ui.card().classes("dialog"):
+        named = ui.dialog(value=True).props('aria-label="Delete this label?"')
+        with named as dialog, ui.card().classes("dialog"):
             html.h2("Delete this label?")
             html.p(
                 f"{display_name(label.labeller)} on {label.sample1} and {label.sample2}. The pair may then "

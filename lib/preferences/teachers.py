@@ -24,6 +24,7 @@ Equal returns are alike here, where that code prefers the first.
 
 import importlib
 import inspect
+import math
 import os
 import sys
 import time
@@ -165,13 +166,17 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
       error_rate: as of `mistake`.
 
     Raises:
-      UserError: there is no such function, or it takes neither one nor two arguments.
+      UserError: there is no such function, or it needs neither one nor two arguments.
     """
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function)
-        taken = len(inspect.signature(found).parameters)
+        taken = sum(
+            argument.default is argument.empty
+            and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+            for argument in inspect.signature(found).parameters.values()
+        )
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"--teacher {name}: expected package.module:function: {error}") from error
     finally:
@@ -179,21 +184,28 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
     if taken not in (1, 2):
         raise UserError(
             f"--teacher {name}: expected a function of one clip that returns a number, or of two clips that "
-            f"returns 1, 2, 0 or None; it takes {taken} arguments"
+            f"returns 1, 2, 0 or None; it needs {taken} arguments"
         )
 
     def value(clip: Any) -> float:
         worth = found(clip)
         try:
-            return float(worth)
+            number = float(worth)
         except (TypeError, ValueError):
-            raise UserError(f"--teacher {name}: expected a number for each clip, got {worth!r}") from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"--teacher {name}: expected a finite number for each clip, got {worth!r}")
+        return number
 
     def choose(first: Any, second: Any) -> int | None:
-        said: int | None = found(first, second)
-        if said not in (0, 1, 2, None):
+        said = found(first, second)
+        if said is None:
+            return None
+        # No bool: its False, "not the first", would say that they are alike.
+        number = isinstance(said, (int, float, np.integer, np.floating)) and not isinstance(said, bool)
+        if not number or said not in (0, 1, 2):
             raise UserError(f"--teacher {name}: expected 1, 2, 0 or None for each pair, got {said!r}")
-        return said
+        return int(said)
 
     if taken == 1:
         return Teacher(value, error_rate=error_rate or 0.0)

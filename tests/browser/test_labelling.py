@@ -567,10 +567,14 @@ BEYOND = """() => [...document.querySelectorAll("button, .nav a, select")].filte
 """What is written on buttons beyond their edges; lists of choices too narrow to be read."""
 
 
+@pytest.mark.parametrize("model", [False, True])
 @pytest.mark.parametrize("font", ["DejaVu Sans", "serif"])
-def test_words_stay_on_their_buttons_in_fonts_of_other_systems(site: Site, enter: Enter, font: str) -> None:
+def test_words_stay_on_their_buttons_in_fonts_of_other_systems(
+    site: Site, enter: Enter, font: str, model: bool
+) -> None:
     site.name = "elisabeth"
     tab = enter(site).label()
+    tab.page.evaluate("model => { document.querySelector('#model').hidden = !model; }", model)
     tab.page.evaluate(
         "font => document.documentElement.style.setProperty('--font', font)", f"'{font}', {font}"
     )
@@ -578,6 +582,19 @@ def test_words_stay_on_their_buttons_in_fonts_of_other_systems(site: Site, enter
         tab.page.set_viewport_size({"width": width, "height": height})
         assert tab.page.evaluate(BEYOND) == []
         assert tab.page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_the_last_frame_is_held_before_a_clip_begins_again(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.keyboard.press("ArrowLeft")  # from the first step to the last
+    assert tab.page.inner_text("#step") == "step 50 / 50"
+    held = tab.page.evaluate("""() => new Promise((done) => {
+      const step = document.querySelector("#step"), began = performance.now();
+      const changed = new MutationObserver(() => done(performance.now() - began));
+      changed.observe(step, {childList: true, characterData: true, subtree: true});
+      document.querySelector("#pause").click();
+    })""")
+    assert held >= 400  # ms
 
 
 def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Site, enter: Enter) -> None:
@@ -619,16 +636,17 @@ def test_hints_stay_until_they_are_dismissed(site: Site, enter: Enter) -> None:
     assert hints.is_hidden()
 
 
-def test_a_phone_answers_by_touch(site: Site, enter: Enter) -> None:
-    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-    tab = enter(site, hints=True, plays=True, **phone).label()
-    assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 390
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1024, 768)], ids=["phone", "tablet"])
+def test_answers_by_touch(site: Site, enter: Enter, width: int, height: int) -> None:
+    held = {"viewport": {"width": width, "height": height}, "has_touch": True, "is_mobile": True}
+    tab = enter(site, hints=True, plays=True, **held).label()
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth") == width
     for answer in ("1", "2", "0", "x"):
         box = tab.page.locator(f"[data-answer='{answer}']").bounding_box()
         assert box is not None
         assert box["height"] >= 44  # Apple's and Google's guidelines: 44 to 48
         assert box["width"] >= 100
-        assert box["y"] + box["height"] <= 844  # in sight, below the clips
+        assert box["y"] + box["height"] <= height  # in sight, below the clips
     for count, answer in enumerate(("1", "0", "2"), 1):
         tab.ready()
         tab.page.locator(f"[data-answer='{answer}']").tap()

@@ -18,7 +18,14 @@ from lib.preferences.labels import TEACHERS, Label, LabelLog, current
 from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, Sidecar, save_segment
-from lib.preferences.teachers import SimulatedLabeller, Teacher, attend, label_with_teacher, make_teacher
+from lib.preferences.teachers import (
+    SimulatedLabeller,
+    Teacher,
+    attend,
+    label_with_teacher,
+    make_teacher,
+    own_teacher,
+)
 from lib.preferences.values import AIR, air, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress
 from tests.envs.seaquest_game import Game, begun
@@ -792,14 +799,47 @@ def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: 
     assert names[0] not in {(label.sample1, label.sample2)[label.label - 1] for label in said if label.label}
 
 
+@pytest.mark.parametrize("said", ["np.int64(1)", "1.0", "np.float32(1)"])
+def test_a_choice_may_be_any_kind_of_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    module = f"mine_{abs(hash(said))}"
+    (tmp_path / f"{module}.py").write_text(f"import numpy as np\ndef pick(a, b): return {said}\n")
+    monkeypatch.chdir(tmp_path)
+    database(tmp_path / "db", [3, 1])
+    label_with_teacher(tmp_path / "db", f"{module}:pick", 1)
+    (label,) = labels(tmp_path / "db")
+    assert (label.label, type(label.label)) == (1, int)
+
+
+def test_arguments_with_defaults_are_not_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_with_defaults.py").write_text(
+        "def taste(clip, scale=2, **more): return scale * clip.sidecar.scores.sum()\n"
+        "def pick(a, b, *, scale=1): return scale\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    database(tmp_path / "db", [3, 1])
+    teacher = own_teacher("mine_with_defaults:taste")
+    assert teacher.choose is None
+    assert own_teacher("mine_with_defaults:pick").choose is not None
+    assert label_with_teacher(tmp_path / "db", "mine_with_defaults:taste", 1).written == 1
+
+
 @pytest.mark.parametrize(
     ("code", "name", "says"),
     [
         ("", "mine_a:gone", "has no attribute 'gone'"),
         ("", "no_such_module_of_mine:f", "No module named"),
-        ("def f(): pass", "mine_b:f", "it takes 0 arguments"),
-        ("def f(clip): return 'good'", "mine_c:f", "expected a number for each clip, got 'good'"),
+        ("def f(): pass", "mine_b:f", "it needs 0 arguments"),
+        ("def f(clip): return 'good'", "mine_c:f", "expected a finite number for each clip, got 'good'"),
+        ("def f(clip): return float('nan')", "mine_e:f", "expected a finite number for each clip, got nan"),
+        ("def f(clip): return -float('inf')", "mine_f:f", "expected a finite number for each clip, got -inf"),
         ("def f(a, b): return 3", "mine_d:f", "expected 1, 2, 0 or None for each pair, got 3"),
+        ("def f(a, b): return False", "mine_g:f", "expected 1, 2, 0 or None for each pair, got False"),
+        ("import numpy as np\ndef f(a, b): return np.bool_(1)", "mine_k:f", "for each pair, got .*True"),
+        ("def f(a, b): return 1.5", "mine_h:f", "expected 1, 2, 0 or None for each pair, got 1.5"),
+        ("def f(a, b): return 'left'", "mine_i:f", "expected 1, 2, 0 or None for each pair, got 'left'"),
+        ("import numpy as np\ndef f(a, b): return np.ones(2)", "mine_j:f", "for each pair, got array"),
     ],
 )
 def test_a_teacher_of_ones_own_that_does_not_fit_is_said(

@@ -293,6 +293,10 @@ def test_what_does_not_fit_is_refused_in_one_line(
     done = finetune(dataclasses.replace(config, updates=1))
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"unfrozen": "9"}, "--unfrozen 9: .* has 4 layers"),
+        (
+            {"judge": ["operator:lt"]},
+            "--judge operator:lt: expected a function of one answer, got one of two",
+        ),
         ({"judge": ["nobody"]}, "--judge nobody: expected critics, no-questions"),
         ({"resume": done.run_dir, "updates": 1}, "its 1 updates are done"),
     )

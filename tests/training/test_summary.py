@@ -13,6 +13,7 @@ from lib.agent.evaluate import Evaluation
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
 from lib.tools.play_games import play_games
+from lib.training.summary import _score as shown_score
 from lib.training.summary import log_evaluation, read_evaluations, write_summary
 from lib.training.train import train
 
@@ -78,7 +79,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     strip = re.findall(r"<strong>(.*?)</strong><span class=\"muted\">(.*?)<", text)
     assert strip == [
         ("70.5 ± 6.4", "score, 2 games after 2.00k steps"),
-        ("82.0 ± 25.4", "the highest of 3 evaluations, after 1.00k steps"),
+        ("82 ± 25", "the highest of 3 evaluations, after 1.00k steps"),
         ("12.3", "learned return"),
         ("0.125", "KL to the reference policy, nats a step"),
     ]
@@ -97,6 +98,38 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert score.get("aria-label") == "score by steps of training"
     assert len(marks(score)) == 3
     assert len(marks(learned)) == 1
+
+
+@pytest.mark.parametrize(
+    ("score", "interval", "shown"),
+    [
+        (0.104, 0.012, "0.104 ± 0.012"),
+        (1222, 110, "1222 ± 110"),
+        (97.23, 0.08, "97.2 ± 0.1"),
+        (-0.5, 3e-17, "-0.500 ± 0.000"),
+        (0, 0, "0 ± 0"),
+        (833.25, None, "833"),
+    ],
+)
+def test_a_score_has_the_digits_that_mean_something(score: float, interval: float | None, shown: str) -> None:
+    row = {"score": score} if interval is None else {"score": score, "interval": interval}
+    assert shown_score(row) == shown
+
+
+def test_the_page_of_a_text_run_speaks_of_answers_and_tokens(tmp_path: Path) -> None:
+    rows = (0.1, 0.11), (0.09, 0.12)
+    for number, scores in enumerate(rows):
+        log(tmp_path, "a", (640 * number, evaluation(*scores, learned=0.5, kl=2.5, finished=1)))
+    page = tmp_path / "page.html"
+    write_summary(tmp_path, page, {"name": "t1", "prompts": Path("prompts.txt"), "algo": "ppo"})
+    text = page.read_text()
+    assert "score, 2 answers after 640 answers" in text
+    assert re.findall(r"<h2>(.*?)</h2>", text)[:4] == [
+        *("score", "learned reward", "KL to the reference policy, nats an answer", "tokens an answer")
+    ]
+    assert "score by answers of training" in text
+    for word in ("game", "step"):
+        assert word not in re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
 
 
 def marks(svg: ET.Element) -> list[ET.Element]:

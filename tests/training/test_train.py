@@ -29,6 +29,7 @@ from lib.reporting import Charts
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.training.evaluation import _layout
 from lib.training.train import train
 from tests.training.evaluations import one_game
 
@@ -450,6 +451,11 @@ def test_an_interrupted_evaluation_is_none(
         content = torch.load(tmp_path / "save" / "latest.dat", weights_only=True)
         assert (content["steps"], content["evaluation"]) == (10, {})
         assert not (tmp_path / "save" / "best.dat").exists()
+
+
+def test_the_important_charts_come_first() -> None:
+    assert next(iter(_layout(finetunes=False))) == "score"
+    assert list(_layout(finetunes=True))[:3] == ["score", "learned return", "KL to the reference policy"]
 
 
 def test_an_unknown_teacher_is_refused_at_once(start: Path, reward: Path, tmp_path: Path) -> None:

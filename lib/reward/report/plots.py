@@ -147,10 +147,14 @@ def along_the_game(steps: Sequence[float], means: Sequence[float], limit: float)
 
 @styled
 def over_training(
-    title: str, steps: Sequence[float], values: Sequence[float], halves: Sequence[float] | None = None
+    title: str,
+    unit: str,
+    steps: Sequence[float],
+    values: Sequence[float],
+    halves: Sequence[float] | None = None,
 ) -> Markup:
-    """A figure of evaluations by steps of training, with half-widths of intervals around it."""
-    figure, (axes,) = chart("steps", "", height=210)
+    """A figure of evaluations by steps of training, or their like, with half-widths of intervals around it."""
+    figure, (axes,) = chart(unit, "", height=210)
     axes.xaxis.set_major_formatter(lambda step, _: format_count(step))
     axes.errorbar(steps, values, halves, color=_ONE, marker="o", markersize=6)
-    return inline_svg(figure, f"{title} by steps of training")
+    return inline_svg(figure, f"{title} by {unit} of training")
