@@ -5,6 +5,7 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -73,6 +74,16 @@ def place(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[[^]]*\]\(\.\./(benchmarks/[^)]*)\)", r"`\1`", text)  # which the site does not have
 
 
+def make_accessible(app: Sphinx, name: str, template: str, context: dict[str, Any], _: Any) -> None:
+    """Lets the keyboard scroll wide code, and says the level of the sidebar's headings; the theme does neither."""
+    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    sidebar = context["furo_navigation_tree"]
+    context["furo_navigation_tree"] = sidebar.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app: Sphinx) -> None:
     app.add_directive("flags", Flags)
     app.connect("source-read", place)
+    app.connect(
+        "html-page-context", make_accessible, priority=900
+    )  # after the theme, which makes the sidebar

@@ -1,5 +1,7 @@
 """What axe-core finds on each page, in both themes."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +118,17 @@ def test_the_pages_of_a_fit_and_of_a_run(report: Path, browser: Browser, tmp_pat
         page.goto(path.as_uri())
         assert findings(page) == []
     context.close()
+
+
+def test_the_site(browser: Browser, tmp_path: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    build = ("-m", "sphinx", "-q", "-b", "html", "-d", tmp_path / "cache", docs, tmp_path / "site")
+    subprocess.run([sys.executable, *build], check=True)
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    found = {}
+    for name in ("index", "flags"):
+        page.goto((tmp_path / "site" / f"{name}.html").as_uri())
+        found[name] = findings(page)
+    context.close()
+    assert found == {name: [] for name in found}
