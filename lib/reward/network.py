@@ -28,8 +28,8 @@ class RewardNet(nn.Module):
 
     The network sees the colour frame and the action, as the original's did, or the policy's observation without the
     action, as that of Christiano et al. (section A.2). Vector observations need no convolutions: they are standardised
-    and joined by the action, then follow two layers of 64 units, as in their MuJoCo networks (section A.1), here of tanh,
-    and a linear function of both is added. Few labels determine that function well; leaky ReLUs alone fit their errors.
+    and joined by the action, then follow two layers of 64 units, as in their MuJoCo networks (section A.1), and a linear
+    function of both is added, which few labels determine.
 
     A continuous action is joined as its A numbers, a discrete one as a one-hot vector of A.
 
@@ -57,7 +57,7 @@ class RewardNet(nn.Module):
       continuous: whether an action is A numbers.
       observation_size: D of vector observations; None for pictures.
       half_size: whether a network of frames looks at `halved` ones, a quarter of the work.
-      linear: False for a network of vectors without the linear part and with leaky ReLUs, as before 0.2.0.
+      linear: False for a network of vectors without the linear part, as before 0.2.0.
 
     Raises:
       UserError: the picture is too small for the convolutions.
@@ -96,14 +96,14 @@ class RewardNet(nn.Module):
         if size is not None:
             self.register_buffer("mean", torch.zeros(size))
             self.register_buffer("std", torch.ones(size))
-            activation, last = nn.Tanh if linear else nn.LeakyReLU, nn.Linear(64, 1)
+            last = nn.Linear(64, 1)
             self.out = nn.Sequential(
                 _joining(size, num_actions),
                 nn.Dropout(dropout),
-                activation(),
+                nn.LeakyReLU(),
                 nn.Linear(64, 64),
                 nn.Dropout(dropout),
-                activation(),
+                nn.LeakyReLU(),
                 last,
             )
             _begin_near_zero(last)
