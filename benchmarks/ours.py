@@ -26,7 +26,7 @@ from lib.training.train import Run, build
 
 UPDATES_A_PIECE = 5
 FRAME_SHAPE, NUM_ACTIONS = (210, 160, 3), 18
-_NEVER = 10**15  # steps
+NEVER = 10**15  # steps
 
 
 class Stopwatch:
@@ -63,8 +63,8 @@ def train_config(folder: Path, dev: str, num_envs: int | None, **changes: Any) -
         name="benchmark",
         dev=dev,
         runs=folder / "runs",
-        steps=_NEVER,
-        eval_every=_NEVER,
+        steps=NEVER,
+        eval_every=NEVER,
         eval_games=1,
         **changes,
     )
@@ -107,7 +107,7 @@ class Training:
 
     @property
     def network(self) -> PolicyNet:
-        """Of the policy."""
+        """The policy's network."""
         network = self.policy.network
         assert isinstance(network, PolicyNet)
         return network

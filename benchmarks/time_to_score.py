@@ -1,7 +1,7 @@
 """How many minutes of learning DQN, A2C and PPO need until full games average a score.
 
-The clock stands still while a policy is evaluated. Runs that were measured are kept in `--out`, and the same command
-measures the others. Ends in time-to-score.md.
+The clock stands still while a policy is evaluated. Each run is kept in `--out`/ENV.jsonl, and is not measured again; delete
+the file before measuring with other flags. Ends in `--out`/ENV.md.
 
     .venv/bin/python -m benchmarks.time_to_score CartPole-v1 [--algos a2c ppo dqn] [--seeds 3] [--minutes 5]
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.ours import Training
+from benchmarks.ours import NEVER, Training
 from benchmarks.report import provenance
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -27,7 +27,6 @@ from lib.envs.make import make_world
 from lib.reporting import mean_interval
 
 _SEED = 20_000  # of the games, which no training plays
-_NEVER = 10**15  # steps
 
 
 class Task(NamedTuple):
@@ -77,7 +76,7 @@ TASKS = {
         },
     ),
 }
-"""By environment. DQN's `steps` say how soon it stops to act at random."""
+"""By environment. DQN's `steps` say how soon it stops acting at random."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +97,15 @@ class TimeConfig:
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
 
 
-def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[tuple[float, int, float]]:
+def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]]:
     """Minutes of learning, steps made and mean score at each evaluation of a run.
 
     It ends with the first that reaches the highest score asked for, or after `config.minutes`.
     """
     task, device = TASKS[config.env], resolve_device(config.dev)
-    curve: list[tuple[float, int, float]] = []
+    curve: list[list[float]] = []
     with tempfile.TemporaryDirectory(prefix="time-to-score-") as folder, contextlib.ExitStack() as stack:
-        flags: dict[str, Any] = {"steps": _NEVER, "eval_every": _NEVER, "eval_games": 1, **task.flags[algo]}
+        flags: dict[str, Any] = {"steps": NEVER, "eval_every": NEVER, "eval_games": 1, **task.flags[algo]}
         train = TrainConfig(
             name=algo, env=config.env, algo=algo, seed=seed, dev=config.dev, runs=Path(folder), **flags
         )
@@ -121,7 +120,7 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[tuple[float
                 steps += training()
                 seconds += time.perf_counter() - began
             scores = evaluate(training.policy, arena, _SEED + seed, device).scores
-            curve.append((seconds / 60, steps, float(scores.mean())))
+            curve.append([seconds / 60, steps, float(scores.mean())])
     return curve
 
 
@@ -130,7 +129,7 @@ def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) 
 
     Args:
       config: of the benchmark.
-      curves: by algorithm and seed, as of `learning_curve`.
+      curves: by algorithm and seed, what `learning_curve` returned.
     """
     task = TASKS[config.env]
     lines = [
@@ -177,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for algo in config.algos:
                 if (algo, seed) in curves:
                     continue
-                curve = curves[algo, seed] = [list(point) for point in learning_curve(config, algo, seed)]
+                curve = curves[algo, seed] = learning_curve(config, algo, seed)
                 minutes, steps, score = curve[-1]
                 print(
                     f"{algo}, seed {seed}: {score:.1f} points after {minutes:.1f} minutes, {steps:.0f} steps",
