@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
-from lib.envs.make import situation
 from lib.envs.world import Step
 from lib.preferences.labels import Pair
 from lib.preferences.queries import Either, Query, RandomPairs
@@ -65,6 +64,8 @@ class AlikePairs:
             return None
         if segment.sidecar is None:
             return {}
+        from lib.envs.make import situation  # the page's start need not wait for Gymnasium
+
         none = np.zeros(1, bool)
         seen = None if segment.observations is None else segment.observations[:1]
         first = Step(segment.frames[:1], np.zeros(1, np.float32), none, none, none, seen)

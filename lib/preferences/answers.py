@@ -194,7 +194,7 @@ def holds_answers(db: SegmentDB) -> bool:
     found: dict[bool, str] = {}
     for name in db.names:
         # Names of a listing lead nowhere else, and a large DB has many: `db.path` would take five times as long.
-        with contextlib.suppress(OSError), open(f"{db.root}/{name}", "rb") as file:
+        with contextlib.suppress(OSError), open(f"{db.root}/{name}", "rb", buffering=0) as file:
             head = file.read(len(_MAGIC))
             if head == _MAGIC or head.startswith(_CLIPS):
                 found.setdefault(head == _MAGIC, name)

@@ -38,6 +38,12 @@ def test_help_needs_no_nicegui() -> None:
         assert name in done.stdout
 
 
+def test_the_page_starts_without_gymnasium_and_torch() -> None:
+    code = "import sys, lib.label_ui.serve; print({'gymnasium', 'ale_py', 'torch', 'matplotlib'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPT.parent)
+    assert done.stdout == "set()\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
