@@ -1,7 +1,7 @@
-"""How many minutes of learning DQN, A2C and PPO need until full games average a score.
+"""How many minutes of learning A2C, PPO, DQN and, on Atari, other libraries' A2C and PPO need until full games average a score.
 
 The clock stands still while a policy is evaluated. Each run is kept in `--out`/ENV.jsonl, and is not measured again; delete
-the file before measuring with other flags. Ends in `--out`/ENV.md.
+the file before measuring with other flags. Ends in `--out`/ENV.md and ENV.svg.
 
     .venv/bin/python -m benchmarks.time_to_score CartPole-v1 [--algos a2c ppo dqn] [--seeds 3] [--minutes 5]
 """
@@ -16,14 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks.ours import NEVER, Training
 from benchmarks.report import provenance
+from benchmarks.rivals import RIVALS, Rival
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import evaluate
 from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.envs.make import make_world
+from lib.plots import chart, save_svg, styled
 from lib.reporting import mean_interval
 
 _SEED = 20_000  # of the games, which no training plays
@@ -88,7 +92,14 @@ class TimeConfig:
     )
     out: Path = flag(default=Path("benchmarks/results/time-to-score"), help="folder for the results")
     algos: list[str] = flag(
-        default=["a2c", "ppo", "dqn"], choices=("a2c", "ppo", "dqn"), metavar="ALGO", help="algorithms"
+        default=["a2c", "ppo", "dqn"],
+        choices=("a2c", "ppo", "dqn", *RIVALS),
+        metavar="ALGO",
+        help="a2c, ppo, dqn, and, on Atari, Stable-Baselines3's sb3-a2c and sb3-ppo, and cleanrl-ppo, PPO as CleanRL sets it "
+        "on EnvPool",
+    )
+    scores: list[float] | None = flag(
+        default=None, metavar="POINTS", help="scores to reach (default: by environment)"
     )
     seeds: int = flag(default=3, min=1, help="runs of each: seeds 0, 1, …")
     minutes: float = flag(default=5.0, min=0.01, help="minutes of learning after which a run gives up")
@@ -97,31 +108,66 @@ class TimeConfig:
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
 
 
+class Ours:
+    """A run of 01_a2c.py, which learns and plays as a `Rival` does.
+
+    Args:
+      flags: of the command line.
+      games: that `score` plays at once.
+    """
+
+    def __init__(self, flags: TrainConfig, games: int) -> None:
+        self._device = resolve_device(flags.dev)
+        self._arena = make_world(flags.env, games)
+        self._training = Training(flags)
+
+    def __call__(self) -> int:
+        return self._training()
+
+    def score(self, games: int, seed: int) -> np.ndarray:
+        return evaluate(self._training.policy, self._arena, seed, self._device).scores
+
+    def close(self) -> None:
+        self._training.close()
+        self._arena.close()
+
+
 def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]]:
     """Minutes of learning, steps made and mean score at each evaluation of a run.
 
     It ends with the first that reaches the highest score asked for, or after `config.minutes`.
     """
-    task, device = TASKS[config.env], resolve_device(config.dev)
     curve: list[list[float]] = []
     with tempfile.TemporaryDirectory(prefix="time-to-score-") as folder, contextlib.ExitStack() as stack:
-        flags: dict[str, Any] = {"steps": NEVER, "eval_every": NEVER, "eval_games": 1, **task.flags[algo]}
-        train = TrainConfig(
-            name=algo, env=config.env, algo=algo, seed=seed, dev=config.dev, runs=Path(folder), **flags
-        )
-        arena = make_world(config.env, config.games)
-        stack.callback(arena.close)
-        training = stack.enter_context(contextlib.closing(Training(train)))
+        learner: Rival
+        if algo in RIVALS:
+            learner = RIVALS[algo](config.env, seed, config.dev)
+        else:
+            flags: dict[str, Any] = {
+                "steps": NEVER,
+                "eval_every": NEVER,
+                "eval_games": 1,
+                **TASKS[config.env].flags[algo],
+            }
+            train = TrainConfig(
+                name=algo, env=config.env, algo=algo, seed=seed, dev=config.dev, runs=Path(folder), **flags
+            )
+            learner = Ours(train, config.games)
+        stack.callback(learner.close)
         seconds, steps = 0.0, 0
-        while seconds < 60 * config.minutes and (not curve or curve[-1][2] < max(task.scores)):
+        while seconds < 60 * config.minutes and (not curve or curve[-1][2] < max(_scores(config))):
             due = 60 * config.every * (len(curve) + 1)
             while seconds < due:
                 began = time.perf_counter()
-                steps += training()
+                steps += learner()
                 seconds += time.perf_counter() - began
-            scores = evaluate(training.policy, arena, _SEED + seed, device).scores
+            scores = learner.score(config.games, _SEED + seed)
             curve.append([seconds / 60, steps, float(scores.mean())])
     return curve
+
+
+def _scores(config: TimeConfig) -> Sequence[float]:
+    return config.scores or TASKS[config.env].scores
 
 
 def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) -> str:
@@ -131,19 +177,35 @@ def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) 
       config: of the benchmark.
       curves: by algorithm and seed, what `learning_curve` returned.
     """
-    task = TASKS[config.env]
+    flags, wanted = TASKS[config.env].flags, _scores(config)
     lines = [
-        "| | flags | steps a second | " + " | ".join(f"{score:g} points" for score in task.scores) + " |",
-        "|---" * (3 + len(task.scores)) + "|",
+        "| | flags | steps a second | " + " | ".join(f"{score:g} points" for score in wanted) + " |",
+        "|---" * (3 + len(wanted)) + "|",
     ]
     for algo in config.algos:
         of_seeds = [curve for (name, _), curve in curves.items() if name == algo]
         if not of_seeds:
             continue
         speed = sum(curve[-1][1] for curve in of_seeds) / sum(60 * curve[-1][0] for curve in of_seeds)
-        cells = [_cell([_until(curve, score) for curve in of_seeds]) for score in task.scores]
-        lines.append(f"| {algo} | {cli.shown(task.flags[algo])} | {speed:.0f} | " + " | ".join(cells) + " |")
+        cells = [_cell([_until(curve, score) for curve in of_seeds]) for score in wanted]
+        shown = cli.shown(flags[algo]) if algo in flags else "its own"
+        lines.append(f"| {algo} | {shown} | {speed:.0f} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+@styled
+def draw(path: Path, curves: dict[tuple[str, int], list[list[float]]]) -> None:
+    """Draws the score over minutes of learning, a colour for each algorithm and a line for each seed."""
+    figure, [panel] = chart("minutes of learning", "mean score of full games", 780, 400)
+    figure.set_facecolor("white")
+    names = list(dict.fromkeys(algo for algo, _ in curves))
+    for (algo, seed), curve in sorted(curves.items()):
+        minutes, _, scores = zip(*curve, strict=True)
+        first = seed == min(each for name, each in curves if name == algo)
+        label = algo if first else None
+        panel.plot(minutes, scores, f"C{names.index(algo)}.-", label=label, linewidth=1.5)
+    panel.legend(frameon=False)
+    save_svg(path, figure)
 
 
 def _until(curve: Sequence[Sequence[float]], score: float) -> float | None:
@@ -162,6 +224,8 @@ def _cell(minutes: Sequence[float | None]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(TimeConfig, argv, description=(__doc__ or "").splitlines()[0])
+    if not config.env.endswith("NoFrameskip-v4") and set(config.algos) & RIVALS.keys():
+        raise UserError(f"--algos: expected a2c, ppo or dqn on {config.env}; other libraries play Atari only")
     kept = config.out / f"{config.env}.jsonl"
     settings = json.loads(
         json.dumps(dataclasses.asdict(config) | {"flags": TASKS[config.env].flags}, default=str)
@@ -193,6 +257,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     file.write(json.dumps(run) + "\n")
         page = table(config, curves)
         (config.out / f"{config.env}.md").write_text(page)
+        draw(config.out / f"{config.env}.svg", curves)
     except OSError as error:
         raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
     print(page)

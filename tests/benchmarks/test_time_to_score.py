@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import time_to_score
+from benchmarks.rivals import RIVALS
 from benchmarks.time_to_score import TimeConfig, table
+from lib.cli import UserError
 
 CURVE = [[0.5, 100, 150.0], [1.0, 300, 250.0], [1.5, 600, 480.0]]
 
@@ -46,3 +48,24 @@ def test_a_run_ends_at_its_highest_score_and_is_not_measured_again(
     said = capsys.readouterr().out
     assert said.count("a2c, seed 0") == 1
     assert "| dqn | num_envs=4" in (tmp_path / "CartPole-v1.md").read_text()
+    assert "minutes of learning" in (tmp_path / "CartPole-v1.svg").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RIVALS))
+def test_rivals_learn_for_a_while_and_play_full_games(name: str) -> None:
+    if name == "cleanrl-ppo":
+        pytest.importorskip("envpool")
+    rival = RIVALS[name]("SeaquestNoFrameskip-v4", 1, "cpu")
+    try:
+        assert rival() > 0
+        scores = rival.score(2, 3)
+    finally:
+        rival.close()
+    assert scores.shape == (2,)
+    assert all(scores % 20 == 0)  # points of the game, not their signs
+
+
+def test_other_libraries_play_atari_only(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a2c, ppo or dqn on CartPole-v1"):
+        time_to_score.main(["CartPole-v1", "--out", str(tmp_path), "--algos", "sb3-ppo"])
