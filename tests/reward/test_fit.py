@@ -409,6 +409,25 @@ def test_an_interrupt_keeps_the_best_so_far(
     assert str(path) in said
 
 
+def test_what_is_paid_in_bf16_has_mean_0(tmp_path: Path) -> None:
+    # Pong: nearly all pixels are the same throughout, so rounding errors of the weights add up.
+    database, rng = tmp_path / "db", np.random.default_rng(0)
+    names = []
+    for number in range(24):
+        segment = clip(0, size=84, env_id="PongNoFrameskip-v4", num_actions=6, seed=number)
+        segment.frames[:] = (144, 72, 17)
+        for frame, x in zip(segment.frames, rng.integers(0, 80, len(segment.frames)), strict=True):
+            frame[3 * number : 3 * number + 4, x : x + 2] = 236
+        (database / f"{number % 3:02d}").mkdir(parents=True, exist_ok=True)
+        names.append(save(database, number, segment))
+    add_labels(database, [(one, two, 2) for one, two in zip(names, names[1:], strict=False)])
+    path = fit_path(config(database, tmp_path, bf16=True, epochs=12, batch_size=4, patience=12, input="observation"))
+    model, store = load_reward_model(path, bf16=True), load_preferences([database], 100).segments
+    paid = np.concatenate([model.rewards_along(*store.get(index)[:2]) for index in range(len(store))])
+    assert paid.mean() == pytest.approx(0, abs=0.05)
+    assert paid.std() == pytest.approx(1, abs=0.05)
+
+
 def standardised_returns(member: Member, store: SegmentStore) -> np.ndarray:
     """Σₜ (r̂ − mean) / std of every segment."""
     network = member.network.eval()
