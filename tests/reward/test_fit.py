@@ -1,5 +1,6 @@
 """Fitting on clips whose quality is their brightness: it is found, in seconds, and failures are said."""
 
+import itertools
 import math
 import signal
 import threading
@@ -420,8 +421,10 @@ def test_what_is_paid_in_bf16_has_mean_0(tmp_path: Path) -> None:
             frame[3 * number : 3 * number + 4, x : x + 2] = 236
         (database / f"{number % 3:02d}").mkdir(parents=True, exist_ok=True)
         names.append(save(database, number, segment))
-    add_labels(database, [(one, two, 2) for one, two in zip(names, names[1:], strict=False)])
-    path = fit_path(config(database, tmp_path, bf16=True, epochs=12, batch_size=4, patience=12, input="observation"))
+    add_labels(database, [(one, two, 2) for one, two in itertools.pairwise(names)])
+    path = fit_path(
+        config(database, tmp_path, bf16=True, epochs=12, batch_size=4, patience=12, input="observation")
+    )
     model, store = load_reward_model(path, bf16=True), load_preferences([database], 100).segments
     paid = np.concatenate([model.rewards_along(*store.get(index)[:2]) for index in range(len(store))])
     assert paid.mean() == pytest.approx(0, abs=0.05)
