@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
@@ -60,7 +59,7 @@ class Clips(Material[RewardModel, PreferenceData]):
         sources = map(self.data.segments.source, range(len(self.data.segments)))
         return self.data.pairs, [(str(db.root), name) for db, name in sources]
 
-    def network(self) -> nn.Module:
+    def network(self) -> RewardNet:
         """A network with new weights."""
         return new_network(self.config, self.data.segments, self.device)
 
@@ -87,6 +86,8 @@ class Clips(Material[RewardModel, PreferenceData]):
 
 class ClipMember(MemberFit):
     """A member that is fitted to clips."""
+
+    network: RewardNet
 
     def __init__(self, clips: Clips, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(clips, train, test, number)
