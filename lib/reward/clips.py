@@ -59,7 +59,7 @@ class Clips(Material[RewardModel, PreferenceData]):
         sources = map(self.data.segments.source, range(len(self.data.segments)))
         return self.data.pairs, [(str(db.root), name) for db, name in sources]
 
-    def network(self) -> RewardNet:
+    def network(self) -> nn.Module:
         """A network with new weights."""
         return new_network(self.config, self.data.segments, self.device)
 
@@ -87,8 +87,6 @@ class Clips(Material[RewardModel, PreferenceData]):
 class ClipMember(MemberFit):
     """A member that is fitted to clips."""
 
-    network: RewardNet
-
     def __init__(self, clips: Clips, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(clips, train, test, number)
         config, self._segments, self._bf16 = clips.config, clips.data.segments, clips.bf16
@@ -112,6 +110,7 @@ class ClipMember(MemberFit):
     def statistics(self) -> tuple[float, float]:
         # Of what will be paid: in bf16, with the batch norms not folded, the rounded weights of the first layer move the mean
         # of pictures that hardly change by a standard deviation.
+        assert isinstance(self.network, RewardNet)
         paying = self.network.for_paying().to(self._device)
         return output_statistics(paying, self._segments, self._bf16, self._config.frame_stride)
 
