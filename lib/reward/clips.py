@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
