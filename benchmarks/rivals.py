@@ -43,6 +43,26 @@ class Rival(Protocol):
         ...
 
 
+_SETTINGS: dict[str, tuple[type[A2C | PPO], int, int, dict[str, Any]]] = {
+    "a2c": (
+        A2C,
+        16,
+        100,
+        {
+            "vf_coef": 0.25,
+            "policy_kwargs": {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}},
+        },
+    ),
+    "ppo": (
+        PPO,
+        8,
+        128,
+        {"n_steps": 128, "n_epochs": 4, "batch_size": 256, "learning_rate": 2.5e-4, "clip_range": 0.1},
+    ),
+}
+"""Of Stable-Baselines3's algorithms: the class, games at once, steps of each in one call, and what differs from its defaults."""
+
+
 class StableBaselines:
     """A2C or PPO of Stable-Baselines3, with the settings of its zoo for Atari.
 
@@ -54,35 +74,10 @@ class StableBaselines:
     """
 
     def __init__(self, algo: str, env_id: str, seed: int, dev: str) -> None:
-        self._env_id = env_id
-        self.model: A2C | PPO
-        if algo == "a2c":
-            self._env = self._games(16, seed)
-            self.model = A2C(
-                "CnnPolicy",
-                self._env,
-                ent_coef=0.01,
-                vf_coef=0.25,
-                policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}},
-                seed=seed,
-                device=dev,
-            )
-            self._piece = 20 * 5 * 16
-        else:
-            self._env = self._games(8, seed)
-            self.model = PPO(
-                "CnnPolicy",
-                self._env,
-                n_steps=128,
-                n_epochs=4,
-                batch_size=256,
-                learning_rate=2.5e-4,
-                clip_range=0.1,
-                ent_coef=0.01,
-                seed=seed,
-                device=dev,
-            )
-            self._piece = 128 * 8
+        kind, games, steps, settings = _SETTINGS[algo]
+        self._env_id, self._piece = env_id, games * steps
+        self._env = self._games(games, seed)
+        self.model: A2C | PPO = kind("CnnPolicy", self._env, ent_coef=0.01, seed=seed, device=dev, **settings)
         self.model.set_logger(Logger(None, []))
 
     def _games(self, count: int, seed: int) -> VecEnv:

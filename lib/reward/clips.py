@@ -109,8 +109,8 @@ class ClipMember(MemberFit):
         )
 
     def statistics(self) -> tuple[float, float]:
-        # Of what will be paid: in bf16, with the batch norms not folded, the rounded weights of the first layer move the mean
-        # of pictures that hardly change by a standard deviation.
+        # Of the network that pays. Where pictures hardly change, rounding to bf16 before a batch norm that is not folded in
+        # moves the mean by a standard deviation.
         assert isinstance(self.network, RewardNet)
         paying = self.network.for_paying().to(self._device)
         return output_statistics(paying, self._segments, self._bf16, self._config.frame_stride)
