@@ -3,8 +3,9 @@
     .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 
 Three ways to spend the same labels: all of them before training (frozen), in rounds of labelling, fitting and training
-(rounds), and during training (concurrent: online.py). Ends in concurrent.md; results.jsonl has a line for each finished
-run.
+(rounds), and during training (concurrent: online.py). The last two differ in nothing but when labels come: each model is
+fitted from new weights to as many labels, and a KL penalty refers to the policy that all begin with. Ends in concurrent.md;
+results.jsonl has a line for each finished run.
 """
 
 import json
@@ -40,7 +41,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 60_000,
         "labels": 400,
         "opening_labels": 100,
-        "refit_every": 50,
         "eval_every": 15_000,
         "train": {"num_envs": 32, "algo": "ppo", "gamma": 0.9},
         "fit": {"frame_stride": 5},
@@ -53,7 +53,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 100_000,
         "labels": 200,
         "opening_labels": 80,
-        "refit_every": 20,
         "eval_every": 50_000,
         "train": {"algo": "ppo", "lr": 1e-4, "freeze_convs": True, "kl": 1.0, "critic_warmup": 10},
         "fit": {"frame_stride": 10},
@@ -96,7 +95,7 @@ class ConcurrentConfig:
     refit_every: int = flag(
         default=None,
         min=1,
-        help=by_preset(PRESETS, "new labels for each refit of the concurrent arm", "refit_every"),
+        help="new labels for each refit of the concurrent arm (default: as many as a round has)",
     )
     teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
     error_rate: float = flag(
@@ -137,6 +136,9 @@ class ConcurrentConfig:
             raise UserError(
                 f"--opening-labels {self.opening_labels}: expected fewer than the {self.labels} of --labels"
             )
+        if self.refit_every is None:
+            round = shares(self.labels - self.opening_labels, self.rounds - 1)[0]
+            object.__setattr__(self, "refit_every", max(1, round))
 
 
 def shares(total: int, parts: int) -> list[int]:
@@ -218,8 +220,14 @@ class Comparison:
         return self._pipeline.train(
             f"{arm}-{seed} {part}",
             f"{arm}, seed {seed}: {title}",
-            TrainConfig(**training | config.train | given),
+            TrainConfig(**training | config.train | self._reference() | given),
         )
+
+    def _reference(self) -> dict[str, Any]:
+        """What a KL penalty refers to, in all arms alike."""
+        config = self._config
+        penalised = config.model is not None and config.train.get("kl", 0) > 0
+        return {"kl_reference": config.model} if penalised else {}
 
     def _staged(self, arm: str, seed: int, rounds: int) -> Path:
         """Rounds of labels on the newest clips, a fit to all labels, and training on it from the policy before."""
@@ -284,8 +292,8 @@ class Comparison:
                 segments=config.segments,
                 eval_every=config.eval_every,
                 eval_games=config.games,
-                train=config.train | {"wait_for_labels": config.refit_every} | started,
-                fit=config.fit,
+                train=config.train | {"wait_for_labels": config.refit_every} | started | self._reference(),
+                fit=config.fit | {"fresh_weights": True},
             ),
         )
         return folder / "policy" / "latest.dat"
