@@ -93,9 +93,7 @@ class ConcurrentConfig:
         help=by_preset(PRESETS, "number of --labels given before the first step", "opening_labels"),
     )
     refit_every: int = flag(
-        default=None,
-        min=1,
-        help="new labels for each refit of the concurrent arm (default: as many as a round has)",
+        default=0, min=0, help="new labels for each refit of the concurrent arm; 0: as many as a round has"
     )
     teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
     error_rate: float = flag(
@@ -136,7 +134,7 @@ class ConcurrentConfig:
             raise UserError(
                 f"--opening-labels {self.opening_labels}: expected fewer than the {self.labels} of --labels"
             )
-        if self.refit_every is None:
+        if self.refit_every == 0:
             round = shares(self.labels - self.opening_labels, self.rounds - 1)[0]
             object.__setattr__(self, "refit_every", max(1, round))
 
