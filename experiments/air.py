@@ -83,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:
     """Records four continuations each of moments at random and at events; the settings are those of `TrainConfig`."""
     held: dict[str, Any] = {"hold_prob": 0.02, "hold_shortest": 12, "hold_longest": 40}
-    config = TrainConfig(record_only=True, fork=4, num_envs=16, event_prob=1.0, **held, **settings)
+    forks: dict[str, Any] = {"record_only": True, "fork": 4, "num_envs": 16, "event_prob": 1.0}
+    config = TrainConfig(**forks | held | settings)
 
     def work(_: Path | None) -> bool:
         from lib.training.train import train
@@ -94,12 +95,14 @@ def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:
     pipeline.run(config.name, title, "01_a2c.py", config, work, [config.db_path, config.runs])
 
 
-def compare(pipeline: Pipeline, name: str, db: Path, labels: int, seed: int, number: str = "") -> None:
+def compare(
+    pipeline: Pipeline, name: str, db: Path, labels: int, seed: int, number: str = "", teacher: str = "air"
+) -> None:
     """Has a simulated teacher compare clips of one moment."""
     pipeline.label(
         name,
         f"{number}A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
-        *(db, "air", labels),
+        *(db, teacher, labels),
         error_rate=0.1,
         seed=seed,
         strategy="fork",

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.air import compare, record_forks, table
 from experiments.measures import MeasureConfig
-from experiments.pipeline import Pipeline, max_minutes, settle
+from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import flag
@@ -23,8 +23,8 @@ from lib.reward.config import FitConfig
 
 
 @dataclass(frozen=True)
-class SkillConfig:
-    """How much of everything."""
+class RoundConfig:
+    """How much of everything, in each round."""
 
     out: Path = flag(default=Path("skill-out"), help="folder for everything it makes")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
@@ -42,48 +42,67 @@ class SkillConfig:
         min=1,
         help="steps of PPO on score and learned reward, in each round; the critic learns alone for 164k",
     )
+    games: int = flag(default=40, min=2, help="full games that each policy is measured by")
+    max_minutes: float | None = max_minutes()
+
+
+@dataclass(frozen=True)
+class SkillConfig(RoundConfig):
+    """The same, and how long the score is learned from afterwards."""
+
     score_steps: int = flag(
         default=1_500_000,
         min=1,
         help="steps of PPO on the score alone; the critic learns alone for 123k",
     )
-    games: int = flag(default=40, min=2, help="full games that each policy is measured by")
-    max_minutes: float | None = max_minutes()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    config = cli.parse(SkillConfig, argv, description=__doc__)
-    settle(config, config.out, ("max_minutes",))
-    pipeline = Pipeline(config.out, config.max_minutes)
+def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[float]]]:
+    """All stages that are not done.
+
+    Returns:
+      The measures of each policy's games, by name.
+
+    Raises:
+      TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
+    """
     stages = Stages(config, pipeline)
-    v0 = stages.train(
-        "v0", "v0 learns from the score", None, config.v0_steps, network="small", hold_prob=0.01
-    )
+    v0 = stages.v0("v0")
     climbs = stages.compare("1", v0, "alarm", record_prob=0.0015)
-    title = "v0 is fitted to the comparisons (DPO)"
-    v1 = stages.fit("v1", title, [climbs], policy=v0, steps=25, beta=0.03, lr=1e-3, epochs=6)
-    title = "A reward model is fitted to pairs in which no submarine is lost"
-    v2 = stages.learned("v2", v1, stages.reward("climbs", title, [climbs], survived=True), 0.03)
+    v1 = stages.dpo("v1", v0, climbs)
+    v2 = stages.learned("v2", v1, stages.climbs("climbs", climbs), 0.03)
     divers = stages.compare("2", v2, "alarm,sighting", record_prob=0.0008)
     title = "A reward model is fitted to all comparisons"
     v3 = stages.learned("v3", v2, stages.reward("divers", title, [climbs, divers]), 0.02)
     v4 = stages.score("v4", v3, config.score_steps)
     control = stages.score("control", v0, 2 * config.learned_steps + config.score_steps)
-    rows: dict[str, dict[str, list[float]]] = {}
-    for name, model in {"v0": v0, "v1": v1, "v2": v2, "v3": v3, "v4": v4, "control": control}.items():
-        measured = MeasureConfig(
-            model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev
-        )
-        pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
-        rows[name] = json.loads(measured.out.read_text())["games"]
+    versions = {"v0": v0, "v1": v1, "v2": v2, "v3": v3, "v4": v4, "control": control}
+    return {name: stages.games(name, model) for name, model in versions.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    config = cli.parse(SkillConfig, argv, description=__doc__)
+    settle(config, config.out, ("max_minutes",))
+    try:
+        rows = learn(config, Pipeline(config.out, config.max_minutes))
+    except TimeUp:
+        return TIME_IS_UP
     print(table(rows, config.games))
+    return 0
 
 
 class Stages:
-    """What the stages of both rounds share."""
+    """What the stages of all rounds share."""
 
-    def __init__(self, config: SkillConfig, pipeline: Pipeline) -> None:
+    def __init__(self, config: RoundConfig, pipeline: Pipeline) -> None:
         self._config, self._pipeline = config, pipeline
+
+    def v0(self, name: str, **more: Any) -> Path:
+        """Trains a policy from nothing, by A2C on the score; now and then a game holds a random action."""
+        settings: dict[str, Any] = {"network": "small", "hold_prob": 0.01}
+        return self.train(
+            name, f"{name} learns from the score", None, self._config.v0_steps, **settings | more
+        )
 
     def train(self, name: str, title: str, model: Path | None, steps: int, **more: Any) -> Path:
         """Trains a policy; returns its last checkpoint."""
@@ -100,25 +119,23 @@ class Stages:
             ),
         )
 
-    def learned(self, name: str, policy: Path, reward: Path, reward_scale: float) -> Path:
+    def learned(self, name: str, policy: Path, reward: Path, reward_scale: float, **more: Any) -> Path:
         """PPO on the score and a share of the learned reward.
 
         Held actions keep the games apart: a skilled policy that never errs would lose its lives in all of them at the same
         moment, and a rollout would show one part of a tank.
         """
-        return self._ppo(
-            name,
-            "PPO on the score and the learned reward",
-            policy,
-            self._config.learned_steps,
-            reward=reward,
-            reward_scale=reward_scale,
-            reward_offset=1.1,
-            score_weight=1.0,
-            entropy=0.003,
-            hold_prob=0.003,
-            critic_warmup=40,
-        )
+        settings: dict[str, Any] = {
+            "reward": reward,
+            "reward_scale": reward_scale,
+            "reward_offset": 1.1,
+            "score_weight": 1.0,
+            "entropy": 0.003,
+            "hold_prob": 0.003,
+            "critic_warmup": 40,
+        }
+        title = "PPO on the score and the learned reward"
+        return self._ppo(name, title, policy, self._config.learned_steps, **settings | more)
 
     def score(self, name: str, policy: Path, steps: int) -> Path:
         """PPO on the score alone."""
@@ -135,7 +152,15 @@ class Stages:
         }
         return self.train(name, f"{name}: {title}", policy, steps, **settings, **more)
 
-    def compare(self, number: str, policy: Path, kinds: str, record_prob: float) -> Path:
+    def compare(
+        self,
+        number: str,
+        policy: Path,
+        kinds: str | None,
+        record_prob: float,
+        teacher: str = "air",
+        **more: Any,
+    ) -> Path:
         """Records forks of a policy's play and has them compared; returns their DB."""
         config, db = self._config, self._config.out / f"db-{number}"
         record_forks(
@@ -145,9 +170,31 @@ class Stages:
             db_path=db,
             event_kinds=kinds,
             record_prob=record_prob,
+            **more,
         )
-        compare(self._pipeline, f"labels-{number}", db, config.labels, config.seed)
+        compare(self._pipeline, f"labels-{number}", db, config.labels, config.seed, teacher=teacher)
         return db
+
+    def dpo(self, name: str, policy: Path, db: Path) -> Path:
+        """Fits a policy to comparisons: a policy that never climbs is never paid for it."""
+        title = f"{name}: the policy is fitted to the comparisons (DPO)"
+        settings: dict[str, Any] = {"steps": 25, "beta": 0.03, "lr": 1e-3, "epochs": 6}
+        return self.fit(name, title, [db], policy=policy, **settings)
+
+    def climbs(self, name: str, db: Path) -> Path:
+        """Fits a reward model to the first round's comparisons."""
+        title = "A reward model is fitted to pairs in which no submarine is lost"
+        return self.reward(name, title, [db], survived=True)
+
+    def games(self, name: str, model: Path) -> dict[str, list[float]]:
+        """Full games of a policy: what `experiments.measures` finds of each, by its name."""
+        config = self._config
+        measured = MeasureConfig(
+            model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev
+        )
+        self._pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
+        found: dict[str, list[float]] = json.loads(measured.out.read_text())["games"]
+        return found
 
     def reward(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
         """Fits a reward model of half-size frames."""

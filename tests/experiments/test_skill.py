@@ -8,6 +8,7 @@ import pytest
 
 from experiments import air, skill
 from experiments.measures import MeasureConfig
+from experiments.pipeline import TIME_IS_UP
 from lib.agent.config import TrainConfig
 from tests.experiments.paper import Paper
 
@@ -63,3 +64,7 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
     assert after == [50_000, 50_000, 70_000, 170_000]
     assert {config.seed for config in read.values() if not isinstance(config, MeasureConfig)} == {2}
     assert "| v4 | 2 ± 13 |" in capsys.readouterr().out
+
+
+def test_after_max_minutes_the_next_run_does_the_rest(tmp_path: Path) -> None:
+    assert skill.main(["--out", str(tmp_path / "out"), "--max-minutes", "0.0001"]) == TIME_IS_UP

@@ -1,0 +1,66 @@
+"""experiments.parts: what each arm shares with the whole round, and what it changes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import air, parts, skill
+from experiments.measures import MeasureConfig
+from tests.experiments.paper import Paper
+
+
+def test_each_arm_changes_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    papers: list[Paper] = []
+
+    class Read(Paper):
+        def __init__(self, out: Path, max_minutes: float | None) -> None:
+            super().__init__(out)
+            papers.append(self)
+
+        def run(self, name: str, title: str, script: str, config: Any, *rest: Any, **more: Any) -> None:
+            super().run(name, title, script, config, *rest, **more)
+            if isinstance(config, MeasureConfig):
+                config.out.write_text(json.dumps({"games": {column: [1.0, 3.0] for column in air.COLUMNS}}))
+
+    monkeypatch.setattr(parts, "Pipeline", Read)
+    out = tmp_path / "out"
+    assert parts.main(["--out", str(out), "--learned-steps", "50k"]) == 0
+    (paper,) = papers
+    read = paper.read
+
+    def changed(arm: str, stage: str, whole: str = "all") -> set[str]:
+        """Settings of a stage that are not those of the whole round, but for names and folders."""
+        theirs, ours = vars(read[f"{arm}-{stage}"]), vars(read[f"{whole}-{stage}" if whole else stage])
+        places = {"name", "save", "runs", "db_path", "model", "reward"}
+        return {key for key in theirs if theirs[key] != ours[key]} - places
+
+    assert changed("no-hold", "v0", whole="") == changed("no-hold", "v2") == {"hold_prob"}
+    assert changed("offset-0", "v2") == {"reward_offset"}
+    assert changed("kl-1", "v2") == changed("kl-0.2", "v2") == {"kl"}
+    assert changed("kl-0.2-v0", "v2") == {"kl", "kl_reference"}
+    assert read["kl-0.2-v0-v2"].kl_reference == out / "v0" / "latest.dat"
+    for arm in ("old-teacher", "no-events"):
+        assert changed(arm, "v2") == set()
+        assert read[f"{arm}-v2"].model == out / f"{arm}-v1.dat"
+        assert read[f"{arm}-v2"].reward == out / f"reward-{arm}-climbs.dat"
+    assert read["labels-old-teacher-1"].teacher == "seaquest"
+    assert (read["forks-no-events-1"].event_prob, read["forks-1"].event_prob) == (0.0, 1.0)
+    # What comes before the changed part is made once.
+    assert {read[f"{arm}-v2"].model for arm in ("all", "offset-0", "kl-1", "kl-0.2")} == {out / "v1.dat"}
+    assert len([name for name in read if name.startswith("forks")]) == 4
+    assert "| kl-1-v2 | 2 ± 13 |" in (out / "parts.md").read_text()
+
+
+def test_a_given_v0_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stop(Exception):
+        pass
+
+    def measured(self: Any, name: str, model: Path) -> None:
+        assert (name, model) == ("v0", tmp_path / "mine.dat")
+        raise Stop
+
+    monkeypatch.setattr(skill.Stages, "games", measured)
+    with pytest.raises(Stop):
+        parts.main(["--out", str(tmp_path / "out"), "--arms", "all", "-m", str(tmp_path / "mine.dat")])
