@@ -5,7 +5,9 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # Two processes more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
 MORE ?= 2
-TESTS = OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
+# Tests wait for the disk a third of their time, so they write to memory where there is enough of it.
+MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
+TESTS = $(MEMORY) OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
 .DEFAULT_GOAL := help
