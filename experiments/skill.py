@@ -3,8 +3,9 @@
 v0 learns from the score. In each round, clips fork from moments of the policy's play, a simulated teacher compares clips of
 one moment and errs in a tenth of its comparisons, and the policy learns by PPO from the score and what the comparisons say:
 v2 and v3. The first round is about climbs that are due, and begins with a fit of v0 to the comparisons, v1, because a policy
-that never climbs is never paid for it. The second is about fetching divers, too. v4 learns on from the score alone. So does
-the control, from v0, for as many steps. The same command continues after the last finished stage.
+that never climbs is never paid for it. The second is about fetching divers, too. v4 learns on from the score alone. With
+`--rounds 3` the last two steps are made once more: v5 and v6. The control learns from the score alone, from v0, for as many
+steps as all of them. The same command continues after the last finished stage, and may ask for more rounds.
 """
 
 import json
@@ -48,8 +49,11 @@ class RoundConfig:
 
 @dataclass(frozen=True)
 class SkillConfig(RoundConfig):
-    """The same, and how long the score is learned from afterwards."""
+    """The same, and what comes after the first round."""
 
+    rounds: int = flag(
+        default=2, min=2, help="rounds of comparisons; each after the first ends on the score alone"
+    )
     score_steps: int = flag(
         default=1_500_000,
         min=1,
@@ -71,18 +75,21 @@ def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[f
     climbs = stages.compare("1", v0, "alarm", record_prob=0.0015)
     v1 = stages.dpo("v1", v0, climbs)
     v2 = stages.learned("v2", v1, stages.climbs("climbs", climbs), 0.03)
-    divers = stages.compare("2", v2, "alarm,sighting", record_prob=0.0008)
-    title = "A reward model is fitted to all comparisons"
-    v3 = stages.learned("v3", v2, stages.reward("divers", title, [climbs, divers]), 0.02)
-    v4 = stages.score("v4", v3, config.score_steps)
-    control = stages.score("control", v0, 2 * config.learned_steps + config.score_steps)
-    versions = {"v0": v0, "v1": v1, "v2": v2, "v3": v3, "v4": v4, "control": control}
+    versions, dbs = {"v0": v0, "v1": v1, "v2": v2}, [climbs]
+    for round in range(2, config.rounds + 1):
+        newest, number = list(versions.values())[-1], 2 * round - 1
+        dbs = [*dbs, stages.compare(str(round), newest, "alarm,sighting", record_prob=0.0008)]
+        reward = stages.reward(f"divers-{round}", "A reward model is fitted to all comparisons", dbs)
+        learned = versions[f"v{number}"] = stages.learned(f"v{number}", newest, reward, 0.02)
+        versions[f"v{number + 1}"] = stages.score(f"v{number + 1}", learned, config.score_steps)
+    steps = config.rounds * config.learned_steps + (config.rounds - 1) * config.score_steps
+    versions[f"control-{config.rounds}"] = stages.score(f"control-{config.rounds}", v0, steps)
     return {name: stages.games(name, model) for name, model in versions.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(SkillConfig, argv, description=__doc__)
-    settle(config, config.out, ("max_minutes",))
+    settle(config, config.out, free=("max_minutes", "rounds"))
     try:
         rows = learn(config, Pipeline(config.out, config.max_minutes))
     except TimeUp:
@@ -138,8 +145,9 @@ class Stages:
         return self._ppo(name, title, policy, self._config.learned_steps, **settings | more)
 
     def score(self, name: str, policy: Path, steps: int) -> Path:
-        """PPO on the score alone."""
-        return self._ppo(name, "PPO on the score alone", policy, steps, entropy=0.002, critic_warmup=30)
+        """PPO on the score alone, at a rate that falls to 0."""
+        settings: dict[str, Any] = {"entropy": 0.002, "critic_warmup": 30, "lr_decay_steps": steps}
+        return self._ppo(name, "PPO on the score alone", policy, steps, **settings)
 
     def _ppo(self, name: str, title: str, policy: Path, steps: int, **more: Any) -> Path:
         """With a horizon of several tanks, each of 512 steps; before the policy moves, the critic learns what air is worth."""

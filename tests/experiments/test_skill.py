@@ -30,40 +30,46 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
 
     monkeypatch.setattr(skill, "Pipeline", Read)
     out = tmp_path / "out"
-    skill.main(["--out", str(out), "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"])
+    sizes = ["--rounds", "3", "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"]
+    assert skill.main(["--out", str(out), *sizes]) == 0
     (paper,) = papers
     read = paper.read
-    stages = [
-        "v0",
-        "forks-1",
-        "labels-1",
-        "v1",
-        "climbs",
-        "v2",
-        "forks-2",
-        "labels-2",
-        "divers",
-        "v3",
-        "v4",
-        "control",
-    ]
-    assert list(read) == stages + [f"games of {name}" for name in ("v0", "v1", "v2", "v3", "v4", "control")]
-    latest = {name: out / name / "latest.dat" for name in stages}
-    begins = {"forks-1": "v0", "forks-2": "v2", "v3": "v2", "v4": "v3", "control": "v0"}
-    assert {name: read[name].model for name in begins} == {
-        name: latest[model] for name, model in begins.items()
+    stages = ["v0", "forks-1", "labels-1", "v1", "climbs", "v2"]
+    stages += ["forks-2", "labels-2", "divers-2", "v3", "v4", "forks-3", "labels-3", "divers-3", "v5", "v6"]
+    versions = ["v0", "v1", "v2", "v3", "v4", "v5", "v6", "control-3"]
+    assert list(read) == [*stages, "control-3", *(f"games of {name}" for name in versions)]
+    begins = {
+        "forks-1": "v0",
+        "forks-2": "v2",
+        "v3": "v2",
+        "v4": "v3",
+        "forks-3": "v4",
+        "v5": "v4",
+        "v6": "v5",
     }
-    assert (read["v1"].policy, read["v2"].model) == (latest["v0"], out / "v1.dat")
-    dbs = [out / "db-1", out / "db-2"]
-    assert [read[name].dbs for name in ("v1", "climbs", "divers")] == [dbs[:1], dbs[:1], dbs]
-    rewards = [read[name].reward for name in ("v2", "v3", "v4", "control")]
-    assert rewards == [out / "reward-climbs.dat", out / "reward-divers.dat", None, None]
-    after = [
-        config.steps for config in read.values() if isinstance(config, TrainConfig) and config.algo == "ppo"
+    assert {name: read[name].model for name in [*begins, "control-3"]} == {
+        name: out / model / "latest.dat" for name, model in (begins | {"control-3": "v0"}).items()
+    }
+    assert (read["v1"].policy, read["v2"].model) == (out / "v0" / "latest.dat", out / "v1.dat")
+    dbs = [out / f"db-{round}" for round in (1, 2, 3)]
+    assert [read[name].dbs for name in ("v1", "climbs", "divers-2", "divers-3")] == [
+        *(dbs[:1], dbs[:1]),
+        *(dbs[:2], dbs),
     ]
-    assert after == [50_000, 50_000, 70_000, 170_000]
+    rewards = {"v2": "climbs", "v3": "divers-2", "v5": "divers-3"}
+    assert {name: read[name].reward for name in (*rewards, "v4", "v6", "control-3")} == {
+        name: out / f"reward-{rewards[name]}.dat" if name in rewards else None
+        for name in (*rewards, "v4", "v6", "control-3")
+    }
+    after = {
+        name: config.steps
+        for name, config in read.items()
+        if isinstance(config, TrainConfig) and config.algo == "ppo"
+    }
+    # The control makes as many steps as all rounds.
+    assert after.pop("control-3") == sum(after.values()) == 3 * 50_000 + 2 * 70_000
     assert {config.seed for config in read.values() if not isinstance(config, MeasureConfig)} == {2}
-    assert "| v4 | 2 ± 13 |" in capsys.readouterr().out
+    assert "| v6 | 2 ± 13 |" in capsys.readouterr().out
 
 
 def test_after_max_minutes_the_next_run_does_the_rest(tmp_path: Path) -> None:
