@@ -1,10 +1,12 @@
 """Pipelines on paper: every stage as its script would read its command, and none run."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import online
+from experiments.air import COLUMNS
 from experiments.measures import MeasureConfig
 from experiments.pipeline import Pipeline
 from lib import cli
@@ -58,3 +60,12 @@ class Paper(Pipeline):
             have = len(log.read())
             for pair in range(have, have + config.count):
                 log.append(Label(f"{pair}/a.dat", f"{pair}/b.dat", 1))
+
+
+class Measured(Paper):
+    """The same, where each policy plays two games, whose every measure is 1 and 3."""
+
+    def run(self, name: str, title: str, script: str, config: Any, *rest: Any, **more: Any) -> None:
+        super().run(name, title, script, config, *rest, **more)
+        if isinstance(config, MeasureConfig):
+            config.out.write_text(json.dumps({"games": {column: [1.0, 3.0] for column in COLUMNS}}))

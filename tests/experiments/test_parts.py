@@ -1,33 +1,20 @@
 """experiments.parts: what each arm shares with the whole round, and what it changes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments import air, parts, skill
-from experiments.measures import MeasureConfig
-from tests.experiments.paper import Paper
+from experiments import parts, skill
+from tests.experiments.paper import Measured
 
 
 def test_each_arm_changes_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    papers: list[Paper] = []
-
-    class Read(Paper):
-        def __init__(self, out: Path, max_minutes: float | None) -> None:
-            super().__init__(out)
-            papers.append(self)
-
-        def run(self, name: str, title: str, script: str, config: Any, *rest: Any, **more: Any) -> None:
-            super().run(name, title, script, config, *rest, **more)
-            if isinstance(config, MeasureConfig):
-                config.out.write_text(json.dumps({"games": {column: [1.0, 3.0] for column in air.COLUMNS}}))
-
-    monkeypatch.setattr(parts, "Pipeline", Read)
     out = tmp_path / "out"
+    out.mkdir()
+    paper = Measured(out)
+    monkeypatch.setattr(parts, "Pipeline", lambda *_: paper)
     assert parts.main(["--out", str(out), "--learned-steps", "50k"]) == 0
-    (paper,) = papers
     read = paper.read
 
     def changed(arm: str, stage: str, whole: str = "all") -> set[str]:

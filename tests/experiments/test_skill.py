@@ -1,38 +1,25 @@
 """experiments.skill: what its stages are, and its table."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from experiments import air, skill
+from experiments import skill
 from experiments.measures import MeasureConfig
 from experiments.pipeline import TIME_IS_UP
 from lib.agent.config import TrainConfig
-from tests.experiments.paper import Paper
+from tests.experiments.paper import Measured
 
 
 def test_each_stage_begins_with_what_the_one_before_it_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    papers: list[Paper] = []
-
-    class Read(Paper):
-        def __init__(self, out: Path, max_minutes: float | None) -> None:
-            super().__init__(out)
-            papers.append(self)
-
-        def run(self, name: str, title: str, script: str, config: Any, *rest: Any, **more: Any) -> None:
-            super().run(name, title, script, config, *rest, **more)
-            if isinstance(config, MeasureConfig):
-                config.out.write_text(json.dumps({"games": {column: [1.0, 3.0] for column in air.COLUMNS}}))
-
-    monkeypatch.setattr(skill, "Pipeline", Read)
     out = tmp_path / "out"
+    out.mkdir()
+    paper = Measured(out)
+    monkeypatch.setattr(skill, "Pipeline", lambda *_: paper)
     sizes = ["--rounds", "3", "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"]
     assert skill.main(["--out", str(out), *sizes]) == 0
-    (paper,) = papers
     read = paper.read
     stages = ["v0", "forks-1", "labels-1", "v1", "climbs", "v2"]
     stages += ["forks-2", "labels-2", "divers-2", "v3", "v4", "forks-3", "labels-3", "divers-3", "v5", "v6"]
