@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from lib.agent.checkpoints import load_policy
+from lib.checkpoints import load_checkpoint
 from lib.preferences.segment_db import SegmentDB
 
-SEAQUEST = Path(__file__).parents[1] / "examples" / "seaquest"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SEAQUEST = EXAMPLES / "seaquest"
 
 
 def test_policies_are_small_and_play() -> None:
@@ -21,6 +23,16 @@ def test_policies_are_small_and_play() -> None:
         logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
         assert logits.shape == (2, 18)
         assert logits.isfinite().all()
+
+
+def test_pong_was_taught_by_a_reward_model_that_is_there() -> None:
+    policies, reward = EXAMPLES / "pong" / "taught.dat", EXAMPLES / "pong" / "reward.dat"
+    network, said = load_policy(policies)
+    assert said["config"]["env"] == "PongNoFrameskip-v4"
+    assert load_checkpoint(reward, "reward")["num_actions"] == 6
+    assert said["config"]["score_weight"] == 0
+    logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
+    assert logits.isfinite().all()
 
 
 def test_clips_are_few_and_show_events() -> None:
