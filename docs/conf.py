@@ -71,7 +71,9 @@ def place(app: Sphinx, name: str, source: list[str]) -> None:
     text = text.replace("](docs/", "](")
     for page, path in OF_ROOT.items():
         text = re.sub(rf"\]\((?:\.\./)?{re.escape(path)}", f"]({page}.md", text)
-    source[0] = re.sub(r"\[[^]]*\]\(\.\./((?:benchmarks|examples)/[^)]*)\)", r"`\1`", text)  # which the site does not have
+    source[0] = re.sub(
+        r"\[[^]]*\]\(\.\./((?:benchmarks|examples)/[^)]*)\)", r"`\1`", text
+    )  # which the site does not have
 
 
 def make_accessible(app: Sphinx, name: str, template: str, context: dict[str, Any], _: Any) -> None:
