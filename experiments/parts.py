@@ -77,18 +77,18 @@ def compare_arms(config: PartsConfig, stages: Stages) -> dict[str, dict[str, lis
     rows = {}
     for name in config.arms:
         arm = ARMS[name]
-        # What is not changed before v2 is that of the whole round.
-        own_v0 = f"{name}-" if arm.v0 else ""
-        own = f"{name}-" if arm.clips else ""
-        v0 = config.model if config.model and not own_v0 else stages.v0(f"{own_v0}v0", **arm.v0)
-        rows[f"{own_v0}v0"] = stages.games(f"{own_v0}v0", v0)
+        # What is not changed is that of the whole round.
+        of_v0, of_clips, of_v2 = (
+            f"{name}-" if changed else "" for changed in (arm.v0, arm.v0 or arm.clips, name != "all")
+        )
+        v0 = config.model if config.model and not of_v0 else stages.v0(f"{of_v0}v0", **arm.v0)
         clips: dict[str, Any] = {"kinds": "alarm", "record_prob": 0.0015, **arm.clips}
-        db = stages.compare(f"{own}1", v0, **clips)
-        v1 = stages.dpo(f"{own}v1", v0, db)
-        rows[f"{own}v1"] = stages.games(f"{own}v1", v1)
+        db = stages.compare(f"{of_clips}1", v0, **clips)
+        v1 = stages.dpo(f"{of_clips}v1", v0, db)
         learning = arm.v2 | ({"kl_reference": v0} if arm.reference == "v0" else {})
-        v2 = stages.learned(f"{name}-v2", v1, stages.climbs(f"{own}climbs", db), 0.03, **learning)
-        rows[f"{name}-v2"] = stages.games(f"{name}-v2", v2)
+        v2 = stages.learned(f"{of_v2}v2", v1, stages.climbs(f"{of_clips}climbs", db), 0.03, **learning)
+        for version, policy in ((f"{of_v0}v0", v0), (f"{of_clips}v1", v1), (f"{of_v2}v2", v2)):
+            rows[version] = stages.games(version, policy)
     return rows
 
 

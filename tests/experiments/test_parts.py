@@ -17,13 +17,18 @@ def test_each_arm_changes_its_part_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert parts.main(["--out", str(out), "--learned-steps", "50k"]) == 0
     read = paper.read
 
-    def changed(arm: str, stage: str, whole: str = "all") -> set[str]:
+    def changed(arm: str, stage: str) -> set[str]:
         """Settings of a stage that are not those of the whole round, but for names and folders."""
-        theirs, ours = vars(read[f"{arm}-{stage}"]), vars(read[f"{whole}-{stage}" if whole else stage])
-        places = {"name", "save", "runs", "db_path", "model", "reward"}
-        return {key for key in theirs if theirs[key] != ours[key]} - places
+        theirs, ours = vars(read[f"{arm}-{stage}"]), vars(read[stage])
+        return {key for key in theirs if theirs[key] != ours[key]} - {
+            "name",
+            "save",
+            "runs",
+            "model",
+            "reward",
+        }
 
-    assert changed("no-hold", "v0", whole="") == changed("no-hold", "v2") == {"hold_prob"}
+    assert changed("no-hold", "v0") == changed("no-hold", "v2") == {"hold_prob"}
     assert changed("offset-0", "v2") == {"reward_offset"}
     assert changed("kl-1", "v2") == changed("kl-0.2", "v2") == {"kl"}
     assert changed("kl-0.2-v0", "v2") == {"kl", "kl_reference"}
@@ -35,7 +40,8 @@ def test_each_arm_changes_its_part_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert read["labels-old-teacher-1"].teacher == "seaquest"
     assert (read["forks-no-events-1"].event_prob, read["forks-1"].event_prob) == (0.0, 1.0)
     # What comes before the changed part is made once.
-    assert {read[f"{arm}-v2"].model for arm in ("all", "offset-0", "kl-1", "kl-0.2")} == {out / "v1.dat"}
+    assert {read[f"{arm}-v2"].model for arm in ("offset-0", "kl-1", "kl-0.2")} == {out / "v1.dat"}
+    assert read["v2"].model == out / "v1.dat"
     assert len([name for name in read if name.startswith("forks")]) == 4
     assert "| kl-1-v2 | 2 ± 13 |" in (out / "parts.md").read_text()
 
@@ -44,10 +50,10 @@ def test_a_given_v0_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     class Stop(Exception):
         pass
 
-    def measured(self: Any, name: str, model: Path) -> None:
-        assert (name, model) == ("v0", tmp_path / "mine.dat")
+    def compare(self: Any, number: str, policy: Path, **more: Any) -> None:
+        assert policy == tmp_path / "mine.dat"
         raise Stop
 
-    monkeypatch.setattr(skill.Stages, "games", measured)
+    monkeypatch.setattr(skill.Stages, "compare", compare)
     with pytest.raises(Stop):
         parts.main(["--out", str(tmp_path / "out"), "--arms", "all", "-m", str(tmp_path / "mine.dat")])
