@@ -1,6 +1,7 @@
 """The reported figures of a policy: full games, as everywhere here, and single lives, as in the original's table.
 
 .venv/bin/python -m experiments.measures -m MODEL -o FILE.json [--games 20] [--lives 10] [--reward R] [--reference M]
+    [--hold-prob 0.003]
 """
 
 import contextlib
@@ -16,13 +17,14 @@ import torch
 from lib import cli
 from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
 from lib.agent.evaluate import Observer, ProbeMeans, evaluate
+from lib.agent.exploration import HeldActions
 from lib.agent.finetune_metrics import FinetuneMetrics
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.control import backflip
 from lib.envs.make import make_world
-from lib.envs.play import Policy, Turn, play
+from lib.envs.play import Decision, Policy, Turn, play
 from lib.envs.world import World
 from lib.files import write_atomic
 from lib.reporting import format_mean
@@ -43,6 +45,14 @@ class MeasureConfig:
         "-r", default=None, help="reward model; its return and disagreement are measured"
     )
     reference: Path | None = flag(default=None, help="policy from which the KL is measured")
+    hold_prob: float = flag(
+        default=0.0,
+        min=0,
+        max=1,
+        metavar="P",
+        help="disturb the full games: chance per step that a random action is held for 8 to 40 steps, as by --hold-prob of "
+        "01_a2c.py; a policy that knows a game by heart does not play well then",
+    )
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
 
@@ -98,6 +108,18 @@ class Backflip:
         return {}
 
 
+class Disturbed:
+    """A policy whose actions sometimes give way to held ones."""
+
+    def __init__(self, policy: Policy, held: HeldActions) -> None:
+        self.spec, self._policy, self._held = policy.spec, policy, held
+
+    def act(self, observations: torch.Tensor, generator: torch.Generator) -> Decision:
+        decision = self._policy.act(observations, generator)
+        actions, _ = self._held.replace(decision.actions.cpu().numpy())
+        return decision._replace(actions=torch.from_numpy(actions).to(decision.actions.device))
+
+
 def _reference(path: Path, network: PolicyNetwork) -> PolicyNet:
     """The policy that another's KL is measured to; both have to draw from a distribution."""
     reference = load_policy(path)[0]
@@ -125,7 +147,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     reference = None if config.reference is None else _reference(config.reference, network)
     for net in filter(None, (network, reference)):
         net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    policy = network.acting(bf16)
+    policy: Policy = network.acting(bf16)
     with contextlib.closing(make_world(env_id, config.lives)) as world:
         check_policy(network, world, config.model)
         lives = first_lives(policy, world, seed, device)
@@ -138,11 +160,17 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         observers: list[Observer] = [ProbeMeans.of(env_id, config.games), metrics]
         if "Hopper" in env_id:
             observers.append(Backflip(config.games))
+        if config.hold_prob:
+            if world.spec.continuous:
+                raise UserError(f"--hold-prob expects discrete actions, but {env_id} has continuous ones")
+            held = HeldActions(config.games, world.spec.num_actions, config.hold_prob, 8, 40, seed)
+            policy = Disturbed(policy, held)
         played = evaluate(policy, world, seed, device, observers)
     found = {
         "model": str(config.model),
         "trained_steps": origin["steps"],
         "seed": config.seed,
+        "hold_prob": config.hold_prob,
         "lives": {"scores": lives.scores.tolist(), "steps": lives.steps.tolist()},
         "games": {name: values.tolist() for name, values in played.figures.items()},
     }

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.measures import first_lives, main
+from experiments.measures import Disturbed, first_lives, main
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import evaluate
+from lib.agent.exploration import HeldActions
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
@@ -35,6 +36,16 @@ def test_a_game_counts_up_to_its_first_lost_life() -> None:
     assert lives.steps.tolist() == [2, 1, 4]
     # Actions follow the newest observation, and nothing is played beyond the longest life.
     assert [sent.tolist() for sent in world.sent] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+def test_held_actions_take_the_policys_place() -> None:
+    always = HeldActions(3, num_actions=18, prob=1, shortest=2, longest=2, seed=1)
+    policy = Disturbed(ActorPolicy(GreyReader()), always)
+    world = ScriptedWorld([LIFE, CUT, LONG])
+    first_lives(policy, world, seed=9, device=CPU)
+    sent = [actions.tolist() for actions in world.sent]
+    assert sent[0] == sent[1] != sent[2] == sent[3]
+    assert sent[0] != [0, 1, 2]
 
 
 def test_seeds_decide_lives() -> None:
