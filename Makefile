@@ -64,7 +64,7 @@ online: install ## labels while it trains: all at once on the moving dot, in 6 m
 air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)
 	$(PY) -m experiments.air $(AIR)
 
-rounds: install ## Seaquest, from nothing to a skill that raises the score, beside a control: rounds of 1,000 labels, 2 to 3 hours (ROUNDS="--rounds 3" and other flags)
+rounds: install ## Seaquest, from nothing to a skill that raises the score, beside a control: rounds of 1,000 labels, two hours (ROUNDS="--rounds 3" and other flags)
 	$(PY) -m experiments.skill $(ROUNDS)
 
 original: install ## the original's experiment, v0 to v3 with 100 labels a round, within an hour on a CPU (ORIGINAL="--preset gpu" and other flags)
