@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two processes more than cores: tests of the page and of several processes wait a lot. The fast ones do not.
 MORE ?= 2
 # Tests wait for the disk a third of their time, so they write to memory where there is enough of it.
-MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
+MEMORY = $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
 TESTS = $(MEMORY) OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
@@ -64,7 +64,7 @@ online: install ## labels while it trains: all at once on the moving dot, in 6 m
 air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)
 	$(PY) -m experiments.air $(AIR)
 
-rounds: install ## Seaquest, from nothing to a skill that raises the score, beside a control: rounds of 1,000 labels, two hours (ROUNDS="--rounds 3" and other flags)
+rounds: install ## Seaquest, from nothing to a skill that raises the score, beside a control: rounds of 1,000 labels, about two hours (ROUNDS="--rounds 3" and other flags)
 	$(PY) -m experiments.skill $(ROUNDS)
 
 original: install ## the original's experiment, v0 to v3 with 100 labels a round, within an hour on a CPU (ORIGINAL="--preset gpu" and other flags)

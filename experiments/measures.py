@@ -16,6 +16,7 @@ import torch
 
 from lib import cli
 from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
+from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Observer, ProbeMeans, evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.finetune_metrics import FinetuneMetrics
@@ -29,6 +30,7 @@ from lib.envs.world import World
 from lib.files import write_atomic
 from lib.reporting import format_mean
 from lib.reward.checkpoints import load_reward_model
+from lib.training.parts import held_actions
 
 _SEED = 20_000  # other games than training's, and than its evaluations'
 
@@ -50,8 +52,8 @@ class MeasureConfig:
         min=0,
         max=1,
         metavar="P",
-        help="disturb the full games: chance per step that a random action is held for 8 to 40 steps, as by --hold-prob of "
-        "01_a2c.py; a policy that knows a game by heart does not play well then",
+        help="disturb the full games by held actions, as --hold-prob of 01_a2c.py does: a policy that knows a game by heart does "
+        "not play well then",
     )
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
     seed: int = flag(default=0, min=0, help="seed of the games and the actions")
@@ -109,7 +111,7 @@ class Backflip:
 
 
 class Disturbed:
-    """A policy whose actions sometimes give way to held ones."""
+    """A policy whose actions give way to held ones now and then."""
 
     def __init__(self, policy: Policy, held: HeldActions) -> None:
         self.spec, self._policy, self._held = policy.spec, policy, held
@@ -160,10 +162,8 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         observers: list[Observer] = [ProbeMeans.of(env_id, config.games), metrics]
         if "Hopper" in env_id:
             observers.append(Backflip(config.games))
-        if config.hold_prob:
-            if world.spec.continuous:
-                raise UserError(f"--hold-prob expects discrete actions, but {env_id} has continuous ones")
-            held = HeldActions(config.games, world.spec.num_actions, config.hold_prob, 8, 40, seed)
+        as_trained = TrainConfig(name="measures", env=env_id, hold_prob=config.hold_prob)
+        if (held := held_actions(as_trained, world, seed)) is not None:
             policy = Disturbed(policy, held)
         played = evaluate(policy, world, seed, device, observers)
     found = {

@@ -75,15 +75,16 @@ def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[f
     climbs = stages.compare("1", v0, "alarm", record_prob=0.0015)
     v1 = stages.dpo("v1", v0, climbs)
     v2 = stages.learned("v2", v1, stages.climbs("climbs", climbs), 0.03)
-    versions, dbs = {"v0": v0, "v1": v1, "v2": v2}, [climbs]
+    versions, dbs, newest = {"v0": v0, "v1": v1, "v2": v2}, [climbs], v2
     for round in range(2, config.rounds + 1):
-        newest, number = list(versions.values())[-1], 2 * round - 1
         dbs = [*dbs, stages.compare(str(round), newest, "alarm,sighting", record_prob=0.0008)]
         reward = stages.reward(f"divers-{round}", "A reward model is fitted to all comparisons", dbs)
-        learned = versions[f"v{number}"] = stages.learned(f"v{number}", newest, reward, 0.02)
-        versions[f"v{number + 1}"] = stages.score(f"v{number + 1}", learned, config.score_steps)
+        learned, scored = f"v{2 * round - 1}", f"v{2 * round}"
+        versions[learned] = stages.learned(learned, newest, reward, 0.02)
+        versions[scored] = newest = stages.score(scored, versions[learned], config.score_steps)
+    control = f"control-{config.rounds}"
     steps = config.rounds * config.learned_steps + (config.rounds - 1) * config.score_steps
-    versions[f"control-{config.rounds}"] = stages.score(f"control-{config.rounds}", v0, steps)
+    versions[control] = stages.score(control, v0, steps)
     return {name: stages.games(name, model) for name, model in versions.items()}
 
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,6 +185,13 @@ class Stages:
         self._answers.close()
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On the disk, even where tests write to memory: there a kill may cut a write in two where it crosses a page."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="module")
 def stages() -> Iterator[Stages]:
     server = Stages()
@@ -258,7 +266,7 @@ def test_a_teacher_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> Non
     for number in range(70):
         save(tmp_path / "db", number, clip(100, scores=[number] * 5, seed=number))
     told: list[str] = []
-    for kills in range(1, KILLS + 1):
+    for _ in range(KILLS):
         command: list[object] = ["-d", "db", "--teacher", "score", "--count", 2000]
         moment = int(rng.integers(50)), rng.uniform(0, 0.02)
         told += stages.run(tmp_path, "02_label_ui.py", command, *moment)
@@ -266,9 +274,7 @@ def test_a_teacher_that_is_killed_goes_on(stages: Stages, tmp_path: Path) -> Non
         lines = [f"{label.sample1} {label.sample2}" for label in log.read()]
         assert set(told) <= set(lines)
         assert len(lines) == len(set(lines))  # none is asked again
-        # A line is one write, which is made or not; where it crosses a page, a file system in memory may be cut off within it.
-        assert len(log.problems) <= kills
-        assert all("torn" in problem for problem in log.problems)
+        assert len(log.problems) == 0  # a line is one write: it is there or not
     assert told
 
 

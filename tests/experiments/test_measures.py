@@ -67,6 +67,18 @@ def policy(tmp_path: Path) -> Path:
     return folder.save(ActorPolicy(network), 700, played, {"env": "MovingDot-v0"}, {})
 
 
+def test_games_may_be_disturbed(policy: Path, tmp_path: Path) -> None:
+    scores = []
+    for hold_prob in ("0", "1"):
+        out = tmp_path / f"{hold_prob}.json"
+        main(["-m", str(policy), "-o", str(out), "--games", "2", "--lives", "1", "--hold-prob", hold_prob])
+        found = json.loads(out.read_text())
+        assert found["hold_prob"] == float(hold_prob)
+        scores.append((found["lives"]["scores"], found["games"]["score"]))
+    assert scores[0][0] == scores[1][0]  # lives are not
+    assert scores[0][1] != scores[1][1]
+
+
 def test_the_figures_of_a_policy(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "v0.json"
     main(["-m", str(policy), "-o", str(out), "--games", "2", "--lives", "3", "--reference", str(policy)])

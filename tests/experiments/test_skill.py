@@ -17,7 +17,7 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
     out = tmp_path / "out"
     out.mkdir()
     paper = Measured(out)
-    monkeypatch.setattr(skill, "Pipeline", lambda *_: paper)
+    monkeypatch.setattr(skill, "Pipeline", lambda out, max_minutes: paper)
     sizes = ["--rounds", "3", "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"]
     assert skill.main(["--out", str(out), *sizes]) == 0
     read = paper.read
