@@ -43,7 +43,6 @@ _FEATURES = Path("examples/seaquest/v0.dat")
 
 RECIPES: dict[str, dict[str, Any]] = {
     "ours": {},
-    "ours, snippets": {"snippets": True},
     "ours, half frames": {"half_frames": True},
     "features": {"features": _FEATURES},
     "features, ensemble 3": {"features": _FEATURES, "ensemble": 3},

@@ -120,11 +120,6 @@ class FitConfig:
     noise: float = flag(
         default=0.0, min=0, metavar="SD", help="augment: noise on pixels in 0 … 1, or on standardised vectors"
     )
-    snippets: bool = flag(
-        default=False,
-        help="augment (experimental): fit on 35 to 45 consecutive steps of each clip of 50, drawn anew in "
-        "every epoch",
-    )
     beta: float = flag(
         default=0.01,
         min=1e-6,

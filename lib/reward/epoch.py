@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.model import RewardModel
 from lib.reward.store import SegmentStore
 
-_SNIPPET = 0.7, 0.9  # share of a clip
 _PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -39,7 +38,6 @@ def segment_returns(
     device: torch.device,
     stride: int,
     offset: int,
-    snippets: Sequence[tuple[int, int]] | None = None,
 ) -> torch.Tensor:
     """R̂ = Σₜ r̂(oₜ, aₜ) of some segments, estimated from every `stride`-th step.
 
@@ -50,7 +48,6 @@ def segment_returns(
       device: where to compute.
       stride: 1 sums every step; n sums every n-th (at least one) and multiplies by the share left out.
       offset: first step, below stride.
-      snippets: of each segment, the first step and the one past the last that stand for it; None: all stand for it.
 
     Returns:
       float32 `[K]`.
@@ -58,9 +55,8 @@ def segment_returns(
     inputs, actions, owners, scales = [], [], [], []
     for owner, index in enumerate(indices):
         length = segments.length(int(index))
-        start, stop = (0, length) if snippets is None else snippets[owner]
-        every = min(stride, stop - start)
-        some_inputs, some_actions = segments.inputs(int(index), every, start + offset % every, stop)
+        every = min(stride, length)
+        some_inputs, some_actions = segments.inputs(int(index), every, offset % every)
         inputs.append(some_inputs)
         actions.append(some_actions)
         owners.append(np.full(len(some_actions), owner))
@@ -81,30 +77,11 @@ def _both_returns(
     bf16: bool,
     stride: int = 1,
     offset: int = 0,
-    snippets: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     both = np.concatenate([pairs.first, pairs.second])
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        returns = segment_returns(rewards, segments, both, device, stride, offset, snippets)
+        returns = segment_returns(rewards, segments, both, device, stride, offset)
     return returns[: len(pairs)], returns[len(pairs) :]
-
-
-def random_snippets(segments: SegmentStore, pairs: Pairs, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """35 to 45 consecutive steps of clips of 50, as many of both clips of a pair (Hu et al. 2023, QPA, arXiv 2305.17400).
-
-    Returns:
-      First step and the one past the last, of the first clip of every pair and then of the second.
-    """
-    shares = rng.uniform(*_SNIPPET, len(pairs))
-    snippets = []
-    for index, share in zip(
-        np.concatenate([pairs.first, pairs.second]), np.concatenate([shares, shares]), strict=True
-    ):
-        length = segments.length(int(index))
-        steps = max(1, round(share * length))
-        start = int(rng.integers(length - steps + 1))
-        snippets.append((start, start + steps))
-    return snippets
 
 
 def train_epoch(
@@ -124,7 +101,7 @@ def train_epoch(
       segments: what the network sees.
       pairs: the training pairs.
       config: loss, batch size and stride.
-      rng: draws the order of the pairs, the snippets, and which steps of a segment are used.
+      rng: draws the order of the pairs, and which steps of a segment are used.
       bf16: whether the network computes in bf16.
       should_stop: asked before every update.
 
@@ -143,9 +120,8 @@ def train_epoch(
         for at in range(0, len(batch), _PAIRS_AT_ONCE):
             part = pairs.subset(batch[at : at + _PAIRS_AT_ONCE])
             offset = int(rng.integers(config.frame_stride))
-            snippets = random_snippets(segments, part, rng) if config.snippets else None
             return1, return2 = _both_returns(
-                network, segments, part, device, bf16, config.frame_stride, offset, snippets
+                network, segments, part, device, bf16, config.frame_stride, offset
             )
             preference1 = torch.from_numpy(part.preference1).to(device)
             loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()

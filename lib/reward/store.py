@@ -171,10 +171,8 @@ class SegmentStore:
                 "continue with --resume, or give more --memory-mb, which keeps clips in memory"
             ) from error
 
-    def inputs(
-        self, index: int, stride: int = 1, offset: int = 0, stop: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """What the network sees of every `stride`-th step of a segment, from step `offset` to before `stop` or the end.
+    def inputs(self, index: int, stride: int = 1, offset: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """What the network sees of every `stride`-th step of a segment, from step `offset` on.
 
         Returns:
           Frames uint8 `[N, H, W, 3]`, observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, or features float32
@@ -188,7 +186,7 @@ class SegmentStore:
             seen, actions = self._seen(segment), segment.actions
         if self.spec.observation_shape == PICTURE_SHAPE:
             seen = stacked_clip(seen)
-        steps = slice(offset, self._lengths[index] if stop is None else stop, stride)
+        steps = slice(offset, self._lengths[index], stride)
         return seen[steps], actions[steps]
 
     def observation_statistics(self) -> tuple[np.ndarray, np.ndarray]:

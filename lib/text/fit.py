@@ -256,7 +256,6 @@ def _check_flags(config: FitConfig) -> None:
         ("--mask", config.mask),
         ("--survived", config.survived),
         ("--input", config.input),
-        ("--snippets", config.snippets),
     ):
         if given:
             raise UserError(f"{name} applies to clips, but {config.dbs[0]} holds answers; leave it out")

@@ -23,7 +23,6 @@ from lib.reward.epoch import (
     evaluate_pairs,
     output_statistics,
     pair_loss,
-    random_snippets,
     segment_returns,
     train_epoch,
 )
@@ -178,52 +177,6 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
     for offset, total, count in ((0, 9000 + 0 + 3 + 2, 3), (1, 5000 + 1, 2), (2, 7000 + 2 + 1, 2)):
         returns = segment_returns(Grey(), store, np.array([0]), device, 3, offset)
         assert returns.item() == pytest.approx(total * 7 / count)
-
-
-def test_a_snippet_stands_for_its_clip() -> None:
-    store = store_of(np.arange(7), np.arange(7))
-    both = np.array([0, 1])
-    returns = segment_returns(Grey(), store, both, CPU, 1, 0, [(2, 5), (6, 7)])
-    assert returns.tolist() == pytest.approx([(9000 + 2 + 3 + 0) * 7 / 3, (6000 + 2) * 7])
-    # Steps 2 and 4, then 3; and of a single step never another.
-    for offset, total in ((0, (6000 + 2 + 0) * 7 / 2), (1, (3000 + 3) * 7)):
-        returns = segment_returns(Grey(), store, both, CPU, 2, offset, [(2, 5), (6, 7)])
-        assert returns.tolist() == pytest.approx([total, (6000 + 2) * 7])
-
-
-def test_snippets_are_35_to_45_of_50_steps_as_many_of_both_clips() -> None:
-    store, rng = store_of(np.zeros(50), np.zeros(50), np.zeros(1)), np.random.default_rng(0)
-    pairs = Pairs(np.zeros(999, int), np.ones(999, int), np.ones(999, np.float32), np.ones(999, np.float32))
-    snippets = np.array(random_snippets(store, pairs, rng)).reshape(2, 999, 2)
-    steps = snippets[..., 1] - snippets[..., 0]
-    assert (steps[0] == steps[1]).all()
-    assert set(steps[0]) == set(range(35, 46))
-    assert (snippets[0] != snippets[1]).any()
-    assert (snippets.min(), snippets.max()) == (0, 50)
-    single = Pairs(np.array([2]), np.array([2]), np.ones(1, np.float32), np.ones(1, np.float32))
-    assert random_snippets(store, single, rng) == [(0, 1), (0, 1)]
-
-
-def test_a_fit_sees_snippets_when_asked_to(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of(np.zeros(50), np.ones(50))
-    pairs = Pairs(np.array([0]), np.array([1]), np.array([0], np.float32), np.ones(1, np.float32))
-    seen: list[int] = []
-    inputs = SegmentStore.inputs
-
-    def spy(self: SegmentStore, *args: Any) -> tuple[np.ndarray, np.ndarray]:
-        steps = inputs(self, *args)
-        seen.append(len(steps[1]))
-        return steps
-
-    monkeypatch.setattr(SegmentStore, "inputs", spy)
-    for snippets in (False, True):
-        seen.clear()
-        network = Still()
-        optimizer = torch.optim.SGD(network.parameters(), lr=0)
-        asked = config(db, tmp_path, frame_stride=1, snippets=snippets)
-        for _ in range(10):
-            train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
-        assert set(seen) <= (set(range(35, 46)) if snippets else {50})
 
 
 def test_a_db_given_twice_is_refused(tmp_path: Path) -> None:

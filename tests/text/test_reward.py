@@ -262,7 +262,7 @@ def test_an_ensemble_has_members_of_its_own_and_labels_across_prompts_are_left_o
 def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
     config = _config(labelled, epochs=1)
     for options, match in (
-        ({"snippets": True}, "--snippets applies to clips"),
+        ({"survived": True}, "--survived applies to clips"),
         ({"mask": ["0,0,1,1"]}, "--mask applies to clips"),
         ({"model": None}, "expected a language model|expected the folder of a language model"),
         ({"cut": 5}, "--cut 5: .* has 4 layers"),
