@@ -22,11 +22,17 @@ from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.distributions import log_prob_of
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 from lib.provenance import lineage
 from lib.reward.clips import ClipMember, Clips
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
 from lib.reward.model import Member
+from lib.reward.store import SegmentStore
+
+_KEPT_STRIDE = 5  # of the steps of a clip of --keep, every so many are used
+_KEPT_AT_ONCE = 256  # in an update
 
 
 class PolicyBody(nn.Module):
@@ -61,6 +67,15 @@ class PolicyRatio(nn.Module):
         super().__init__()
         self.policy, self._beta = copy.deepcopy(head), beta
         self._reference = [copy.deepcopy(head).requires_grad_(False)]  # which is no part of this network
+
+    def changed(self, features: torch.Tensor) -> torch.Tensor:
+        """Total variation ½ Σₐ |π(a|s) − π_ref(a|s)|, the mean over features `[N, F]`: a scalar in 0 … 1.
+
+        The share of steps in which it acts otherwise. Unlike the KL it costs the smallest change and never more than 1, so
+        the policy changes much in few states rather than a little in all.
+        """
+        new, old = (head(features).float().softmax(-1) for head in (self.policy, self._reference[0]))
+        return 0.5 * (new - old).abs().sum(-1).mean()
 
     def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂ = β log π(a|s)/π_ref(a|s), float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
@@ -100,6 +115,22 @@ class Policies(Clips):
             raise UserError(
                 f"--policy {config.policy}: expected {differs[1]} like the clips, got {differs[0]}"
             )
+        self.kept = None if config.keep is None else self._features(config.keep)
+
+    def _features(self, path: Path) -> torch.Tensor:
+        """Of some steps of every clip of `--keep`, float32 `[N, F]` on the device."""
+        db = SegmentDB(path)
+        store = SegmentStore(self.config.memory_mb, features=self.data.segments.features)
+        try:
+            seen = [store.inputs(store.take(db, name), _KEPT_STRIDE)[0] for name in db.names]
+        except SegmentError as error:
+            raise UserError(f"--keep {path}: {error}") from error
+        if not seen:
+            raise UserError(f"--keep {path}: expected clips of ordinary play, found none")
+        differs = store.spec.difference(self.data.segments.spec)
+        if differs is not None:
+            raise UserError(f"--keep {path}: expected {differs[1]} like the labelled clips, got {differs[0]}")
+        return torch.from_numpy(np.concatenate(seen)).to(self.device)
 
     def network(self) -> nn.Module:
         return PolicyRatio(self.policy.policy.to(self.device), self.config.beta)
@@ -133,6 +164,18 @@ class Policies(Clips):
 
 class PolicyMember(ClipMember):
     """A policy being fitted. Its last epoch is kept: a hundred noisy held-out pairs cannot say when to stop."""
+
+    network: PolicyRatio
+
+    def __init__(self, policies: Policies, train: np.ndarray, test: np.ndarray, number: int) -> None:
+        super().__init__(policies, train, test, number)
+        if (kept := policies.kept) is not None:
+
+            def penalty() -> torch.Tensor:
+                some = torch.from_numpy(self.rng.integers(len(kept), size=_KEPT_AT_ONCE)).to(kept.device)
+                return self._config.keep_weight * self.network.changed(kept[some])
+
+            self.penalty = penalty
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
         self.best = None

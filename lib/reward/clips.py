@@ -94,10 +94,13 @@ class ClipMember(MemberFit):
         self.network = clips.network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
 
+    penalty: Callable[[], torch.Tensor] | None = None
+    """As of `lib.reward.epoch.train_epoch`."""
+
     def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:
         return train_epoch(
             *(self.network, self.optimizer, self._segments, self.pairs, self._config, self.rng, self._bf16),
-            should_stop,
+            *(should_stop, self.penalty),
         )
 
     def held_out(self, quick: bool = False) -> HeldOut:

@@ -67,6 +67,11 @@ class FitConfig:
         help="fit this policy directly, without a reward model (DPO), and write it to OUT/NAME.dat; see "
         "--beta, --steps",
     )
+    keep: Path | None = flag(
+        default=None,
+        metavar="DB",
+        help="clips of ordinary play, recorded at random, in which --policy should go on as before; see --keep-weight",
+    )
     steps: int | None = flag(
         default=None, min=1, metavar="N", help="fit on the first N steps of each clip (default: all)"
     )
@@ -124,6 +129,11 @@ class FitConfig:
         default=0.01,
         min=1e-6,
         help="price of each nat that --policy moves away from where it began, in log-odds of a preference",
+    )
+    keep_weight: float = flag(
+        default=0.3,
+        min=0,
+        help="price of acting otherwise than before in a step of --keep, beside the loss of a pair",
     )
     loss: str = flag(
         default="bradley-terry",
@@ -205,6 +215,8 @@ class FitConfig:
                 raise UserError(f"--policy fits no reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
+        if self.keep is not None and self.policy is None:
+            raise UserError("--keep expects --policy POLICY, which goes on there as before")
         if self.audit_reward is not None and self.audit is None:
             raise UserError("--audit-reward expects --audit POLICY, the policy whose play is audited")
 

@@ -93,6 +93,7 @@ def train_epoch(
     rng: np.random.Generator,
     bf16: bool,
     should_stop: Callable[[], bool] = lambda: False,
+    penalty: Callable[[], torch.Tensor] | None = None,
 ) -> float | None:
     """One pass over the training pairs in random order.
 
@@ -104,6 +105,7 @@ def train_epoch(
       rng: draws the order of the pairs, and which steps of a segment are used.
       bf16: whether the network computes in bf16.
       should_stop: asked before every update.
+      penalty: a scalar that each update adds to the loss, if any; the mean loss leaves it out.
 
     Returns:
       The mean loss; None if the pass was stopped.
@@ -127,6 +129,8 @@ def train_epoch(
             loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
             (loss / float(pairs.weight[batch].sum())).backward()
             total += loss.detach()
+        if penalty is not None:
+            penalty().backward()
         optimizer.step()
     return float(total) / float(pairs.weight.sum())
 

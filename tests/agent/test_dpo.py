@@ -38,17 +38,17 @@ def saved(path: Path, network: PolicyNet) -> Path:
     return path
 
 
-def fork_db(root: Path, moments: int) -> Path:
+def fork_db(root: Path, moments: int, halves: int = 2) -> Path:
     """Two clips of each moment: the preferred one begins with what is right there. What follows says the opposite."""
     root.mkdir()
     rng = np.random.default_rng(0)
     for number in range(moments):
-        right = RIGHT[number % 2]
+        right = RIGHT[number % halves]
         wrong = int(rng.choice([action for action in range(ACTIONS) if action != right]))
         names: list[str] = []
         for begun, ended in ((right, wrong), (wrong, right)):
             acted = dataclasses.replace(
-                shown(number % 2, seed=number), actions=np.array([begun] * 2 + [ended] * 3)
+                shown(number % halves, seed=number), actions=np.array([begun] * 2 + [ended] * 3)
             )
             names.append(save(root, 2 * number + len(names), acted))
         better, worse = names
@@ -96,6 +96,58 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
         assert chances[1] > 0.8
     for name, value in after.state_dict().items():
         assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
+
+
+def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before = PolicyNet(ACTIONS)
+    saved(tmp_path / "v0.dat", before)
+    fork_db(
+        tmp_path / "db", 30, halves=1
+    )  # comparisons where the first half is dark, and play where the second one is
+    (tmp_path / "play").mkdir()
+    for number in range(10):
+        save(tmp_path / "play", number, shown(1, seed=100 + number))
+    moved = {}
+    for keep in (None, tmp_path / "play"):
+        fit(flags(tmp_path, keep=keep), ALONE, Policies, file="{}.dat")
+        after, _ = load_policy(tmp_path / "v1.dat")
+        for half in range(2):
+            seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
+            old, new = (network(seen)[0].softmax(1) for network in (before, after))
+            moved[keep is not None, half] = float((new - old).detach().abs().sum(1).mean() / 2)
+    assert moved[False, 0] > 0.3
+    assert moved[False, 1] > 0.3
+    assert moved[True, 0] > 0.3
+    assert moved[True, 1] < 0.1
+
+
+def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise() -> None:
+    head = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([0.5, 0.5]).log())
+    network = PolicyRatio(head, beta=1.0)
+    assert network.changed(torch.zeros(3, 1)).item() == 0
+    with torch.no_grad():
+        network.policy.bias.copy_(torch.tensor([0.8, 0.2]).log())  # type: ignore[operator]
+    assert network.changed(torch.zeros(3, 1)).item() == pytest.approx(0.3)
+
+
+def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 12)
+    (tmp_path / "play").mkdir()
+    with pytest.raises(UserError, match=r"--keep .*play: expected clips of ordinary play, found none"):
+        Policies(flags(tmp_path, keep=tmp_path / "play"))
+    save(tmp_path / "play", 0, clip(190, num_actions=ACTIONS + 2))
+    with pytest.raises(UserError, match=r"--keep .*play: expected 4 actions like the labelled clips, got 6"):
+        Policies(flags(tmp_path, keep=tmp_path / "play"))
+    (tmp_path / "play" / "00" / "00000000.dat").write_bytes(b"broken")
+    with pytest.raises(UserError, match=r"--keep .*play: "):
+        Policies(flags(tmp_path, keep=tmp_path / "play"))
+    with pytest.raises(UserError, match="--keep expects --policy POLICY"):
+        flags(tmp_path, policy=None, keep=tmp_path / "play")
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
