@@ -1,8 +1,8 @@
 """A skill from comparisons, on Seaquest and two cores: surfacing for air, which training on the score does not teach.
 
-Clips fork from moments of v0's play. A simulated teacher compares clips of one moment, and errs in a tenth of its
-comparisons. v0 is fitted to them (DPO) and never sees the score. The same command continues after the last finished stage;
-delete the folder to start over.
+Clips fork from moments of v0's play at which it is low on air. A simulated teacher compares clips of one moment, and errs
+in a tenth of its comparisons. v0 is fitted to them (DPO), without the score, and goes on as before in its ordinary play. The same
+command continues after the last finished stage; delete the folder to start over.
 """
 
 import json
@@ -30,8 +30,8 @@ class AirConfig:
     model: Path = flag("-m", default=Path("examples/seaquest/v0.dat"), metavar="FILE", help="v0")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
     seed: int = flag(default=0, min=0, help="seed of every stage")
-    record_steps: int = flag(default=200_000, min=1, help="steps of play to fork clips from")
-    labels: int = flag(default=1000, min=10, help="comparisons by the teacher")
+    record_steps: int = flag(default=150_000, min=1, help="steps of play to fork clips from")
+    labels: int = flag(default=300, min=10, help="comparisons by the teacher")
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
 
@@ -39,19 +39,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
     out, seed, dev = config.out, config.seed, config.dev
     settle(config, out, ())
-    db, pipeline = out / "db", Pipeline(out)
+    db, play, pipeline = out / "db", out / "play", Pipeline(out)
     record_forks(
         pipeline,
-        "1. v0 plays; now and then four clips continue from one moment, each holding an action of its own",
+        "1. v0 plays; where it is low on air, four clips continue from one moment, each holding an action of its own",
         name="forks",
         model=config.model,
         db_path=db,
         steps=config.record_steps,
-        record_prob=0.0015,
+        record_prob=0.0,
         event_kinds="alarm",
         seed=seed,
         dev=dev,
         runs=out / "runs" / "forks",
+    )
+    record(
+        pipeline,
+        "Ordinary play of v0, clips of which are kept as they are",
+        TrainConfig(
+            name="play",
+            model=config.model,
+            db_path=play,
+            record_only=True,
+            num_envs=16,
+            steps=40_000,
+            record_prob=0.01,
+            seed=seed,
+            dev=dev,
+            runs=out / "runs" / "play",
+        ),
     )
     compare(pipeline, "labels", db, config.labels, seed, number="2. ")
     v1 = pipeline.fit(
@@ -61,12 +77,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             dbs=[db],
             name="v1",
             out=out,
+            keep=play,
             policy=config.model,
             steps=25,
             beta=0.03,
             lr=3e-4,
             error_rate=0.2,
-            epochs=6,
+            epochs=25,
             seed=seed,
             dev=dev,
             runs=out / "runs" / "v1",
@@ -84,7 +101,11 @@ def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:
     """Records four continuations each of moments at random and at events; the settings are those of `TrainConfig`."""
     held: dict[str, Any] = {"hold_prob": 0.02, "hold_shortest": 12, "hold_longest": 40}
     forks: dict[str, Any] = {"record_only": True, "fork": 4, "num_envs": 16, "event_prob": 1.0}
-    config = TrainConfig(**forks | held | settings)
+    record(pipeline, title, TrainConfig(**forks | held | settings))
+
+
+def record(pipeline: Pipeline, title: str, config: TrainConfig) -> None:
+    """Records clips of a policy's play."""
 
     def work(_: Path | None) -> bool:
         from lib.training.train import train

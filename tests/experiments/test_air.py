@@ -34,13 +34,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
 def test_every_command_is_read_by_its_script(
     tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    air.main(["--out", str(tmp_path / "out"), "--seed", "3", "--labels", "300"])
+    air.main(["--out", str(tmp_path / "out"), "--seed", "3", "--labels", "200"])
     (paper,) = read
-    assert list(paper.read) == ["forks", "labels", "v1", "games of v0", "games of v1"]
-    forks, labels, v1 = list(paper.read.values())[:3]
+    assert list(paper.read) == ["forks", "play", "labels", "v1", "games of v0", "games of v1"]
+    forks, play, labels, v1 = list(paper.read.values())[:4]
     assert (forks.fork, forks.num_envs % forks.fork, forks.seed) == (4, 0, 3)
-    assert (labels.strategy, labels.random_share, labels.count) == ("fork", 0, 300)
+    assert (labels.strategy, labels.random_share, labels.count) == ("fork", 0, 200)
     assert labels.db_path == forks.db_path
-    assert (v1.dbs, v1.policy) == ([forks.db_path], forks.model)
+    assert (v1.dbs, v1.keep) == ([forks.db_path], play.db_path)
+    assert v1.policy == forks.model == play.model
     assert paper.read["games of v1"].model == v1.out / "v1.dat"
     assert "| v1 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
