@@ -1,8 +1,9 @@
 """A skill from comparisons, on Seaquest and two cores: surfacing for air, which training on the score does not teach.
 
-Clips fork from moments of v0's play at which it is low on air. A simulated teacher compares clips of one moment, and errs
-in a tenth of its comparisons. v0 is fitted to them (DPO), without the score, and goes on as before in its ordinary play. The same
-command continues after the last finished stage; delete the folder to start over.
+In each round, clips fork from moments of the newest policy's play at which it is low on air. A simulated teacher compares clips of one
+moment, and errs in a tenth of its comparisons. v0 is fitted to all comparisons so far (DPO), without the score, and goes on as
+before in its ordinary play: v1, v2, v3. The same command continues after the last finished stage, and may ask for more rounds;
+delete the folder to start over.
 """
 
 import json
@@ -30,32 +31,35 @@ class AirConfig:
     model: Path = flag("-m", default=Path("examples/seaquest/v0.dat"), metavar="FILE", help="v0")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
     seed: int = flag(default=0, min=0, help="seed of every stage")
-    record_steps: int = flag(default=150_000, min=1, help="steps of play to fork clips from")
-    labels: int = flag(default=300, min=10, help="comparisons by the teacher")
+    rounds: int = flag(default=3, min=1, help="rounds of recording, comparisons and a fit")
+    record_steps: int = flag(default=80_000, min=1, help="steps of play to fork clips from, in each round")
+    labels: int = flag(default=100, min=10, help="comparisons by the teacher, in each round")
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
+
+
+_PAIRS_FITTED = 8000
+"""Labels × epochs of each fit, so that all make as many updates."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
+    settle(config, config.out, free=("rounds",))
+    versions = learn(config, Pipeline(config.out))
+    rows = {name: json.loads((config.out / f"{name}.json").read_text())["games"] for name in versions}
+    print(table(rows, config.games))
+
+
+def learn(config: AirConfig, pipeline: Pipeline) -> list[str]:
+    """All stages that are not done, and their names.
+
+    Returns:
+      The names of the versions, each measured in NAME.json.
+    """
     out, seed, dev = config.out, config.seed, config.dev
-    settle(config, out, ())
-    db, play, pipeline = out / "db", out / "play", Pipeline(out)
-    record_forks(
-        pipeline,
-        "1. v0 plays; where it is low on air, four clips continue from one moment, each holding an action of its own",
-        name="forks",
-        model=config.model,
-        db_path=db,
-        steps=config.record_steps,
-        record_prob=0.0,
-        event_kinds="alarm",
-        seed=seed,
-        dev=dev,
-        runs=out / "runs" / "forks",
-    )
+    play, newest, dbs = out / "play", config.model, list[Path]()
     record(
         pipeline,
-        "Ordinary play of v0, clips of which are kept as they are",
+        "v0 plays; clips by chance say what is to stay as it is",
         TrainConfig(
             name="play",
             model=config.model,
@@ -69,32 +73,51 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs=out / "runs" / "play",
         ),
     )
-    compare(pipeline, "labels", db, config.labels, seed, number="2. ")
-    v1 = pipeline.fit(
-        "v1",
-        "3. v0 is fitted to the comparisons: what was done in the first 25 steps of the better clips (DPO)",
-        FitConfig(
-            dbs=[db],
-            name="v1",
-            out=out,
-            keep=play,
-            policy=config.model,
-            steps=25,
-            beta=0.03,
-            lr=3e-4,
-            error_rate=0.2,
-            epochs=25,
+    measure(config, pipeline, "v0", config.model)
+    for round in range(1, config.rounds + 1):
+        name, db = f"v{round}", out / f"db{round}"
+        record_forks(
+            pipeline,
+            f"{round}. v{round - 1} plays; where it is low on air, four clips continue from one moment, each holding an action",
+            name=f"forks-{round}",
+            model=newest,
+            db_path=db,
+            steps=config.record_steps,
+            record_prob=0.0,
+            event_kinds="alarm",
             seed=seed,
             dev=dev,
-            runs=out / "runs" / "v1",
-        ),
-    )
-    rows: dict[str, dict[str, list[float]]] = {}
-    for name, model in {"v0": config.model, "v1": v1}.items():
-        measured = MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
-        pipeline.measure(f"games of {name}", f"4. {config.games} full games of {name}", measured)
-        rows[name] = json.loads(measured.out.read_text())["games"]
-    print(table(rows, config.games))
+            runs=out / "runs" / f"forks-{round}",
+        )
+        compare(pipeline, f"labels-{round}", db, config.labels, seed)
+        dbs.append(db)
+        newest = pipeline.fit(
+            name,
+            "v0 is fitted to all comparisons: what was done in the first 25 steps of the better clips (DPO)",
+            FitConfig(
+                dbs=list(dbs),
+                name=name,
+                out=out,
+                policy=config.model,
+                keep=play,
+                steps=25,
+                beta=0.03,
+                lr=3e-4,
+                error_rate=0.2,
+                epochs=-(-_PAIRS_FITTED // (config.labels * len(dbs))),
+                seed=seed,
+                dev=dev,
+                runs=out / "runs" / name,
+            ),
+        )
+        measure(config, pipeline, name, newest)
+    return [f"v{round}" for round in range(config.rounds + 1)]
+
+
+def measure(config: AirConfig, pipeline: Pipeline, name: str, model: Path) -> None:
+    """Plays full games of a policy."""
+    measured = MeasureConfig(model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev)
+    pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
 
 
 def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:

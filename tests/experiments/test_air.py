@@ -34,14 +34,20 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
 def test_every_command_is_read_by_its_script(
     tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    air.main(["--out", str(tmp_path / "out"), "--seed", "3", "--labels", "200"])
+    out = tmp_path / "out"
+    air.main(["--out", str(out), "--seed", "3", "--rounds", "2", "--labels", "200"])
     (paper,) = read
-    assert list(paper.read) == ["forks", "play", "labels", "v1", "games of v0", "games of v1"]
-    forks, play, labels, v1 = list(paper.read.values())[:4]
+    stages = ["play", "games of v0"]
+    for round in "12":
+        stages += [f"forks-{round}", f"labels-{round}", f"v{round}", f"games of v{round}"]
+    assert list(paper.read) == stages
+    forks, labels, v2 = (paper.read[name] for name in ("forks-2", "labels-2", "v2"))
     assert (forks.fork, forks.num_envs % forks.fork, forks.seed) == (4, 0, 3)
+    assert forks.model == out / "v1.dat"
     assert (labels.strategy, labels.random_share, labels.count) == ("fork", 0, 200)
-    assert labels.db_path == forks.db_path
-    assert (v1.dbs, v1.keep) == ([forks.db_path], play.db_path)
-    assert v1.policy == forks.model == play.model
-    assert paper.read["games of v1"].model == v1.out / "v1.dat"
-    assert "| v1 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
+    assert (labels.db_path, forks.db_path) == (out / "db2", out / "db2")
+    assert v2.dbs == [out / "db1", out / "db2"]
+    assert (v2.policy, v2.keep) == (paper.read["play"].model, paper.read["play"].db_path)
+    assert (paper.read["v1"].epochs, v2.epochs) == (40, 20)
+    assert paper.read["games of v2"].model == out / "v2.dat"
+    assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
