@@ -21,6 +21,8 @@ from lib.reward.config import FitConfig
 
 COLUMNS = {"score": 0, "refuels": 2, "pickups": 2, "steps": 0}
 """Of the table, with their decimals."""
+_PAIRS_FITTED = 8000
+"""Labels × epochs of each fit, so that all make as many updates."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,17 @@ class AirConfig:
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
 
-_PAIRS_FITTED = 8000
-"""Labels × epochs of each fit, so that all make as many updates."""
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
     settle(config, config.out, free=("rounds",))
-    versions = learn(config, Pipeline(config.out))
-    rows = {name: json.loads((config.out / f"{name}.json").read_text())["games"] for name in versions}
-    print(table(rows, config.games))
+    print(table(learn(config, Pipeline(config.out)), config.games))
 
 
-def learn(config: AirConfig, pipeline: Pipeline) -> list[str]:
-    """All stages that are not done, and their names.
+def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[float]]]:
+    """All stages that are not done.
 
     Returns:
-      The names of the versions, each measured in NAME.json.
+      The measures of each policy's games, by name.
     """
     out, seed, dev = config.out, config.seed, config.dev
     play, newest, dbs = out / "play", config.model, list[Path]()
@@ -73,7 +69,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> list[str]:
             runs=out / "runs" / "play",
         ),
     )
-    measure(config, pipeline, "v0", config.model)
+    versions = {"v0": config.model}
     for round in range(1, config.rounds + 1):
         name, db = f"v{round}", out / f"db{round}"
         record_forks(
@@ -110,14 +106,22 @@ def learn(config: AirConfig, pipeline: Pipeline) -> list[str]:
                 runs=out / "runs" / name,
             ),
         )
-        measure(config, pipeline, name, newest)
-    return [f"v{round}" for round in range(config.rounds + 1)]
+        versions[name] = newest
+    return {
+        name: games(
+            pipeline,
+            name,
+            MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev),
+        )
+        for name, model in versions.items()
+    }
 
 
-def measure(config: AirConfig, pipeline: Pipeline, name: str, model: Path) -> None:
-    """Plays full games of a policy."""
-    measured = MeasureConfig(model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev)
-    pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
+def games(pipeline: Pipeline, name: str, config: MeasureConfig) -> dict[str, list[float]]:
+    """Full games of a policy: what `experiments.measures` finds of each, by its name."""
+    pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", config)
+    found: dict[str, list[float]] = json.loads(config.out.read_text())["games"]
+    return found
 
 
 def record_forks(pipeline: Pipeline, title: str, **settings: Any) -> None:
@@ -139,13 +143,11 @@ def record(pipeline: Pipeline, title: str, config: TrainConfig) -> None:
     pipeline.run(config.name, title, "01_a2c.py", config, work, [config.db_path, config.runs])
 
 
-def compare(
-    pipeline: Pipeline, name: str, db: Path, labels: int, seed: int, number: str = "", teacher: str = "air"
-) -> None:
+def compare(pipeline: Pipeline, name: str, db: Path, labels: int, seed: int, teacher: str = "air") -> None:
     """Has a simulated teacher compare clips of one moment."""
     pipeline.label(
         name,
-        f"{number}A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
+        "A simulated teacher compares clips of one moment, and errs in a tenth of its comparisons",
         *(db, teacher, labels),
         error_rate=0.1,
         seed=seed,

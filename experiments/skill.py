@@ -8,13 +8,12 @@ that never climbs is never paid for it. The second is about fetching divers, too
 steps as all of them. The same command continues after the last finished stage, and may ask for more rounds.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.air import compare, record_forks, table
+from experiments.air import compare, games, record_forks, table
 from experiments.measures import MeasureConfig
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
 from lib import cli
@@ -201,9 +200,7 @@ class Stages:
         measured = MeasureConfig(
             model=model, out=config.out / f"{name}.json", games=config.games, dev=config.dev
         )
-        self._pipeline.measure(f"games of {name}", f"{config.games} full games of {name}", measured)
-        found: dict[str, list[float]] = json.loads(measured.out.read_text())["games"]
-        return found
+        return games(self._pipeline, name, measured)
 
     def reward(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
         """Fits a reward model of half-size frames."""

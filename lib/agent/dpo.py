@@ -106,6 +106,7 @@ class Policies(Clips):
             lines,
             features=PolicyBody(policy),
         )
+        self.kept: torch.Tensor | None = None
         if not len(self.data.segments):
             return
         # The clips hold pictures, or PolicyBody could not have read them; their spec is of its features.
@@ -115,7 +116,8 @@ class Policies(Clips):
             raise UserError(
                 f"--policy {config.policy}: expected {differs[1]} like the clips, got {differs[0]}"
             )
-        self.kept = None if config.keep is None else self._features(config.keep)
+        if config.keep is not None:
+            self.kept = self._features(config.keep)
 
     def _features(self, path: Path) -> torch.Tensor:
         """Of some steps of every clip of `--keep`, float32 `[N, F]` on the device."""
@@ -127,7 +129,12 @@ class Policies(Clips):
             raise UserError(f"--keep {path}: {error}") from error
         if not seen:
             raise UserError(f"--keep {path}: expected clips of ordinary play, found none")
-        differs = store.spec.difference(self.data.segments.spec)
+        labelled = self.data.segments
+        if "" not in (labelled.env_id, store.env_id) and labelled.env_id != store.env_id:
+            raise UserError(
+                f"--keep {path}: expected clips of {labelled.env_id} like the labelled clips, got {store.env_id}"
+            )
+        differs = store.spec.difference(labelled.spec)
         if differs is not None:
             raise UserError(f"--keep {path}: expected {differs[1]} like the labelled clips, got {differs[0]}")
         return torch.from_numpy(np.concatenate(seen)).to(self.device)
@@ -169,13 +176,13 @@ class PolicyMember(ClipMember):
 
     def __init__(self, policies: Policies, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(policies, train, test, number)
-        if (kept := policies.kept) is not None:
+        self._kept = policies.kept
 
-            def penalty() -> torch.Tensor:
-                some = torch.from_numpy(self.rng.integers(len(kept), size=_KEPT_AT_ONCE)).to(kept.device)
-                return self._config.keep_weight * self.network.changed(kept[some])
-
-            self.penalty = penalty
+    def penalty(self) -> torch.Tensor | None:
+        if self._kept is None:
+            return None
+        some = self.rng.integers(len(self._kept), size=_KEPT_AT_ONCE)
+        return self._config.keep_weight * self.network.changed(self._kept[some])
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
         self.best = None

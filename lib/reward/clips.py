@@ -94,8 +94,9 @@ class ClipMember(MemberFit):
         self.network = clips.network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
 
-    penalty: Callable[[], torch.Tensor] | None = None
-    """As of `lib.reward.epoch.train_epoch`."""
+    def penalty(self) -> torch.Tensor | None:
+        """A scalar that each update adds to the loss of its pairs, if any."""
+        return None
 
     def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:
         return train_epoch(

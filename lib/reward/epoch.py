@@ -93,7 +93,7 @@ def train_epoch(
     rng: np.random.Generator,
     bf16: bool,
     should_stop: Callable[[], bool] = lambda: False,
-    penalty: Callable[[], torch.Tensor] | None = None,
+    penalty: Callable[[], torch.Tensor | None] = lambda: None,
 ) -> float | None:
     """One pass over the training pairs in random order.
 
@@ -105,7 +105,7 @@ def train_epoch(
       rng: draws the order of the pairs, and which steps of a segment are used.
       bf16: whether the network computes in bf16.
       should_stop: asked before every update.
-      penalty: a scalar that each update adds to the loss, if any; the mean loss leaves it out.
+      penalty: a scalar that each update adds to the loss, or None; the mean loss leaves it out.
 
     Returns:
       The mean loss; None if the pass was stopped.
@@ -129,8 +129,8 @@ def train_epoch(
             loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
             (loss / float(pairs.weight[batch].sum())).backward()
             total += loss.detach()
-        if penalty is not None:
-            penalty().backward()
+        if (extra := penalty()) is not None:
+            extra.backward()
         optimizer.step()
     return float(total) / float(pairs.weight.sum())
 

@@ -102,9 +102,8 @@ def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
     torch.manual_seed(0)
     before = PolicyNet(ACTIONS)
     saved(tmp_path / "v0.dat", before)
-    fork_db(
-        tmp_path / "db", 30, halves=1
-    )  # comparisons where the first half is dark, and play where the second one is
+    # Comparisons where the first half is dark, and play where the second one is.
+    fork_db(tmp_path / "db", 30, halves=1)
     (tmp_path / "play").mkdir()
     for number in range(10):
         save(tmp_path / "play", number, shown(1, seed=100 + number))
@@ -142,6 +141,12 @@ def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
         Policies(flags(tmp_path, keep=tmp_path / "play"))
     save(tmp_path / "play", 0, clip(190, num_actions=ACTIONS + 2))
     with pytest.raises(UserError, match=r"--keep .*play: expected 4 actions like the labelled clips, got 6"):
+        Policies(flags(tmp_path, keep=tmp_path / "play"))
+    (tmp_path / "play" / "00" / "00000000.dat").unlink()
+    save(tmp_path / "play", 0, clip(190, num_actions=ACTIONS, env_id="Green-v0"))
+    with pytest.raises(
+        UserError, match=r"--keep .*play: expected clips of Grey-v0 like the labelled clips, got Green-v0"
+    ):
         Policies(flags(tmp_path, keep=tmp_path / "play"))
     (tmp_path / "play" / "00" / "00000000.dat").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"--keep .*play: "):

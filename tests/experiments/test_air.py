@@ -37,10 +37,9 @@ def test_every_command_is_read_by_its_script(
     out = tmp_path / "out"
     air.main(["--out", str(out), "--seed", "3", "--rounds", "2", "--labels", "200"])
     (paper,) = read
-    stages = ["play", "games of v0"]
-    for round in "12":
-        stages += [f"forks-{round}", f"labels-{round}", f"v{round}", f"games of v{round}"]
-    assert list(paper.read) == stages
+    rounds = [[f"forks-{round}", f"labels-{round}", f"v{round}"] for round in "12"]
+    played = ["games of v0", "games of v1", "games of v2"]
+    assert list(paper.read) == ["play", *rounds[0], *rounds[1], *played]
     forks, labels, v2 = (paper.read[name] for name in ("forks-2", "labels-2", "v2"))
     assert (forks.fork, forks.num_envs % forks.fork, forks.seed) == (4, 0, 3)
     assert forks.model == out / "v1.dat"
