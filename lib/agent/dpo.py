@@ -12,77 +12,35 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from lib.agent.checkpoints import env_of, load_policy, save_policy
-from lib.agent.distributions import log_prob_of
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.provenance import lineage
+from lib.reward.checkpoints import save_reward_model
 from lib.reward.clips import ClipMember, Clips
 from lib.reward.config import FitConfig
-from lib.reward.epoch import HeldOut
-from lib.reward.model import Member
+from lib.reward.epoch import HeldOut, output_statistics
+from lib.reward.features import PolicyBody
+from lib.reward.implied import PolicyRatio
+from lib.reward.model import Member, RewardModel
 from lib.reward.store import SegmentStore
 
 _KEPT_STRIDE = 5  # of the steps of a clip of --keep, every so many are used
 _KEPT_AT_ONCE = 256  # in an update
 
 
-class PolicyBody(nn.Module):
-    """The frozen body of a policy that sees pictures; the features of a clip are computed once.
+class FittedPolicy(NamedTuple):
+    """A policy fitted to comparisons, and the reward model that it implies."""
 
-    Attributes:
-      size: F, how many features.
-    """
-
-    def __init__(self, policy: PolicyNet) -> None:
-        super().__init__()
-        first = policy.policy[0]
-        assert isinstance(first, nn.Linear)
-        self.body, self.size = policy.body, first.in_features
-
-    @torch.no_grad()
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
-        features: torch.Tensor = self.body(observations).float()
-        return features
-
-
-class PolicyRatio(nn.Module):
-    """The head of a policy, as a reward model of what the policy has learned.
-
-    Args:
-      head: the head that it begins as, the reference.
-      beta: β, above 0.
-    """
-
-    def __init__(self, head: nn.Module, beta: float) -> None:
-        super().__init__()
-        self.policy, self._beta = copy.deepcopy(head), beta
-        self._reference = [copy.deepcopy(head).requires_grad_(False)]  # which is no part of this network
-
-    def changed(self, features: torch.Tensor) -> torch.Tensor:
-        """Total variation ½ Σₐ |π(a|s) − π_ref(a|s)|, the mean over features `[N, F]`: a scalar in 0 … 1.
-
-        The share of steps in which it acts otherwise. Unlike the KL it costs the smallest change and never more than 1, so
-        the policy changes much in few states rather than a little in all.
-        """
-        new, old = (head(features).float().softmax(-1) for head in (self.policy, self._reference[0]))
-        return 0.5 * (new - old).abs().sum(-1).mean()
-
-    def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """r̂ = β log π(a|s)/π_ref(a|s), float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
-        new, old = (
-            log_prob_of(head(features).float(), actions) for head in (self.policy, self._reference[0])
-        )
-        return self._beta * (new - old)
+    policy: PolicyNet
+    reward: RewardModel
 
 
 class Policies(Clips):
@@ -104,7 +62,7 @@ class Policies(Clips):
             # ℓ2 would pull the policy's weights to 0 rather than to what they were.
             dataclasses.replace(config, frame_stride=1, l2=0.0),
             lines,
-            features=PolicyBody(policy),
+            features=PolicyBody(policy.state_dict(), config.policy),
         )
         self.kept: torch.Tensor | None = None
         if not len(self.data.segments):
@@ -139,18 +97,20 @@ class Policies(Clips):
             raise UserError(f"--keep {path}: expected {differs[1]} like the labelled clips, got {differs[0]}")
         return torch.from_numpy(np.concatenate(seen)).to(self.device)
 
-    def network(self) -> nn.Module:
-        return PolicyRatio(self.policy.policy.to(self.device), self.config.beta)
+    def network(self) -> PolicyRatio:
+        head = self.policy.policy.to(self.device)
+        return PolicyRatio(head, self.config.beta, self.data.segments.frame_shape)
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> PolicyMember:
         return PolicyMember(self, train, test, number)
 
     def model(  # type: ignore[override]
         self, members: Sequence[Member], held_out: Sequence[HeldOut], test: np.ndarray
-    ) -> tuple[PolicyNet, HeldOut]:
+    ) -> tuple[FittedPolicy, HeldOut]:
+        reward, best = super().model(members, held_out, test)
         policy = copy.deepcopy(self.policy)
         policy.policy.load_state_dict(members[0].network.policy.state_dict())
-        return policy, held_out[0]
+        return FittedPolicy(policy, reward), best
 
     def parents(self) -> dict[str, Any]:
         made_of = {"file": str(self.config.policy), **lineage(self._origin)}
@@ -159,14 +119,15 @@ class Policies(Clips):
     def save(  # type: ignore[override]
         self,
         path: Path,
-        model: PolicyNet,
+        model: FittedPolicy,
         config: Any,
         parents: dict[str, Any],
         results: dict[str, Any],
         refit: dict[str, Any] | None = None,
     ) -> None:
         config = {**config, "env": self.data.segments.env_id or env_of(self._origin)}
-        save_policy(path, model, self._origin.get("steps", 0), {}, config, parents, results=results)
+        save_policy(path, model.policy, self._origin.get("steps", 0), {}, config, parents, results=results)
+        save_reward_model(path.with_name(f"reward-{path.name}"), model.reward, config, parents, results)
 
 
 class PolicyMember(ClipMember):
@@ -189,4 +150,7 @@ class PolicyMember(ClipMember):
         super().end_epoch(train_loss, result)
 
     def statistics(self) -> tuple[float, float]:
-        return 0.0, 1.0  # it pays no agent
+        # In units of r̂ over the clips, but with its zero: what is as likely as before is worth nothing, or an agent would be
+        # paid for every step that the comparisons say nothing about.
+        _, std = output_statistics(self.network, self._segments, self._bf16)
+        return 0.0, std

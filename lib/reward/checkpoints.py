@@ -9,7 +9,8 @@ from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError
 from lib.envs.world import MAX_OBSERVATION
 from lib.provenance import lineage
-from lib.reward.features import PolicyFeatures
+from lib.reward.features import PolicyBody, PolicyFeatures
+from lib.reward.implied import PolicyRatio, ratio_of
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import INPUTS, RewardNet, conv_features
 
@@ -67,7 +68,7 @@ def load_reward_model(
     payload = load_checkpoint(Path(path), "reward")
     device = device or torch.device("cpu")
     origin: dict[str, Any] = {}
-    features = None
+    features: PolicyBody | None = None
     if payload.get("bare"):
         state = payload["state_dict"]
         hidden = state.get("out.0.weight")
@@ -83,7 +84,7 @@ def load_reward_model(
                 f"{conv_features(shape)} features and the actions; it takes {hidden.shape[1]} in all"
             )
         network = _network(state, path, frame_shape=shape, num_actions=num_actions)
-        members = [Member(network, 0.0, 1.0)]
+        members: list[Member[RewardNet | PolicyRatio]] = [Member(network, 0.0, 1.0)]
     else:
         if payload.get("input") == "text":
             raise UserError(f"{path}: a reward model for text, which cannot rate games")
@@ -109,7 +110,10 @@ def load_reward_model(
         ]
         origin = lineage(payload)
         if "features" in payload:
-            features = PolicyFeatures(check_weights(payload["features"], str(path)), path)
+            of_body = isinstance(members[0].network, PolicyRatio)
+            features = (PolicyBody if of_body else PolicyFeatures)(
+                check_weights(payload["features"], str(path)), path
+            )
     if pessimism and len(members) == 1:
         raise UserError(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
@@ -166,9 +170,12 @@ def _check_payload(payload: dict[str, Any], path: Path) -> None:
         check_weights(member.get("state_dict"), str(path))
 
 
-def _network(state: dict[str, torch.Tensor], path: Path, **form: Any) -> RewardNet:
+def _network(state: dict[str, torch.Tensor], path: Path, **form: Any) -> RewardNet | PolicyRatio:
     """The network of these weights; `form` holds further arguments of `RewardNet`."""
     try:
+        ratio = ratio_of(state, form["frame_shape"])
+        if ratio is not None:
+            return ratio
         network = RewardNet(**form)
         network.load_state_dict(state)
     except (RuntimeError, ValueError) as error:

@@ -20,7 +20,7 @@ from lib.reward.epoch import (
     pair_loss,
     train_epoch,
 )
-from lib.reward.features import Features, PolicyFeatures, policy_features
+from lib.reward.features import Features, PolicyBody, policy_features
 from lib.reward.masks import Mask, masks_for
 from lib.reward.member import Material, MemberFit
 from lib.reward.model import Member, RewardModel
@@ -79,7 +79,7 @@ class Clips(Material[RewardModel, PreferenceData]):
             pairs = self.data.pairs.subset(test)
             best = evaluate_ensemble(model, segments, pairs, pair_loss(config), self.device)
         features = segments.features
-        assert features is None or isinstance(features, PolicyFeatures)
+        assert features is None or isinstance(features, PolicyBody)
         return RewardModel(
             members, self.device, self.bf16, disagreement=disagreement, features=features
         ), best

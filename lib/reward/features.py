@@ -25,15 +25,11 @@ class Features(Protocol):
         ...
 
 
-class PolicyFeatures(nn.Module):
-    """The hidden units of a policy of pictures: those of its policy head and of its value head, or the shared ones.
-
-    A policy that was trained on the score has learned to see what the score depends on. A small network on top of that
-    needs far fewer labels than one that begins with pixels, and far less time: the features of a clip are computed once.
-    The policy's weights do not change; they are stored with the reward model.
+class PolicyBody(nn.Module):
+    """The frozen body of a policy of pictures: all that its heads see.
 
     Attributes:
-      size: F, how many units.
+      size: F, how many features.
 
     Args:
       state: weights of a `lib.agent.network.PolicyNet` of pictures.
@@ -47,19 +43,42 @@ class PolicyFeatures(nn.Module):
         super().__init__()
         kind = kind_of_pictures(state)
         self.conv = Convolutions(small=kind == "small")
-        inputs, units = self.conv.features, self.conv.units
+        self.size, units = self.conv.features, self.conv.units
         self._shared = kind == "shared"
-        self.size = units if self._shared else 2 * units
         if self._shared:
-            self.conv.extend([nn.Linear(inputs, units), nn.ReLU()])
-        else:
-            self.policy, self.value = (nn.Sequential(nn.Linear(inputs, units), nn.ReLU()) for _ in range(2))
+            self.conv.extend([nn.Linear(self.size, units), nn.ReLU()])
+            self.size = units
+        self._add_layers()
         try:
             self.load_state_dict({name: state[name] for name in self.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise UserError(
                 f"{source}: expected a policy that sees pictures, from a2c or ppo, to take features from"
             ) from error
+
+    def _add_layers(self) -> None:
+        """Adds further layers above the body, before the weights are loaded."""
+
+    @torch.no_grad()
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Uint8 `[N, 4, 84, 84]` to float32 `[N, F]`."""
+        features: torch.Tensor = self.conv(observations)
+        return features.float()
+
+
+class PolicyFeatures(PolicyBody):
+    """The hidden units of a policy of pictures: those of its policy head and of its value head, or the shared ones.
+
+    A policy that was trained on the score has learned to see what the score depends on. A small network on top of that
+    needs far fewer labels than one that begins with pixels, and far less time: the features of a clip are computed once.
+    The policy's weights do not change; they are stored with the reward model.
+    """
+
+    def _add_layers(self) -> None:
+        if not self._shared:
+            inputs, units = self.size, self.conv.units
+            self.policy, self.value = (nn.Sequential(nn.Linear(inputs, units), nn.ReLU()) for _ in range(2))
+            self.size = 2 * units
 
     @torch.no_grad()
     def forward(self, observations: torch.Tensor) -> torch.Tensor:

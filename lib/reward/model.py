@@ -14,10 +14,11 @@ from lib.cli import UserError
 from lib.envs.observation import Observer, grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segments import Segment
-from lib.reward.features import PolicyFeatures
+from lib.reward.features import PolicyBody
+from lib.reward.implied import PolicyRatio
 from lib.reward.network import RewardNet
 
-Net = TypeVar("Net", bound=nn.Module)
+Net = TypeVar("Net", bound=nn.Module, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ class RewardModel:
 
     def __init__(
         self,
-        members: Sequence[Member[RewardNet]],
+        members: Sequence[Member[RewardNet | PolicyRatio]],
         device: torch.device,
         bf16: bool = False,
         origin: dict[str, Any] | None = None,
         pessimism: float = 0.0,
         disagreement: float = 0.0,
-        features: PolicyFeatures | None = None,
+        features: PolicyBody | None = None,
     ) -> None:
         self.members = list(members)
         self.disagreement = disagreement

@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from lib.agent.checkpoints import load_policy
-from lib.agent.dpo import Policies, PolicyRatio
+from lib.agent.dpo import Policies
 from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.learner import ALONE
 from lib.preferences.segments import Segment
+from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import fit
+from lib.reward.implied import PolicyRatio
 from tests.reward.clips import add_labels, clip, save
 
 ACTIONS = 4
@@ -66,11 +68,12 @@ def flags(root: Path, **more: Any) -> FitConfig:
 def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
     torch.manual_seed(0)
     features, actions = torch.randn(3, 6), torch.tensor([0, 1, 1])
-    network = PolicyRatio(torch.nn.Sequential(torch.nn.Linear(6, 2)), beta=0.5)
+    head = torch.nn.Linear(6, 2)
+    network = PolicyRatio(torch.nn.Sequential(head), 0.5, (84, 84, 3))
     assert network(features, actions).tolist() == [0, 0, 0]
     with torch.no_grad():
-        network.policy[0].bias += torch.tensor([0.0, 3.0])  # type: ignore[index]
-    old = torch.log_softmax(features @ network.policy[0].weight.T + network._reference[0][0].bias, 1)  # type: ignore[index]
+        network.policy[0].bias += torch.tensor([0.0, 3.0])  # type: ignore[operator]
+    old = torch.log_softmax(head(features), 1)
     new = torch.log_softmax(old + torch.tensor([0.0, 3.0]), 1)
     right = 0.5 * (new - old)[torch.arange(3), actions]
     torch.testing.assert_close(network(features, actions), right)
@@ -96,6 +99,30 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
         assert chances[1] > 0.8
     for name, value in after.state_dict().items():
         assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared", "small"])
+def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(0)
+    before = PolicyNet(ACTIONS, kind=kind)
+    saved(tmp_path / "v0.dat", before)
+    fork_db(tmp_path / "db", 12)
+    made = fit(flags(tmp_path, epochs=2), ALONE, Policies, file="{}.dat")
+    after, _ = load_policy(tmp_path / "v1.dat")
+    assert isinstance(after, PolicyNet)
+    reward = load_reward_model(tmp_path / "reward-v1.dat")
+    assert reward.origin["parents"]["labels"] == 12
+
+    def paid_and_expected(frames: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen, steps = torch.from_numpy(stacked_clip(grey_resize_cpu(frames))), torch.arange(5)
+        old, new = (network(seen)[0].log_softmax(1)[steps, actions] for network in (before, after))
+        return reward.rewards_along(frames, actions), (new - old).detach().numpy()
+
+    both = [paid_and_expected(*made.data.segments.get(index)[:2]) for index in range(24)]
+    paid, expected = (np.stack(each) for each in zip(*both, strict=True))
+    # In standard deviations over the steps that are fitted to, and never shifted: what is as likely as before is worth 0.
+    assert paid[:, :2].std(ddof=1) == pytest.approx(1, rel=1e-3)
+    np.testing.assert_allclose(paid, expected / expected[:, :2].std(ddof=1), rtol=1e-3, atol=1e-4)
 
 
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
@@ -126,10 +153,10 @@ def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise
     with torch.no_grad():
         head.weight.zero_()
         head.bias.copy_(torch.tensor([0.5, 0.5]).log())
-    network = PolicyRatio(head, beta=1.0)
+    network = PolicyRatio(torch.nn.Sequential(head), 1.0, (84, 84, 3))
     assert network.changed(torch.zeros(3, 1)).item() == 0
     with torch.no_grad():
-        network.policy.bias.copy_(torch.tensor([0.8, 0.2]).log())  # type: ignore[operator]
+        network.policy[0].bias.copy_(torch.tensor([0.8, 0.2]).log())  # type: ignore[operator]
     assert network.changed(torch.zeros(3, 1)).item() == pytest.approx(0.3)
 
 

@@ -93,6 +93,7 @@ def test_vectors_are_fitted_and_come_back(tmp_path: Path) -> None:
     assert paid[1] > paid[0] + 1
     # What a fit saw is standardised by the network itself; a number that never changed is left as it is.
     network = model.members[0].network
+    assert isinstance(network, RewardNet)
     assert network.mean[1].item() == pytest.approx(48, abs=5)
     assert network.std[2].item() == 1
     judge = ModelRater(model, SegmentDB(db))

@@ -1,0 +1,83 @@
+"""The reward that a policy fitted to comparisons implies."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from lib.envs.spec import Spec
+from lib.reward.masks import Mask
+
+
+class PolicyRatio(nn.Module):
+    """The head of a policy, as a reward model of what the policy has learned: r̂ = β log π(a|s)/π_ref(a|s).
+
+    Of a policy fitted by DPO that is the reward of which it is the best policy, except for a term of the state (Rafailov et
+    al. 2023, arXiv 2305.18290). It pays for what the comparisons made likelier, where they did, and nothing for what
+    they left as it was. Its input are the features of the policy's body.
+
+    Attributes:
+      policy: the head that is fitted.
+      reference: the head that it began as; frozen.
+      spec: F features, and the actions.
+      frame_shape: (H, W, 3) of the clips.
+
+    Args:
+      head: the head that it begins as, layers in a row.
+      beta: β, above 0.
+      frame_shape: see above.
+    """
+
+    beta: torch.Tensor  # float32 []
+    input, half_size = "observation", False
+    masks: tuple[Mask, ...] = ()
+
+    def __init__(self, head: nn.Sequential, beta: float, frame_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.policy, self.reference = (copy.deepcopy(head) for _ in range(2))
+        self.reference.requires_grad_(False)
+        self.register_buffer("beta", torch.tensor(beta))
+        sizes = [layer for layer in head if isinstance(layer, nn.Linear)]
+        self.spec = Spec(sizes[-1].out_features, observation_shape=(sizes[0].in_features,))
+        self.frame_shape = frame_shape
+
+    def changed(self, features: torch.Tensor) -> torch.Tensor:
+        """Total variation ½ Σₐ |π(a|s) − π_ref(a|s)|, the mean over features `[N, F]`: a scalar in 0 … 1.
+
+        The share of steps in which it acts otherwise. Unlike the KL it costs the smallest change and never more than 1, so
+        the policy changes much in few states rather than a little in all.
+        """
+        new, old = (head(features).float().softmax(-1) for head in (self.policy, self.reference))
+        return 0.5 * (new - old).abs().sum(-1).mean()
+
+    def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """r̂, float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
+        new, old = (
+            head(features).float().log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+            for head in (self.policy, self.reference)
+        )
+        return self.beta * (new - old)
+
+    def for_paying(self) -> PolicyRatio:
+        """A copy that is no longer fitted."""
+        return copy.deepcopy(self).eval().requires_grad_(False)
+
+
+def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) -> PolicyRatio | None:
+    """The implied reward with the weights of a state_dict; None if they are of another network.
+
+    Raises:
+      RuntimeError: some weights are missing or do not fit.
+    """
+    if "reference.0.weight" not in state:
+        return None
+    layers: list[nn.Module] = []
+    for name, value in state.items():
+        if name.startswith("reference.") and name.endswith(".weight"):
+            outputs, inputs = value.shape
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    network = PolicyRatio(nn.Sequential(*layers[:-1]), 1.0, frame_shape)
+    network.load_state_dict(state)
+    return network
