@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from lib.learner import ALONE, Alone
@@ -26,9 +27,12 @@ def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
     if config.policy is not None:
         from lib.agent.dpo import Policies
 
-        return fit(config, ranks, Policies, file="{}.dat")
-    kind, write = kind_of(config)
-    fitted = fit(config, ranks, kind)
+        fitted: AnyFit[Any, Any] = fit(config, ranks, Policies, file="{}.dat")
+        implied = fitted.path.with_name(f"reward-{fitted.path.name}")
+        fitted, write = dataclasses.replace(fitted, path=implied, model=fitted.model.reward), write_report
+    else:
+        kind, write = kind_of(config)
+        fitted = fit(config, ranks, kind)
     if ranks.rank == 0:
         with Charts(fitted.run_dir) as charts:
             verdict = write(fitted, charts)

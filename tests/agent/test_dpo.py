@@ -20,6 +20,8 @@ from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import fit
 from lib.reward.implied import PolicyRatio
+from lib.reward.report import figures_of
+from lib.tools.fit_labels import fit_labels
 from tests.reward.clips import add_labels, clip, save
 
 ACTIONS = 4
@@ -123,6 +125,21 @@ def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str) -> None:
     # In standard deviations over the steps that are fitted to, and never shifted: what is as likely as before is worth 0.
     assert paid[:, :2].std(ddof=1) == pytest.approx(1, rel=1e-3)
     np.testing.assert_allclose(paid, expected / expected[:, :2].std(ddof=1), rtol=1e-3, atol=1e-4)
+
+
+def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 60)
+    fitted = fit_labels(flags(tmp_path))
+    # Over whole clips the opposite would come out: what follows the steps that are fitted to is the other action.
+    share = figures_of(fitted).held_out
+    assert (
+        (share.hits, share.count) == (fitted.best.correct, fitted.best.decided) == (share.count, share.count)
+    )
+    assert f"report in {tmp_path}/reward-v1.report.html" in capsys.readouterr().out
+    assert "reward-v1" in (tmp_path / "reward-v1.report.html").read_text()
 
 
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:

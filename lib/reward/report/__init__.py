@@ -88,10 +88,11 @@ def figures_of(fit: Fit) -> Figures:
     """Computes a report."""
     data, pairs, config = fit.data, fit.data.pairs, fit.config
     each = each_along_segments(fit.model, data.segments)
-    returns = np.stack([fit.model.unstandardised(paid).sum(1) for paid in each], 1)
+    fitted_to = [steps[:, : data.segments.length(index)] for index, steps in enumerate(each)]
+    returns = np.stack([fit.model.unstandardised(steps).sum(1) for steps in fitted_to], 1)
     error_rate = config.error_rate if config.loss == "bradley-terry" else 0.0
     probabilities = preference_probabilities(returns, pairs.first, pairs.second, error_rate)
-    paid = np.array([segment.mean(0).sum() for segment in each])
+    paid = np.array([steps.mean(0).sum() for steps in fitted_to])
     right = (paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1)
 
     decided = fit.test[pairs.preference1[fit.test] != 0.5]
