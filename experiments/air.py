@@ -2,8 +2,9 @@
 
 In each round, clips fork from moments of the newest policy's play at which it is low on air. A simulated teacher compares clips of one
 moment, and errs in a tenth of its comparisons. v0 is fitted to all comparisons so far (DPO), without the score, and goes on as
-before in its ordinary play: v1, v2, v3. The same command continues after the last finished stage, and may ask for more rounds;
-delete the folder to start over.
+before in its ordinary play: v1, v2, v3. With `--score-steps` v3 learns on by PPO from the score and the reward that it implies, beside
+a control, v0 by as many steps on the score alone. The same command continues after the last finished stage, and may ask for more
+rounds; delete the folder to start over.
 """
 
 import json
@@ -36,12 +37,17 @@ class AirConfig:
     rounds: int = flag(default=3, min=1, help="rounds of recording, comparisons and a fit")
     record_steps: int = flag(default=80_000, min=1, help="steps of play to fork clips from, in each round")
     labels: int = flag(default=100, min=10, help="comparisons by the teacher, in each round")
+    score_steps: int = flag(
+        default=0,
+        min=0,
+        help="steps of PPO on the score and the reward that the last fit implies, and of the control; 0: none",
+    )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
-    settle(config, config.out, free=("rounds",))
+    settle(config, config.out, free=("rounds", "score_steps"))
     print(table(learn(config, Pipeline(config.out)), config.games))
 
 
@@ -107,6 +113,13 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
             ),
         )
         versions[name] = newest
+    if config.score_steps:
+        after, implied = f"v{config.rounds + 1}", out / f"reward-v{config.rounds}.dat"
+        title = f"{after}: v{config.rounds} learns from the score and the reward that it implies"
+        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.12}
+        versions[after] = learn_on(config, pipeline, after, title, newest, **paid)
+        title = "The control: v0 learns from the score"
+        versions["control"] = learn_on(config, pipeline, "control", title, config.model)
     return {
         name: games(
             pipeline,
@@ -115,6 +128,37 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
         )
         for name, model in versions.items()
     }
+
+
+def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, **paid: Any) -> Path:
+    """PPO with a horizon of several tanks, each of 512 steps; before the policy moves, the critic learns what air is worth."""
+    return pipeline.train(
+        name,
+        title,
+        TrainConfig(
+            name=name,
+            model=model,
+            save=config.out / name,
+            algo="ppo",
+            freeze_convs=True,
+            steps=config.score_steps,
+            lr=2.5e-4,
+            lr_decay_steps=config.score_steps,
+            gamma=0.999,
+            num_envs=32,
+            rollout=128,
+            minibatches=8,
+            entropy=0.003,
+            hold_prob=0.003,
+            critic_warmup=20,
+            eval_every=100_000,
+            eval_games=16,
+            seed=config.seed,
+            dev=config.dev,
+            runs=config.out / "runs" / name,
+            **paid,
+        ),
+    )
 
 
 def games(pipeline: Pipeline, name: str, config: MeasureConfig) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
-"""DPO on clips: fits a policy directly to comparisons, without a reward model (Rafailov et al. 2023, arXiv 2305.18290).
+"""DPO on clips: fits a policy directly to comparisons (Rafailov et al. 2023, arXiv 2305.18290).
 
-The distance of a policy from its reference implies a reward: r̂(s, a) = β log π(a|s)/π_ref(a|s), except
-for a term of the state, which clips of one moment share at their first step. On steps of a game in place of tokens this is
+The distance of a policy from its reference implies a reward (`lib.reward.implied`), except for a term of the state, which
+clips of one moment share at their first step. On steps of a game in place of tokens this is
 contrastive preference learning (Hejna et al. 2024, arXiv 2310.13639) with a reference. The labels are fitted by the loop
 and the loss of a reward model (`lib.reward.fit`), with a policy in its place.
 """

@@ -64,8 +64,8 @@ class FitConfig:
     policy: Path | None = flag(
         default=None,
         metavar="FILE",
-        help="fit this policy directly, without a reward model (DPO), and write it to OUT/NAME.dat; see "
-        "--beta, --steps",
+        help="fit this policy directly (DPO), and write it to OUT/NAME.dat, and the reward that it implies to "
+        "OUT/reward-NAME.dat; see --beta, --steps",
     )
     keep: Path | None = flag(
         default=None,
@@ -212,7 +212,7 @@ class FitConfig:
             raise UserError("--fresh-weights expects refits: add --watch")
         for name in ("features", "half_frames", "watch", "audit", "audit_reward", "model"):
             if self.policy is not None and getattr(self, name):
-                raise UserError(f"--policy fits no reward model: leave out {as_flag(name)}")
+                raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
         if self.keep is not None and self.policy is None:

@@ -50,3 +50,16 @@ def test_every_command_is_read_by_its_script(
     assert (paper.read["v1"].epochs, v2.epochs) == (40, 20)
     assert paper.read["games of v2"].model == out / "v2.dat"
     assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
+
+
+def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
+    tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
+) -> None:
+    air.main(["--out", str(tmp_path / "out"), "--rounds", "1", "--score-steps", "10k"])
+    (paper,) = read
+    v2, control = paper.read["v2"], paper.read["control"]
+    assert (v2.model, v2.reward) == (tmp_path / "out/v1.dat", tmp_path / "out/reward-v1.dat")
+    assert (control.model, control.reward) == (paper.read["play"].model, None)
+    assert (v2.steps, v2.lr, v2.freeze_convs) == (control.steps, control.lr, True) == (10_000, 2.5e-4, True)
+    assert paper.read["games of v2"].model == tmp_path / "out/v2/latest.dat"
+    assert "| control |" in capsys.readouterr().out
