@@ -48,16 +48,15 @@ class PolicyBody(nn.Module):
         if self._shared:
             self.conv.extend([nn.Linear(self.size, units), nn.ReLU()])
             self.size = units
-        self._add_layers()
+        self._load(state, source)
+
+    def _load(self, state: dict[str, torch.Tensor], source: Path) -> None:
         try:
             self.load_state_dict({name: state[name] for name in self.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise UserError(
                 f"{source}: expected a policy that sees pictures, from a2c or ppo, to take features from"
             ) from error
-
-    def _add_layers(self) -> None:
-        """Adds further layers above the body, before the weights are loaded."""
 
     @torch.no_grad()
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -74,11 +73,13 @@ class PolicyFeatures(PolicyBody):
     The policy's weights do not change; they are stored with the reward model.
     """
 
-    def _add_layers(self) -> None:
+    def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
+        super().__init__(state, source)
         if not self._shared:
             inputs, units = self.size, self.conv.units
             self.policy, self.value = (nn.Sequential(nn.Linear(inputs, units), nn.ReLU()) for _ in range(2))
             self.size = 2 * units
+            self._load(state, source)
 
     @torch.no_grad()
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
