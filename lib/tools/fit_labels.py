@@ -15,7 +15,9 @@ from lib.reward.report import report_path, write_report
 
 
 def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
-    """Fits to the labels of clips or answers, writes the report and prints the verdict; with `--policy`, fits that.
+    """Fits to the labels of clips or answers, writes the report and prints the verdict.
+
+    With `--policy` that is fitted, and the report is of the reward model that it implies, as is what is returned.
 
     Args:
       config: the flags.
