@@ -116,7 +116,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
     if config.score_steps:
         after, implied = f"v{config.rounds + 1}", out / f"reward-v{config.rounds}.dat"
         title = f"{after}: v{config.rounds} learns from the score and the reward that it implies"
-        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.06}
+        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.04}
         versions[after] = learn_on(config, pipeline, after, title, newest, **paid)
         title = "The control: v0 learns from the score"
         versions["control"] = learn_on(config, pipeline, "control", title, config.model)

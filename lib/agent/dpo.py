@@ -152,5 +152,5 @@ class PolicyMember(ClipMember):
     def statistics(self) -> tuple[float, float]:
         # In units of r̂ over the clips, but with its zero: what is as likely as before is worth nothing, or an agent would be
         # paid for every step that the comparisons say nothing about.
-        _, std = output_statistics(self.network, self._segments, self._bf16)
+        _, std = output_statistics(self.network.for_paying(), self._segments, self._bf16)
         return 0.0, std

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import nn
@@ -10,13 +11,18 @@ from torch import nn
 from lib.envs.spec import Spec
 from lib.reward.masks import Mask
 
+_PAID_NATS = 2.0  # at most, either way, for one action
+
 
 class PolicyRatio(nn.Module):
     """The head of a policy, as a reward model of what the policy has learned: r̂ = β log π(a|s)/π_ref(a|s).
 
     Of a policy fitted by DPO that is the reward of which it is the best policy, except for a term of the state (Rafailov et
     al. 2023, arXiv 2305.18290). It pays for what the comparisons made likelier, where they did, and nothing for what
-    they left as it was. Its input are the features of the policy's body.
+    they left as it was. It sees the features of the policy's body.
+
+    The ratio of an action that the policy has all but given up has no bound. While it is fitted r̂ has none either; what an agent is
+    paid is at most 2 β either way, or a few steps would outweigh the score of a game.
 
     Attributes:
       policy: the head that is fitted.
@@ -31,7 +37,7 @@ class PolicyRatio(nn.Module):
     """
 
     beta: torch.Tensor  # float32 []
-    input, half_size = "observation", False
+    input, half_size, most = "observation", False, math.inf
     masks: tuple[Mask, ...] = ()
 
     def __init__(self, head: nn.Sequential, beta: float, frame_shape: tuple[int, int, int]) -> None:
@@ -58,11 +64,13 @@ class PolicyRatio(nn.Module):
             head(features).float().log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
             for head in (self.policy, self.reference)
         )
-        return self.beta * (new - old)
+        return self.beta * (new - old).clamp(-self.most, self.most)
 
     def for_paying(self) -> PolicyRatio:
-        """A copy that is no longer fitted."""
-        return copy.deepcopy(self).eval().requires_grad_(False)
+        """A copy that is no longer fitted, and bounded."""
+        paying = copy.deepcopy(self).eval().requires_grad_(False)
+        paying.most = _PAID_NATS
+        return paying
 
 
 def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) -> PolicyRatio | None:

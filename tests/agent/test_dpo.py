@@ -79,6 +79,9 @@ def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
     new = torch.log_softmax(old + torch.tensor([0.0, 3.0]), 1)
     right = 0.5 * (new - old)[torch.arange(3), actions]
     torch.testing.assert_close(network(features, actions), right)
+    # An agent is paid no more than 2 β for one action, either way.
+    assert right.abs().max() > 1
+    torch.testing.assert_close(network.for_paying()(features, actions), right.clamp(-1, 1))
 
 
 @pytest.mark.slow
@@ -124,6 +127,7 @@ def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str) -> None:
     paid, expected = (np.stack(each) for each in zip(*both, strict=True))
     # In standard deviations over the steps that are fitted to, and never shifted: what is as likely as before is worth 0.
     assert paid[:, :2].std(ddof=1) == pytest.approx(1, rel=1e-3)
+    assert np.abs(expected).max() < 2
     np.testing.assert_allclose(paid, expected / expected[:, :2].std(ddof=1), rtol=1e-3, atol=1e-4)
 
 
