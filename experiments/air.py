@@ -22,6 +22,8 @@ from lib.reward.config import FitConfig
 
 COLUMNS = {"score": 0, "refuels": 2, "pickups": 2, "steps": 0}
 """Of the table, with their decimals."""
+LONG_PPO: dict[str, Any] = {"algo": "ppo", "lr": 2.5e-4, "gamma": 0.999, "rollout": 128, "minibatches": 8}
+"""PPO with a horizon of several tanks, each of 512 steps; with `critic_warmup` the critic first learns what air is worth."""
 _PAIRS_FITTED = 8000
 """Labels × epochs of each fit, so that all make as many updates."""
 
@@ -114,12 +116,18 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
         )
         versions[name] = newest
     if config.score_steps:
-        after, implied = f"v{config.rounds + 1}", out / f"reward-v{config.rounds}.dat"
-        title = f"{after}: v{config.rounds} learns from the score and the reward that it implies"
-        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.04}
-        versions[after] = learn_on(config, pipeline, after, title, newest, **paid)
-        title = "The control: v0 learns from the score"
-        versions["control"] = learn_on(config, pipeline, "control", title, config.model)
+        # Their names hold their steps, because the same folder may be asked for others, or for another round.
+        last = f"v{config.rounds}"
+        later, control = f"{last}-{config.score_steps}", f"control-{config.score_steps}"
+        title = f"{last} learns on from the score and the reward that it implies"
+        paid: dict[str, Any] = {
+            "reward": out / f"reward-{last}.dat",
+            "score_weight": 1.0,
+            "reward_scale": 0.04,
+        }
+        versions[later] = learn_on(config, pipeline, later, title, newest, **paid)
+        title = "The control: v0 learns on from the score"
+        versions[control] = learn_on(config, pipeline, control, title, config.model)
     return {
         name: games(
             pipeline,
@@ -131,7 +139,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
 
 
 def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, **paid: Any) -> Path:
-    """PPO with a horizon of several tanks, each of 512 steps; before the policy moves, the critic learns what air is worth."""
+    """PPO as of `LONG_PPO`."""
     return pipeline.train(
         name,
         title,
@@ -139,15 +147,10 @@ def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model
             name=name,
             model=model,
             save=config.out / name,
-            algo="ppo",
             freeze_convs=True,
             steps=config.score_steps,
-            lr=2.5e-4,
             lr_decay_steps=config.score_steps,
-            gamma=0.999,
             num_envs=32,
-            rollout=128,
-            minibatches=8,
             entropy=0.003,
             hold_prob=0.003,
             critic_warmup=20,
@@ -156,6 +159,7 @@ def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model
             seed=config.seed,
             dev=config.dev,
             runs=config.out / "runs" / name,
+            **LONG_PPO,
             **paid,
         ),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.air import compare, games, record_forks, table
+from experiments.air import LONG_PPO, compare, games, record_forks, table
 from experiments.measures import MeasureConfig
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
 from lib import cli
@@ -150,15 +150,7 @@ class Stages:
         return self._ppo(name, "PPO on the score alone", policy, steps, **settings)
 
     def _ppo(self, name: str, title: str, policy: Path, steps: int, **more: Any) -> Path:
-        """With a horizon of several tanks, each of 512 steps; before the policy moves, the critic learns what air is worth."""
-        settings: dict[str, Any] = {
-            "algo": "ppo",
-            "lr": 2.5e-4,
-            "gamma": 0.999,
-            "rollout": 128,
-            "minibatches": 8,
-        }
-        return self.train(name, f"{name}: {title}", policy, steps, **settings, **more)
+        return self.train(name, f"{name}: {title}", policy, steps, **LONG_PPO, **more)
 
     def compare(
         self,

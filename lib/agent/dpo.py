@@ -127,7 +127,7 @@ class Policies(Clips):
     ) -> None:
         config = {**config, "env": self.data.segments.env_id or env_of(self._origin)}
         save_policy(path, model.policy, self._origin.get("steps", 0), {}, config, parents, results=results)
-        save_reward_model(path.with_name(f"reward-{path.name}"), model.reward, config, parents, results)
+        save_reward_model(self.config.reward_path, model.reward, config, parents, results)
 
 
 class PolicyMember(ClipMember):

@@ -220,6 +220,11 @@ class FitConfig:
         if self.audit_reward is not None and self.audit is None:
             raise UserError("--audit-reward expects --audit POLICY, the policy whose play is audited")
 
+    @property
+    def reward_path(self) -> Path:
+        """The file of the reward model that is fitted to clips, or that the policy of `--policy` implies."""
+        return self.out / f"reward-{self.name}.dat"
+
     def weights(self) -> dict[str, float]:
         """`--weight` as numbers by labeller.
 

@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lib.envs.spec import Spec
 from lib.reward.masks import Mask
@@ -37,7 +38,9 @@ class PolicyRatio(nn.Module):
     """
 
     beta: torch.Tensor  # float32 []
-    input, half_size, most = "observation", False, math.inf
+    most = math.inf  # nats that are paid, either way
+    # As of `RewardNet`:
+    input, half_size = "observation", False
     masks: tuple[Mask, ...] = ()
 
     def __init__(self, head: nn.Sequential, beta: float, frame_shape: tuple[int, int, int]) -> None:
@@ -61,7 +64,7 @@ class PolicyRatio(nn.Module):
     def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂, float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
         new, old = (
-            head(features).float().log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+            -F.cross_entropy(head(features).float(), actions, reduction="none")
             for head in (self.policy, self.reference)
         )
         return self.beta * (new - old).clamp(-self.most, self.most)

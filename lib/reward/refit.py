@@ -77,7 +77,8 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
       UserError: the flags are wrong; says what to do.
     """
     resolve_device(config.dev)  # refused now, rather than at the first fit
-    path = config.out / f"reward-{check_name(config.name)}.dat"
+    check_name(config.name)
+    path = config.reward_path
     check_writable(path)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress())
@@ -131,7 +132,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
 
 def _last(config: FitConfig, progress: Progress) -> _Published:
     """The content of the model's file; a new start if there is no file, or none of --watch."""
-    path = config.out / f"reward-{config.name}.dat"
+    path = config.reward_path
     if not path.exists():
         return _Published()
     try:
@@ -203,7 +204,7 @@ def _refit(
     )
     refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held_names)}
     material.save(
-        config.out / f"reward-{config.name}.dat",
+        config.reward_path,
         fitted.model,
         dataclasses.asdict(config),
         material.parents(),

@@ -17,7 +17,7 @@ from lib.reward.report import report_path, write_report
 def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
     """Fits to the labels of clips or answers, writes the report and prints the verdict.
 
-    With `--policy` that is fitted, and the report is of the reward model that it implies, as is what is returned.
+    With `--policy` it fits that policy; the report, and the fit that is returned, are of the reward that the policy implies.
 
     Args:
       config: the flags.
@@ -30,8 +30,8 @@ def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
         from lib.agent.dpo import Policies
 
         fitted: AnyFit[Any, Any] = fit(config, ranks, Policies, file="{}.dat")
-        implied = fitted.path.with_name(f"reward-{fitted.path.name}")
-        fitted, write = dataclasses.replace(fitted, path=implied, model=fitted.model.reward), write_report
+        fitted = dataclasses.replace(fitted, path=config.reward_path, model=fitted.model.reward)
+        write: Any = write_report
     else:
         kind, write = kind_of(config)
         fitted = fit(config, ranks, kind)

@@ -1,6 +1,7 @@
 """experiments.air: what its stages are, and its table."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,22 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
 ) -> None:
     air.main(["--out", str(tmp_path / "out"), "--rounds", "1", "--score-steps", "10k"])
     (paper,) = read
-    v2, control = paper.read["v2"], paper.read["control"]
-    assert (v2.model, v2.reward) == (tmp_path / "out/v1.dat", tmp_path / "out/reward-v1.dat")
+    later, control = paper.read["v1-10000"], paper.read["control-10000"]
+    assert (later.model, later.reward) == (tmp_path / "out/v1.dat", tmp_path / "out/reward-v1.dat")
     assert (control.model, control.reward) == (paper.read["play"].model, None)
-    assert (v2.steps, v2.lr, v2.freeze_convs) == (control.steps, control.lr, True) == (10_000, 2.5e-4, True)
-    assert paper.read["games of v2"].model == tmp_path / "out/v2/latest.dat"
-    assert "| control |" in capsys.readouterr().out
+    assert (later.steps, later.lr, later.freeze_convs) == (10_000, 2.5e-4, True)
+    assert (control.steps, control.lr, control.freeze_convs) == (10_000, 2.5e-4, True)
+    assert paper.read["games of v1-10000"].model == tmp_path / "out/v1-10000/latest.dat"
+    assert "| control-10000 |" in capsys.readouterr().out
+
+
+def test_more_steps_or_rounds_in_the_same_folder_are_stages_of_their_own(
+    tmp_path: Path, read: list[Paper]
+) -> None:
+    for more in ([], ["--score-steps", "10k"], ["--score-steps", "20k"], ["--rounds", "2"]):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)  # stages on paper are not noted as done
+        air.main(["--out", str(tmp_path / "out"), "--rounds", "1", *more])
+    without, shorter, longer, another_round = (set(paper.read) for paper in read)
+    added = [stages - without for stages in (shorter, longer, another_round)]
+    assert all(added)
+    assert len(set.union(*added)) == sum(map(len, added))
