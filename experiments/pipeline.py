@@ -151,8 +151,7 @@ class Pipeline:
         Returns:
           The reward model, or the policy.
         """
-        file = "reward-{}.dat" if config.policy is None else "{}.dat"
-        path = config.out / file.format(config.name)
+        path = config.reward_path if config.policy is None else config.out / f"{config.name}.dat"
 
         def work(resume: Path | None) -> bool:
             from lib.tools.fit_labels import fit_labels

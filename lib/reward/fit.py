@@ -67,6 +67,7 @@ class AnyFit(Generic[Model, Data]):
     """A reward model, its data and its curves."""
 
     config: FitConfig
+    """The material's, which may differ from the flags."""
     path: Path
     """The checkpoint."""
     run_dir: Path
@@ -207,7 +208,7 @@ def fit(
             f"loss {best.loss:.3f}; saved {path}"
         )
     return AnyFit(
-        config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked
+        material.config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked
     )
 
 

@@ -144,6 +144,8 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     )
     assert f"report in {tmp_path}/reward-v1.report.html" in capsys.readouterr().out
     assert "reward-v1" in (tmp_path / "reward-v1.report.html").read_text()
+    # It shows what a policy is fitted with, which leaves out no step and pulls no weight to 0.
+    assert (fitted.config.frame_stride, fitted.config.l2) == (1, 0.0)
 
 
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
