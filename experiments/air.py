@@ -154,7 +154,7 @@ def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model
             entropy=0.003,
             hold_prob=0.003,
             critic_warmup=20,
-            eval_every=100_000,
+            eval_every=max(1, config.score_steps // 4),
             eval_games=16,
             seed=config.seed,
             dev=config.dev,
