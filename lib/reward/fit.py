@@ -6,7 +6,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, overload
 
@@ -30,6 +30,7 @@ from lib.reward.split import split_by_segment
 from lib.runs import Timer, check_name, load_state, locked, make_run_dir, save_state, write_config
 
 _STAGE = "03_reward_train.py"
+_OLDER = "--resume {}: its state is from an older version, which this one cannot continue; begin a new fit"
 _EXPLODED = 1e6  # a guess costs 0.69; a loss of pairs gets here only by unbounded weights
 
 
@@ -254,10 +255,17 @@ def _load_state(run_dir: Path) -> dict[str, Any] | None:
     """
     state = load_state(run_dir, _STAGE)
     if state is not None and "lines" not in state:
-        raise UserError(
-            f"--resume {run_dir}: its state is from an older version, which this one cannot continue; begin a new fit"
-        )
+        raise UserError(_OLDER.format(run_dir))
     return state
+
+
+@contextlib.contextmanager
+def _of_this_version(run_dir: Path | None) -> Iterator[None]:
+    """Refuses weights of networks that a run's earlier version had."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(_OLDER.format(run_dir)) from error
 
 
 def fit_model(
@@ -300,8 +308,9 @@ def fit_model(
     held_out: list[HeldOut] = []
     history: list[Epoch] = []
     if state is not None:
-        for kept in state["members"]:
-            members.append(_again(material, kept["state_dict"], kept["mean"], kept["std"]))
+        with _of_this_version(config.resume):
+            for kept in state["members"]:
+                members.append(_again(material, kept["state_dict"], kept["mean"], kept["std"]))
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
@@ -311,7 +320,8 @@ def fit_model(
     for number in range(len(members) + ranks.rank, config.ensemble, ranks.size):
         member = material.begin(train, test, number)
         if state is not None and number == len(state["members"]):
-            member.load_state(state["member"])
+            with _of_this_version(config.resume):
+                member.load_state(state["member"])
         elif number < len(start):
             member.begin_from(start[number])
         who = f"member {number + 1} of {config.ensemble}, " if config.ensemble > 1 else ""

@@ -155,10 +155,25 @@ def test_labels_that_are_gone_are_said(db: Path, whole: Fit) -> None:
         fit(again)
 
 
-def test_a_state_of_an_older_version_is_refused(whole: Fit) -> None:
+def _without_lines(state: dict[str, Any]) -> None:
+    del state["lines"]
+
+
+def _of_another_finished_member(state: dict[str, Any]) -> None:
+    state["members"][0]["state_dict"]["former.weight"] = torch.zeros(1)
+
+
+def _of_another_member(state: dict[str, Any]) -> None:
+    state["member"]["network"]["former.weight"] = torch.zeros(1)
+    state["members"].pop()
+
+
+@pytest.mark.parametrize("edit", [_without_lines, _of_another_finished_member, _of_another_member])
+def test_a_state_of_an_older_version_is_refused(whole: Fit, edit: Callable[[dict[str, Any]], None]) -> None:
     path = whole.run_dir / "state.dat"
     state = torch.load(path, weights_only=True)
-    torch.save({key: value for key, value in state.items() if key != "lines"}, path)
+    edit(state)
+    torch.save(state, path)
     with pytest.raises(UserError, match=r"--resume .*: its state is from an older version"):
         fit(dataclasses.replace(whole.config, resume=whole.run_dir))
 
