@@ -261,7 +261,7 @@ def _load_state(run_dir: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _of_this_version(run_dir: Path | None) -> Iterator[None]:
-    """Refuses weights of networks that a run's earlier version had."""
+    """Says which run's state it is whose weights fit no network of this version."""
     try:
         yield
     except RuntimeError as error:

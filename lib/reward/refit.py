@@ -218,7 +218,7 @@ def _refit(
     charts.flush()
     progress.line(
         f"version {version}: held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
-        f"loss {best.loss:.3f}; saved {config.out / f'reward-{config.name}.dat'}"
+        f"loss {best.loss:.3f}; saved {config.reward_path}"
     )
     weights = [member.network.state_dict() for member in fitted.model.members]
     return _Published(version, labels, weights, trained, held_names)
