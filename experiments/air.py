@@ -139,7 +139,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
 
 
 def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, **paid: Any) -> Path:
-    """PPO as of `LONG_PPO`."""
+    """PPO by `LONG_PPO` from the score, and from what `paid` adds to it."""
     return pipeline.train(
         name,
         title,
