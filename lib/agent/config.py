@@ -187,10 +187,10 @@ class TrainConfig:
     event_kinds: str | None = flag(
         default=None,
         metavar="KIND,KIND",
-        help="events for --event-prob: refuel, rescue, pickup, alarm (Seaquest: low on air with a diver), sighting "
-        "(a diver swims by and none is on board), lost-life, large-score, novelty (for vectors) (default: all but "
-        "alarm and sighting, whose clips leave no room for what follows; novelty only if nothing else is known of "
-        "an environment)",
+        help="events for --event-prob: refuel, rescue, pickup, alarm (Seaquest: low on air with a diver), shortage "
+        "(low on air without one), sighting (a diver swims by and none is on board), lost-life, large-score, novelty "
+        "(for vectors) (default: all but alarm, shortage and sighting, whose clips leave no room for what follows; "
+        "novelty only if nothing else is known of an environment)",
     )
     event_envs: int = flag(
         default=8,

@@ -119,29 +119,30 @@ def diver_in_sight(frames: np.ndarray) -> np.ndarray:
     return found
 
 
-_COUNTED = ("refuels", "rescues", "pickups", "alarms", "sightings")
-_IN_A_ROW = 25  # steps, for an alarm and for a sighting
+_COUNTED = ("refuels", "rescues", "pickups", "alarms", "shortages", "sightings")
+_IN_A_ROW = 25  # steps, for an alarm, a shortage and a sighting
 
 
 class SurfaceCounter:
-    """Counts refuels, rescues, pickups, alarms and sightings in B games, from their frames alone.
+    """Counts refuels, rescues, pickups, alarms, shortages and sightings in B games, from their frames alone.
 
     A refuel is a visit to the surface from below on which the oxygen bar rises. Filling up at the start of a life does
     not count, and a visit without a diver ends in a lost life before the bar moves. A rescue is a visit on which six
     divers are set ashore one by one; the refuel that follows counts as well. A pickup is one more diver on board. An
     alarm goes off at every 25th step in a row at which the submarine could refuel and should: below the surface with
-    half a tank or less and a diver on board. A sighting is every 25th step in a row at which a diver swims by and none
-    is on board.
+    half a tank or less and a diver on board. A shortage is every 25th step in a row at which it could not: likewise, with
+    nobody on board. A sighting is every 25th step in a row at which a diver swims by and none is on board.
 
     Attributes:
-      refuels, rescues, pickups, alarms, sightings: int64 `[B]`.
+      refuels, rescues, pickups, alarms, shortages, sightings: int64 `[B]`.
       aboard: divers on board now, float `[B]`: as `divers`, but six divers that blink stay six; NaN at first.
     """
 
     def __init__(self, games: int) -> None:
         self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
-        self.alarms, self.sightings = np.zeros(games, np.int64), np.zeros(games, np.int64)
+        self.alarms, self.shortages, self.sightings = (np.zeros(games, np.int64) for _ in range(3))
         self._low = np.zeros(games, np.int64)  # steps in a row, so far, at which it should refuel
+        self._short = np.zeros(games, np.int64)  # likewise, at which it would have to but cannot
         self._near = np.zeros(games, np.int64)  # likewise, at which it could pick up its first diver
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
         self._oxygen = np.full(games, np.nan)
@@ -161,8 +162,11 @@ class SurfaceCounter:
         rises = self._from_below & surface & (oxygen_now > self._oxygen)
         self.refuels += rises
         self._from_below &= ~rises
-        self._low = np.where(alive & ~surface & (aboard > 0) & (oxygen_now <= 0.5), self._low + 1, 0)
+        low = alive & ~surface & (oxygen_now <= 0.5)
+        self._low = np.where(low & (aboard > 0), self._low + 1, 0)
         self.alarms += (self._low > 0) & (self._low % _IN_A_ROW == 0)
+        self._short = np.where(low & (aboard == 0), self._short + 1, 0)
+        self.shortages += (self._short > 0) & (self._short % _IN_A_ROW == 0)
         near = alive & ~surface & (aboard == 0)
         near[near] = diver_in_sight(frames[near])
         self._near = np.where(near, self._near + 1, 0)

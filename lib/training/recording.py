@@ -100,7 +100,7 @@ def _events(config: TrainConfig, world: World, share: range) -> Events | None:
             f"got {unknown[0]!r}"
         )
     if config.event_kinds is None:
-        left_out = ("alarm", "sighting", NOVELTY) if probes(config.env) else ()
+        left_out = ("alarm", "shortage", "sighting", NOVELTY) if probes(config.env) else ()
         asked = [kind for kind in asked if kind not in left_out]
     return Events(asked, num_envs, counts)
 

@@ -217,7 +217,7 @@ def test_six_divers_are_a_rescue_and_blinking_is_no_pickup() -> None:
     )  # the sixth; that five came at once was no doing of the game's
 
 
-def test_an_alarm_goes_off_while_a_climb_is_due() -> None:
+def test_alarms_and_shortages_tell_whether_a_climb_is_due() -> None:
     game = begun()
     game.give(oxygen=33, divers=1)
     game.play("NOOP", 90)
@@ -229,6 +229,7 @@ def test_an_alarm_goes_off_while_a_climb_is_due() -> None:
             assert memory.oxygen <= 31  # half of what the bar shows
             assert memory.divers >= 1
     assert count.alarms[0] == 3  # the bar shows a half from the 14th step on
+    assert count.shortages[0] == 0
     without = begun()
     without.give(oxygen=33)
     without.play("NOOP", 90)
@@ -236,6 +237,7 @@ def test_an_alarm_goes_off_while_a_climb_is_due() -> None:
     for frame in without.frames:
         count.push(frame[None])
     assert count.alarms[0] == 0
+    assert count.shortages[0] == 2  # a diver swims into it 68 steps later
 
 
 def test_a_diver_that_swims_by_is_sighted_while_none_is_on_board() -> None:
@@ -290,6 +292,7 @@ def test_games_are_counted_apart() -> None:
         "rescues": [0, 0],
         "pickups": [1, 0],
         "alarms": [0, 0],
+        "shortages": [0, 0],
         "sightings": [0, 0],
     }
     assert counter("PongNoFrameskip-v4", 2) is None
