@@ -11,7 +11,11 @@ class Convolutions(nn.Sequential):
     """Features of pictures, uint8 `[N, 4, 84, 84]` to `[N, F]`.
 
     Conv 32@8/4, 64@4/2, 64@3/1 (Mnih et al. 2015, F 3136), or the small ones, 16@8/4, 32@4/2, with a quarter of the
-    arithmetic (Mnih et al. 2013 and 2016, F 2592). Layers may be appended.
+    arithmetic (Mnih et al. 2013 and 2016, F 2592).
+
+    Args:
+      kind: of network, "separate", "shared" or "small" (`lib.agent.network.PolicyNet`). The first hidden layer of a
+        "shared" one belongs to them (F 512).
 
     Attributes:
       features: F.
@@ -20,7 +24,8 @@ class Convolutions(nn.Sequential):
 
     FEATURES = 64 * 7 * 7
 
-    def __init__(self, small: bool = False) -> None:
+    def __init__(self, kind: str = "separate") -> None:
+        small = kind == "small"
         channels = (16, 32) if small else (32, 64)
         super().__init__(
             nn.Conv2d(STACK, channels[0], kernel_size=8, stride=4),
@@ -32,6 +37,9 @@ class Convolutions(nn.Sequential):
             self.extend([nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU()])
         self.append(nn.Flatten())
         self.features, self.units = (32 * 9 * 9, 256) if small else (self.FEATURES, 512)
+        if kind == "shared":
+            self.extend([nn.Linear(self.features, self.units), nn.ReLU()])
+            self.features = self.units
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         kind = observations.device.type
@@ -65,11 +73,11 @@ class Convolutions(nn.Sequential):
         return x
 
 
-def kind_of_pictures(state: dict[str, torch.Tensor]) -> str:
-    """The kind of a `PolicyNet` that sees pictures, by its weights; "separate" if they belong to no such network."""
-    if "conv.7.weight" in state:
+def kind_of_pictures(state: dict[str, torch.Tensor], name: str = "conv") -> str:
+    """The kind of the convolutions of this name in a state_dict; "separate" if there are none."""
+    if f"{name}.7.weight" in state:
         return "shared"
-    return "small" if are_small(state, "conv") else "separate"
+    return "small" if are_small(state, name) else "separate"
 
 
 def are_small(state: dict[str, torch.Tensor], name: str) -> bool:

@@ -83,7 +83,7 @@ class QNet(nn.Module):
         )
         self.register_buffer("levels", (torch.arange(quantiles) + 0.5) / quantiles)
         if observation_size is None:
-            self.body: nn.Module = (convolutions := Convolutions(small=kind == "small"))
+            self.body: nn.Module = (convolutions := Convolutions("small" if kind == "small" else "separate"))
             sizes = [convolutions.features, convolutions.units]
         else:
             self.body, sizes = nn.Identity(), [observation_size, hidden, hidden]

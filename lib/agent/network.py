@@ -105,12 +105,9 @@ class PolicyNet(nn.Module):
         self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
         self.kind = kind
         if observation_size is None:
-            self.conv = Convolutions(small=kind == "small")
-            sizes = [self.conv.features, self.conv.units]
+            self.conv = Convolutions(kind)
+            sizes = [self.conv.features] if kind == "shared" else [self.conv.features, self.conv.units]
             activation = cast(type[nn.Module], nn.ReLU)
-            if kind == "shared":
-                self.conv.extend([nn.Linear(sizes[0], sizes[1]), nn.ReLU()])
-                sizes = [sizes[1]]
         else:
             self.normaliser = Normaliser(observation_size)
             sizes, activation = [observation_size, 64, 64], nn.Tanh

@@ -42,12 +42,9 @@ class PolicyBody(nn.Module):
     def __init__(self, state: dict[str, torch.Tensor], source: Path) -> None:
         super().__init__()
         kind = kind_of_pictures(state)
-        self.conv = Convolutions(small=kind == "small")
-        self.size, units = self.conv.features, self.conv.units
+        self.conv = Convolutions(kind)
+        self.size = self.conv.features
         self._shared = kind == "shared"
-        if self._shared:
-            self.conv.extend([nn.Linear(self.size, units), nn.ReLU()])
-            self.size = units
         self._load(state, source)
 
     def _load(self, state: dict[str, torch.Tensor], source: Path) -> None:

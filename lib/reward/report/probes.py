@@ -115,7 +115,7 @@ def _paid_for(
     names: tuple[str, ...] = ()
     for segment in segments:
         step, paid = (
-            _step(segment),
+            step_of(segment),
             model.rewards_along(segment.frames, segment.actions, segment.observations),
         )
         rewards.append(paid)
@@ -149,7 +149,7 @@ def _paid_for(
     )
 
 
-def _step(segment: Segment) -> Step:
+def step_of(segment: Segment) -> Step:
     """The steps of a segment, as if of so many environments."""
     count = len(segment.actions)
     no = np.zeros(count, bool)
