@@ -44,7 +44,7 @@ class FittedPolicy(NamedTuple):
 
 
 class Policies(Clips):
-    """Trains the head of the policy of `--policy` on each of the first `--steps` steps of every clip.
+    """Trains the head of the policy of `--policy`, or all of it, on each of the first `--steps` steps of every clip.
 
     Raises:
       UserError: as `Clips`; or the policy does not see pictures, or does not choose among actions.
@@ -58,29 +58,34 @@ class Policies(Clips):
                 f"--policy {config.policy}: expected a policy that sees pictures, from a2c or ppo"
             )
         self.policy = policy
-        super().__init__(
-            # ℓ2 would pull the policy's weights to 0 rather than to what they were.
-            dataclasses.replace(config, frame_stride=1, l2=0.0),
-            lines,
-            features=PolicyBody(policy.state_dict(), config.policy),
-        )
+        # ℓ2 would pull the policy's weights to 0 rather than to what they were.
+        config = dataclasses.replace(config, frame_stride=1, l2=0.0)
+        if config.all_layers:
+            super().__init__(dataclasses.replace(config, input="observation"), lines)
+        else:
+            assert config.policy is not None
+            super().__init__(config, lines, features=PolicyBody(policy.state_dict(), config.policy))
         self.kept: torch.Tensor | None = None
         if not len(self.data.segments):
             return
-        # The clips hold pictures, or PolicyBody could not have read them; their spec is of its features.
-        clips = dataclasses.replace(self.data.segments.spec, observation_shape=None)
+        clips = self.data.segments.spec
+        if not config.all_layers:
+            # They hold pictures, or PolicyBody could not have read them; their spec is of its features.
+            clips = dataclasses.replace(clips, observation_shape=None)
         differs = policy.spec.difference(clips)
         if differs is not None:
             raise UserError(
                 f"--policy {config.policy}: expected {differs[1]} like the clips, got {differs[0]}"
             )
         if config.keep is not None:
-            self.kept = self._features(config.keep)
+            self.kept = self._seen(config.keep)
 
-    def _features(self, path: Path) -> torch.Tensor:
-        """Of some steps of every clip of `--keep`, float32 `[N, F]` on the device."""
+    def _seen(self, path: Path) -> torch.Tensor:
+        """What is seen in some steps of every clip of `--keep`, pictures uint8 `[N, 4, 84, 84]` or features float32 `[N, F]`, on the device."""
         db = SegmentDB(path)
-        store = SegmentStore(self.config.memory_mb, features=self.data.segments.features)
+        store = SegmentStore(
+            self.config.memory_mb, self.data.segments.input, features=self.data.segments.features
+        )
         try:
             seen = [store.inputs(store.take(db, name), _KEPT_STRIDE)[0] for name in db.names]
         except SegmentError as error:
@@ -98,8 +103,12 @@ class Policies(Clips):
         return torch.from_numpy(np.concatenate(seen)).to(self.device)
 
     def network(self) -> PolicyRatio:
-        head = self.policy.policy.to(self.device)
-        return PolicyRatio(head, self.config.beta, self.data.segments.frame_shape)
+        layers = self._layers(self.policy).to(self.device)
+        return PolicyRatio(layers, self.config.beta, self.data.segments.frame_shape)
+
+    def _layers(self, policy: PolicyNet) -> torch.nn.Sequential:
+        """Those of a policy that are fitted."""
+        return torch.nn.Sequential(*([policy.conv] if self.config.all_layers else []), *policy.policy)
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> PolicyMember:
         return PolicyMember(self, train, test, number)
@@ -109,7 +118,7 @@ class Policies(Clips):
     ) -> tuple[FittedPolicy, HeldOut]:
         reward, best = super().model(members, held_out, test)
         policy = copy.deepcopy(self.policy)
-        policy.policy.load_state_dict(members[0].network.policy.state_dict())
+        self._layers(policy).load_state_dict(members[0].network.policy.state_dict())
         return FittedPolicy(policy, reward), best
 
     def parents(self) -> dict[str, Any]:

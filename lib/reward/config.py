@@ -67,6 +67,10 @@ class FitConfig:
         help="fit this policy directly (DPO), and write it to OUT/NAME.dat, and the reward that it implies to "
         "OUT/reward-NAME.dat; see --beta, --steps",
     )
+    all_layers: bool = flag(
+        default=False,
+        help="fit the convolutions of --policy, too, which then learn to see what the score did not need, at four times the time",
+    )
     keep: Path | None = flag(
         default=None,
         metavar="DB",
@@ -215,6 +219,8 @@ class FitConfig:
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
+        if self.all_layers and self.policy is None:
+            raise UserError("--all-layers expects --policy POLICY, whose layers it fits")
         if self.keep is not None and self.policy is None:
             raise UserError("--keep expects --policy POLICY, which goes on there as before")
         if self.audit_reward is not None and self.audit is None:

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.envs.spec import Spec
+from lib.convolutions import Convolutions, kind_of_pictures
+from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.reward.masks import Mask
 
 _PAID_NATS = 2.0  # at most, either way, for one action
 
 
 class PolicyRatio(nn.Module):
-    """The head of a policy, as a reward model of what the policy has learned: r̂ = β log π(a|s)/π_ref(a|s).
+    """A policy, or its head, as a reward model of what the policy has learned: r̂ = β log π(a|s)/π_ref(a|s).
 
     Of a policy fitted by DPO that is the reward of which it is the best policy, except for a term of the state (Rafailov et
     al. 2023, arXiv 2305.18290). It pays for what the comparisons made likelier, where they did, and nothing for what
-    they left as it was. It sees the features of the policy's body.
+    they left as it was. It sees what the policy sees, and a head the features of the policy's body.
 
     The ratio of an action that the policy has all but given up has no bound. While it is fitted r̂ has none either; what an agent is
     paid is at most 2 β either way, or a few steps would outweigh the score of a game.
 
     Attributes:
-      policy: the head that is fitted.
-      reference: the head that it began as; frozen.
-      spec: F features, and the actions.
+      policy: the layers that are fitted.
+      reference: what they began as; frozen.
+      spec: pictures or F features, and the actions.
       frame_shape: (H, W, 3) of the clips.
 
     Args:
-      head: the head that it begins as, layers in a row.
+      layers: what it begins as: layers in a row, the convolutions first if the policy is fitted as a whole.
       beta: β, above 0.
       frame_shape: see above.
     """
@@ -43,29 +45,32 @@ class PolicyRatio(nn.Module):
     input, half_size = "observation", False
     masks: tuple[Mask, ...] = ()
 
-    def __init__(self, head: nn.Sequential, beta: float, frame_shape: tuple[int, int, int]) -> None:
+    def __init__(self, layers: nn.Sequential, beta: float, frame_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.policy, self.reference = (copy.deepcopy(head) for _ in range(2))
+        self.policy, self.reference = (copy.deepcopy(layers) for _ in range(2))
         self.reference.requires_grad_(False)
         self.register_buffer("beta", torch.tensor(beta))
-        sizes = [layer for layer in head if isinstance(layer, nn.Linear)]
-        self.spec = Spec(sizes[-1].out_features, observation_shape=(sizes[0].in_features,))
+        sizes = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        whole = isinstance(layers[0], Convolutions)
+        self.spec = Spec(
+            sizes[-1].out_features, observation_shape=PICTURE_SHAPE if whole else (sizes[0].in_features,)
+        )
         self.frame_shape = frame_shape
 
-    def changed(self, features: torch.Tensor) -> torch.Tensor:
-        """Total variation ½ Σₐ |π(a|s) − π_ref(a|s)|, the mean over features `[N, F]`: a scalar in 0 … 1.
+    def changed(self, seen: torch.Tensor) -> torch.Tensor:
+        """Total variation ½ Σₐ |π(a|s) − π_ref(a|s)|, the mean over what is seen, as `forward` takes it: a scalar in 0 … 1.
 
         The share of steps in which it acts otherwise. Unlike the KL it costs the smallest change and never more than 1, so
         the policy changes much in few states rather than a little in all.
         """
-        new, old = (head(features).float().softmax(-1) for head in (self.policy, self.reference))
+        new, old = (layers(seen).float().softmax(-1) for layers in (self.policy, self.reference))
         return 0.5 * (new - old).abs().sum(-1).mean()
 
-    def forward(self, features: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """r̂, float32 `[N]`, of features `[N, F]` and actions int64 `[N]`."""
+    def forward(self, seen: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """r̂, float32 `[N]`, of pictures uint8 `[N, 4, 84, 84]` or features `[N, F]`, and actions int64 `[N]`."""
         new, old = (
-            -F.cross_entropy(head(features).float(), actions, reduction="none")
-            for head in (self.policy, self.reference)
+            -F.cross_entropy(layers(seen).float(), actions, reduction="none")
+            for layers in (self.policy, self.reference)
         )
         return self.beta * (new - old).clamp(-self.most, self.most)
 
@@ -82,11 +87,12 @@ def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) 
     Raises:
       RuntimeError: some weights are missing or do not fit.
     """
-    if "reference.0.weight" not in state:
+    whole = "reference.0.0.weight" in state
+    if not whole and "reference.0.weight" not in state:
         return None
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [Convolutions(kind_of_pictures(state, "reference.0"))] if whole else []
     for name, value in state.items():
-        if name.startswith("reference.") and name.endswith(".weight"):
+        if re.fullmatch(r"reference\.\d+\.weight", name):
             outputs, inputs = value.shape
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     network = PolicyRatio(nn.Sequential(*layers[:-1]), 1.0, frame_shape)

@@ -106,15 +106,38 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
         assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
 
 
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_fitted_as_a_whole_it_learns_to_see(tmp_path: Path, all_layers: bool) -> None:
+    torch.manual_seed(0)
+    before = PolicyNet(ACTIONS, kind="small")
+    with torch.no_grad():
+        before.conv[0].weight.zero_()  # type: ignore[operator]
+        before.conv[0].bias.fill_(0.1)  # type: ignore[operator]
+    saved(tmp_path / "v0.dat", before)
+    fork_db(tmp_path / "db", 60)
+    fit(flags(tmp_path, all_layers=all_layers), ALONE, Policies, file="{}.dat")
+    after, _ = load_policy(tmp_path / "v1.dat")
+    assert isinstance(after, PolicyNet)
+    seen = [
+        torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames))) for half in range(2)
+    ]
+    chosen = [after.acting().dist_params(half).argmax(1).tolist() for half in seen]
+    assert (chosen == [[right] * 5 for right in RIGHT]) == all_layers
+
+
+@pytest.mark.parametrize("all_layers", [False, True])
 @pytest.mark.parametrize("kind", ["separate", "shared", "small"])
-def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str) -> None:
+def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str, all_layers: bool) -> None:
     torch.manual_seed(0)
     before = PolicyNet(ACTIONS, kind=kind)
     saved(tmp_path / "v0.dat", before)
     fork_db(tmp_path / "db", 12)
-    made = fit(flags(tmp_path, epochs=2), ALONE, Policies, file="{}.dat")
+    made = fit(flags(tmp_path, epochs=2, all_layers=all_layers), ALONE, Policies, file="{}.dat")
     after, _ = load_policy(tmp_path / "v1.dat")
     assert isinstance(after, PolicyNet)
+    for name, value in after.state_dict().items():
+        fitted = name.startswith("policy") or (all_layers and name.startswith("conv"))
+        assert torch.equal(value, before.state_dict()[name]) != fitted, name
     reward = load_reward_model(tmp_path / "reward-v1.dat")
     assert reward.origin["parents"]["labels"] == 12
 
@@ -148,9 +171,10 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     assert (fitted.config.frame_stride, fitted.config.l2) == (1, 0.0)
 
 
-def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers: bool) -> None:
     torch.manual_seed(0)
-    before = PolicyNet(ACTIONS)
+    before = PolicyNet(ACTIONS, kind="small")
     saved(tmp_path / "v0.dat", before)
     # Comparisons where the first half is dark, and play where the second one is.
     fork_db(tmp_path / "db", 30, halves=1)
@@ -159,7 +183,7 @@ def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path) -> None:
         save(tmp_path / "play", number, shown(1, seed=100 + number))
     moved = {}
     for keep in (None, tmp_path / "play"):
-        fit(flags(tmp_path, keep=keep), ALONE, Policies, file="{}.dat")
+        fit(flags(tmp_path, keep=keep, all_layers=all_layers), ALONE, Policies, file="{}.dat")
         after, _ = load_policy(tmp_path / "v1.dat")
         for half in range(2):
             seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
@@ -201,6 +225,8 @@ def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
     (tmp_path / "play" / "00" / "00000000.dat").write_bytes(b"broken")
     with pytest.raises(UserError, match=r"--keep .*play: "):
         Policies(flags(tmp_path, keep=tmp_path / "play"))
+    with pytest.raises(UserError, match="--all-layers expects --policy POLICY"):
+        flags(tmp_path, policy=None, all_layers=True)
     with pytest.raises(UserError, match="--keep expects --policy POLICY"):
         flags(tmp_path, policy=None, keep=tmp_path / "play")
 
