@@ -22,6 +22,7 @@ from lib.agent.network import PolicyNet
 from lib.cli import UserError, flag
 from lib.envs.make import situation
 from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
 from lib.reward.features import PolicyBody
 from lib.reward.report.probes import step_of
 from lib.reward.store import SegmentStore
@@ -86,33 +87,40 @@ def visible(config: VisibleConfig) -> dict[str, Told]:
     """What the convolutions tell of each probe of `lib.envs.make.situation`, by its name.
 
     Raises:
-      UserError: the policy does not see pictures, or nothing is known about the clips' environment.
+      UserError: the policy does not see pictures, or other ones; or the clips cannot be read, are of one moment, or of an
+        environment of which nothing is known.
     """
     policy, _ = load_policy(config.model)
     if not isinstance(policy, PolicyNet) or policy.observation_size is not None:
         raise UserError(f"{config.model}: expected a policy that sees pictures, from a2c or ppo")
-    store = SegmentStore(float("inf"), features=PolicyBody(policy.state_dict(), config.model))
-    features: list[np.ndarray] = []
+    body, store = PolicyBody(policy.state_dict(), config.model), SegmentStore(float("inf"), "observation")
+    features: list[torch.Tensor] = []
     readings: dict[str, list[np.ndarray]] = {}
     moments: list[str] = []
     for root in config.dbs:
         db = SegmentDB(root)
         for name in db.names:
-            segment = db.load(name)
+            try:
+                segment = db.load(name)
+            except SegmentError as error:
+                raise UserError(str(error)) from error
             index = store.add(db, name, segment)
-            seen = store.inputs(index, _STRIDE)[0]
-            features.append(seen)
+            if (differs := policy.spec.difference(store.spec)) is not None:
+                raise UserError(f"{config.model}: expected {differs[1]} like the clips, got {differs[0]}")
+            features.append(body(torch.from_numpy(store.inputs(index, _STRIDE)[0])))
             step = step_of(segment)
             for probe, read in situation(store.env_id).items():
                 readings.setdefault(probe, []).append(read(step)[::_STRIDE])
             sidecar = segment.sidecar
             moment = sidecar.reason if sidecar and sidecar.forked else name
-            moments += [f"{root} {moment}"] * len(seen)
+            moments += [f"{root} {moment}"] * len(features[-1])
     if not readings:
         raise UserError(
             f"{', '.join(map(str, config.dbs))}: expected clips of an environment with probes, as Seaquest"
         )
-    inputs, of = torch.from_numpy(np.concatenate(features)), np.array(moments)
+    if len(set(moments)) < 2:
+        raise UserError("expected clips of two moments at least, one to be tested on, got one; record more")
+    inputs, of = torch.cat(features), np.array(moments)
     found = {}
     for probe, columns in readings.items():
         values = np.concatenate(columns)

@@ -58,18 +58,20 @@ class Policies(Clips):
                 f"--policy {config.policy}: expected a policy that sees pictures, from a2c or ppo"
             )
         self.policy = policy
-        # ℓ2 would pull the policy's weights to 0 rather than to what they were.
-        config = dataclasses.replace(config, frame_stride=1, l2=0.0)
-        if config.all_layers:
-            super().__init__(dataclasses.replace(config, input="observation"), lines)
-        else:
-            assert config.policy is not None
-            super().__init__(config, lines, features=PolicyBody(policy.state_dict(), config.policy))
+        whole = config.all_layers
+        super().__init__(
+            # ℓ2 would pull the policy's weights to 0 rather than to what they were.
+            dataclasses.replace(
+                config, frame_stride=1, l2=0.0, input="observation" if whole else config.input
+            ),
+            lines,
+            features=None if whole else PolicyBody(policy.state_dict(), config.policy),
+        )
         self.kept: torch.Tensor | None = None
         if not len(self.data.segments):
             return
         clips = self.data.segments.spec
-        if not config.all_layers:
+        if not whole:
             # They hold pictures, or PolicyBody could not have read them; their spec is of its features.
             clips = dataclasses.replace(clips, observation_shape=None)
         differs = policy.spec.difference(clips)

@@ -123,6 +123,18 @@ _COUNTED = ("refuels", "rescues", "pickups", "alarms", "shortages", "sightings")
 _IN_A_ROW = 25  # steps, for an alarm, a shortage and a sighting
 
 
+class _InARow:
+    """Tells of every 25th step in a row at which something holds, in B games."""
+
+    def __init__(self, games: int) -> None:
+        self._steps = np.zeros(games, np.int64)
+
+    def push(self, holds: np.ndarray) -> np.ndarray:
+        """Takes in whether it holds now, bool `[B]`; returns whether this is such a step, bool `[B]`."""
+        self._steps = np.where(holds, self._steps + 1, 0)
+        return holds & (self._steps % _IN_A_ROW == 0)
+
+
 class SurfaceCounter:
     """Counts refuels, rescues, pickups, alarms, shortages and sightings in B games, from their frames alone.
 
@@ -141,9 +153,7 @@ class SurfaceCounter:
     def __init__(self, games: int) -> None:
         self.refuels, self.rescues, self.pickups = (np.zeros(games, np.int64) for _ in range(3))
         self.alarms, self.shortages, self.sightings = (np.zeros(games, np.int64) for _ in range(3))
-        self._low = np.zeros(games, np.int64)  # steps in a row, so far, at which it should refuel
-        self._short = np.zeros(games, np.int64)  # likewise, at which it would have to but cannot
-        self._near = np.zeros(games, np.int64)  # likewise, at which it could pick up its first diver
+        self._alarm, self._shortage, self._sighting = (_InARow(games) for _ in range(3))
         self._from_below = np.zeros(games, bool)  # was below the surface in this life, not refuelled since
         self._oxygen = np.full(games, np.nan)
         self.aboard = np.full(games, np.nan)
@@ -163,14 +173,11 @@ class SurfaceCounter:
         self.refuels += rises
         self._from_below &= ~rises
         low = alive & ~surface & (oxygen_now <= 0.5)
-        self._low = np.where(low & (aboard > 0), self._low + 1, 0)
-        self.alarms += (self._low > 0) & (self._low % _IN_A_ROW == 0)
-        self._short = np.where(low & (aboard == 0), self._short + 1, 0)
-        self.shortages += (self._short > 0) & (self._short % _IN_A_ROW == 0)
+        self.alarms += self._alarm.push(low & (aboard > 0))
+        self.shortages += self._shortage.push(low & (aboard == 0))
         near = alive & ~surface & (aboard == 0)
         near[near] = diver_in_sight(frames[near])
-        self._near = np.where(near, self._near + 1, 0)
-        self.sightings += (self._near > 0) & (self._near % _IN_A_ROW == 0)
+        self.sightings += self._sighting.push(near)
         self._oxygen, self.aboard = oxygen_now, aboard
 
     def counts(self) -> dict[str, np.ndarray]:

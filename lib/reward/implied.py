@@ -87,9 +87,9 @@ def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) 
     Raises:
       RuntimeError: some weights are missing or do not fit.
     """
-    whole = "reference.0.0.weight" in state
-    if not whole and "reference.0.weight" not in state:
+    if not any(name.startswith("reference.") for name in state):
         return None
+    whole = "reference.0.0.weight" in state
     layers: list[nn.Module] = [Convolutions(kind_of_pictures(state, "reference.0"))] if whole else []
     for name, value in state.items():
         if re.fullmatch(r"reference\.\d+\.weight", name):

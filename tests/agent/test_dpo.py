@@ -174,7 +174,7 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers: bool) -> None:
     torch.manual_seed(0)
-    before = PolicyNet(ACTIONS, kind="small")
+    before = PolicyNet(ACTIONS, kind="small" if all_layers else "separate")  # as a whole it takes longer
     saved(tmp_path / "v0.dat", before)
     # Comparisons where the first half is dark, and play where the second one is.
     fork_db(tmp_path / "db", 30, halves=1)

@@ -37,6 +37,18 @@ def test_on_the_examples_it_says_how_often_each_probe_is_told(capsys: pytest.Cap
     assert all("steps of other moments" in line for line in lines)
 
 
+def test_clips_that_it_cannot_tell_about_are_refused(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    (db / "00").mkdir(parents=True)
+    one = sorted((EXAMPLES / "db").glob("*/*.dat"))[0]
+    (db / "00" / "00000000.dat").write_bytes(one.read_bytes())
+    with pytest.raises(UserError, match="expected clips of two moments at least"):
+        main([str(db), "-m", str(EXAMPLES / "v0.dat")])
+    (db / "00" / "00000001.dat").write_bytes(b"broken")
+    with pytest.raises(UserError, match=r"00000001\.dat"):
+        main([str(db), "-m", str(EXAMPLES / "v0.dat")])
+
+
 def test_a_game_without_probes_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 0, clip(190, num_actions=18))
     with pytest.raises(UserError, match="expected clips of an environment with probes"):
