@@ -145,6 +145,7 @@ class PolicyMember(ClipMember):
     """A policy being fitted. Its last epoch is kept: a hundred noisy held-out pairs cannot say when to stop."""
 
     network: PolicyRatio
+    stops_early = False
 
     def __init__(self, policies: Policies, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(policies, train, test, number)
@@ -155,10 +156,6 @@ class PolicyMember(ClipMember):
             return None
         some = self.rng.integers(len(self._kept), size=_KEPT_AT_ONCE)
         return self._config.keep_weight * self.network.changed(self._kept[some])
-
-    def end_epoch(self, train_loss: float, result: HeldOut) -> None:
-        self.best = None
-        super().end_epoch(train_loss, result)
 
     def statistics(self) -> tuple[float, float]:
         # In units of r̂ over the clips, but with its zero: what is as likely as before is worth nothing, or an agent would be

@@ -410,9 +410,11 @@ def _broken(train_loss: float, held_out_loss: float) -> str | None:
 
 
 def _epoch_line(epoch: Epoch, member: MemberFit, seconds: float) -> str:
-    """The line printed after an epoch."""
+    """The line printed after an epoch; a star marks the best so far of a member that keeps its best."""
+    best = member.stops_early and member.best_epoch == epoch.epoch
+    left = f"{'at least ' if member.stops_early else ''}{format_duration(member.epochs_left() * seconds)}"
     return (
         f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "
-        f"accuracy {epoch.held_out_accuracy:.1%}{' *' if member.best_epoch == epoch.epoch else ''}  "
-        f"({format_duration(seconds)} each, at least {format_duration(member.epochs_left() * seconds)} to go)"
+        f"accuracy {epoch.held_out_accuracy:.1%}{' *' if best else ''}  "
+        f"({format_duration(seconds)} each, {left} to go)"
     )

@@ -103,6 +103,8 @@ class MemberFit(ABC):
     network: nn.Module
     optimizer: torch.optim.Optimizer
     """Its first group of parameters has the ℓ2 regularisation."""
+    stops_early = True
+    """It ends once its held-out loss has not fallen for `--patience` epochs, and keeps its best epoch; else it keeps its last."""
 
     def __init__(
         self, material: Material[Any, Any], train: np.ndarray, test: np.ndarray, number: int
@@ -148,15 +150,18 @@ class MemberFit(ABC):
         return fit
 
     def epochs_left(self) -> int:
-        """The least number of epochs left; 0 when the best one is too long ago."""
+        """The number of epochs left; if it stops early the least, which is 0 when the best epoch is too long ago."""
+        left = self._config.epochs - self.epoch
+        if not self.stops_early:
+            return left
         since_best = self.epoch - self.best_epoch
-        return max(0, min(self._config.epochs - self.epoch, self._config.patience - since_best))
+        return max(0, min(left, self._config.patience - since_best))
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
-        """Counts an epoch, keeps its weights if it is the best, and adapts ℓ2 for the next."""
+        """Counts an epoch, keeps its weights unless an earlier one is better, and adapts ℓ2 for the next."""
         self.epoch += 1
         self.optimizer.param_groups[0]["weight_decay"] = adapted_l2(self.l2, train_loss, result.loss)
-        if self.best is None or result.loss < self.best.loss:
+        if self.best is None or not self.stops_early or result.loss < self.best.loss:
             self.best, self.best_epoch = result, self.epoch
             self.best_state = copy.deepcopy(self.network.state_dict())
 

@@ -1,6 +1,7 @@
 """DPO on clips: what a policy pays, and that comparisons of what is done in one situation teach when to do it."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.learner import ALONE
 from lib.preferences.segments import Segment
+from lib.reward import clips
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
+from lib.reward.epoch import HeldOut
 from lib.reward.fit import fit
 from lib.reward.implied import PolicyRatio
 from lib.reward.report import figures_of
@@ -104,6 +107,29 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
         assert chances[1] > 0.8
     for name, value in after.state_dict().items():
         assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
+
+
+def test_a_policy_is_fitted_for_every_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hundred noisy held-out pairs cannot say when to stop."""
+    evaluated: list[torch.Tensor] = []
+
+    def worse_each_time(network: PolicyRatio, *_: object) -> HeldOut:
+        evaluated.append(next(network.policy.parameters()).detach().clone())
+        return HeldOut(0.1 * len(evaluated), 3, 4)
+
+    monkeypatch.setattr(clips, "evaluate_pairs", worse_each_time)
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 12)
+    fitted = fit(flags(tmp_path, epochs=3, patience=1), ALONE, Policies, file="{}.dat")
+    first, second, third = re.findall(r"^epoch .*$", capsys.readouterr().out, re.MULTILINE)
+    assert not any("*" in line or "at least" in line for line in (first, second, third))
+    assert third.endswith(", 0s to go)")
+    assert fitted.best.loss == pytest.approx(0.3)
+    after, _ = load_policy(tmp_path / "v1.dat")
+    assert isinstance(after, PolicyNet)
+    assert torch.equal(next(after.policy.parameters()), evaluated[-1])
 
 
 @pytest.mark.parametrize("all_layers", [False, True])
