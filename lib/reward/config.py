@@ -69,7 +69,7 @@ class FitConfig:
     )
     all_layers: bool = flag(
         default=False,
-        help="fit the convolutions of --policy, too, which may learn to see what the score did not need; takes four times as long",
+        help="fit the convolutions of --policy, too, which may learn to see what the score did not need; an epoch takes eight times as long",
     )
     keep: Path | None = flag(
         default=None,

@@ -282,8 +282,8 @@ def fit_model(
 ) -> Fitted[Model]:
     """Fits the members of a reward model one after the other; several processes fit their shares in parallel.
 
-    Each member is fitted until its held-out loss stops falling, and keeps the weights of its best epoch. All members
-    are evaluated on the same held-out pairs.
+    A member that `stops_early` is fitted until its held-out loss stops falling, and keeps the weights of its best epoch;
+    any other makes all epochs and keeps its last. All members are evaluated on the same held-out pairs.
 
     Args:
       material: what to fit to, and how.
