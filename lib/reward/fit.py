@@ -357,7 +357,7 @@ def fit_model(
         if member.best is None:
             raise Stopped
         if should_stop():
-            progress.line(f"stopped by request; keeping the best so far, epoch {member.best_epoch}")
+            progress.line(f"stopped by request; keeping epoch {member.best_epoch}")
         member.network.load_state_dict(member.best_state)
         member.network.eval()
         held_out.append(member.best if config.frame_stride == 1 else member.held_out())

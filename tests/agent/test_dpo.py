@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,27 @@ def test_a_policy_is_fitted_for_every_epoch(
     after, _ = load_policy(tmp_path / "v1.dat")
     assert isinstance(after, PolicyNet)
     assert torch.equal(next(after.policy.parameters()), evaluated[-1])
+
+
+def test_an_interrupt_keeps_the_last_epoch_of_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated: list[torch.Tensor] = []
+
+    def worse_each_time(network: PolicyRatio, *_: object) -> HeldOut:
+        evaluated.append(next(network.policy.parameters()).detach().clone())
+        if len(evaluated) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return HeldOut(0.1 * len(evaluated), 3, 4)
+
+    monkeypatch.setattr(clips, "evaluate_pairs", worse_each_time)
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 12)
+    fit(flags(tmp_path, epochs=5), ALONE, Policies, file="{}.dat")
+    assert "stopped by request; keeping epoch 2\n" in capsys.readouterr().out
+    after, _ = load_policy(tmp_path / "v1.dat")
+    assert isinstance(after, PolicyNet)
+    assert torch.equal(next(after.policy.parameters()), evaluated[1])
 
 
 @pytest.mark.parametrize("all_layers", [False, True])
