@@ -119,13 +119,9 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
         # Their names hold their steps, because the same folder may be asked for others, or for another round.
         last = f"v{config.rounds}"
         later, control = f"{last}-{config.score_steps}", f"control-{config.score_steps}"
+        implied = out / f"reward-{last}.dat"
         title = f"{last} learns on from the score and the reward that it implies"
-        paid: dict[str, Any] = {
-            "reward": out / f"reward-{last}.dat",
-            "score_weight": 1.0,
-            "reward_scale": 0.04,
-        }
-        versions[later] = learn_on(config, pipeline, later, title, newest, **paid)
+        versions[later] = learn_on(config, pipeline, later, title, newest, implied)
         title = "The control: v0 learns on from the score"
         versions[control] = learn_on(config, pipeline, control, title, config.model)
     return {
@@ -138,31 +134,50 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
     }
 
 
-def learn_on(config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, **paid: Any) -> Path:
-    """PPO by `LONG_PPO` from the score, and from what `paid` adds to it."""
-    return pipeline.train(
-        name,
-        title,
-        TrainConfig(
-            name=name,
-            model=model,
-            save=config.out / name,
-            freeze_convs=True,
-            steps=config.score_steps,
-            lr_decay_steps=config.score_steps,
-            num_envs=32,
-            entropy=0.003,
-            hold_prob=0.003,
-            critic_warmup=20,
-            eval_every=max(1, config.score_steps // 4),
-            eval_games=16,
-            seed=config.seed,
-            dev=config.dev,
-            runs=config.out / "runs" / name,
-            **LONG_PPO,
-            **paid,
-        ),
+def learn_on(
+    config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, implied: Path | None = None
+) -> Path:
+    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it.
+
+    While held actions disturb the first half, the implied reward holds the skill. The second half plays the game that is
+    measured, and is paid a quarter of that reward: in full its return goes on rising when score and refuels no longer do.
+    """
+    half = config.score_steps // 2
+
+    def stage(name: str, title: str, model: Path, scale: float, **settings: Any) -> Path:
+        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": scale}
+        return pipeline.train(
+            name,
+            title,
+            TrainConfig(
+                name=name,
+                model=model,
+                save=config.out / name,
+                steps=half,
+                num_envs=32,
+                critic_warmup=20,
+                eval_every=max(1, half // 2),
+                eval_games=16,
+                seed=config.seed,
+                dev=config.dev,
+                runs=config.out / "runs" / name,
+                **LONG_PPO,
+                **settings,
+                **(paid if implied else {}),
+            ),
+        )
+
+    held = f"{name}-held"
+    model = stage(
+        held,
+        f"{title}; held actions disturb it",
+        model,
+        0.04,
+        entropy=0.003,
+        hold_prob=0.003,
+        lr_decay_steps=2 * half,
     )
+    return stage(name, f"{title}, undisturbed", model, 0.01, entropy=0.002, lr_decay_steps=half)
 
 
 def games(pipeline: Pipeline, name: str, config: MeasureConfig) -> dict[str, list[float]]:

@@ -1,5 +1,6 @@
 """experiments.air: what its stages are, and its table."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -58,11 +59,24 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
 ) -> None:
     air.main(["--out", str(tmp_path / "out"), "--rounds", "1", "--score-steps", "10k"])
     (paper,) = read
-    later, control = paper.read["v1-10000"], paper.read["control-10000"]
-    assert (later.model, later.reward) == (tmp_path / "out/v1.dat", tmp_path / "out/reward-v1.dat")
-    assert (control.model, control.reward) == (paper.read["play"].model, None)
-    assert (later.steps, later.lr, later.freeze_convs) == (10_000, 2.5e-4, True)
-    assert (control.steps, control.lr, control.freeze_convs) == (10_000, 2.5e-4, True)
+    out, v0 = tmp_path / "out", paper.read["play"].model
+    held, later = paper.read["v1-10000-held"], paper.read["v1-10000"]
+    assert (held.model, later.model) == (out / "v1.dat", out / "v1-10000-held/latest.dat")
+    assert held.reward == later.reward == out / "reward-v1.dat"
+    assert held.hold_prob > later.hold_prob == 0
+    assert held.reward_scale > later.reward_scale > 0
+    control_held, control = paper.read["control-10000-held"], paper.read["control-10000"]
+    assert (control_held.model, control.model) == (v0, out / "control-10000-held/latest.dat")
+    paid = {"reward": None, "score_weight": 0.0, "reward_scale": 1.0}
+    for ours, of_control in ((held, control_held), (later, control)):
+        assert (ours.steps, ours.freeze_convs) == (5000, False)
+        alike = {
+            "name": of_control.name,
+            "model": of_control.model,
+            "save": of_control.save,
+            "runs": of_control.runs,
+        }
+        assert dataclasses.replace(ours, **alike, **paid) == of_control
     assert paper.read["games of v1-10000"].model == tmp_path / "out/v1-10000/latest.dat"
     assert "| control-10000 |" in capsys.readouterr().out
 
