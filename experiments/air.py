@@ -175,7 +175,7 @@ def learn_on(
         0.04,
         entropy=0.003,
         hold_prob=0.003,
-        lr_decay_steps=2 * half,
+        lr_decay_steps=config.score_steps,
     )
     return stage(name, f"{title}, undisturbed", model, 0.01, entropy=0.002, lr_decay_steps=half)
 

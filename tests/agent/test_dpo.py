@@ -110,17 +110,29 @@ def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
         assert torch.equal(value, before.state_dict()[name]) != name.startswith("policy"), name
 
 
+def judged_worse_each_time(monkeypatch: pytest.MonkeyPatch, interrupt_at: int = 0) -> list[torch.Tensor]:
+    """Makes each epoch look worse than the one before, and presses Ctrl-C in epoch `interrupt_at`.
+
+    Returns:
+      A list that grows by the weights of each epoch when it is judged.
+    """
+    evaluated: list[torch.Tensor] = []
+
+    def worse(network: PolicyRatio, *_: object) -> HeldOut:
+        evaluated.append(next(network.policy.parameters()).detach().clone())
+        if len(evaluated) == interrupt_at:
+            signal.raise_signal(signal.SIGINT)
+        return HeldOut(0.1 * len(evaluated), 3, 4)
+
+    monkeypatch.setattr(clips, "evaluate_pairs", worse)
+    return evaluated
+
+
 def test_a_policy_is_fitted_for_every_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A hundred noisy held-out pairs cannot say when to stop."""
-    evaluated: list[torch.Tensor] = []
-
-    def worse_each_time(network: PolicyRatio, *_: object) -> HeldOut:
-        evaluated.append(next(network.policy.parameters()).detach().clone())
-        return HeldOut(0.1 * len(evaluated), 3, 4)
-
-    monkeypatch.setattr(clips, "evaluate_pairs", worse_each_time)
+    evaluated = judged_worse_each_time(monkeypatch)
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
     fork_db(tmp_path / "db", 12)
     fitted = fit(flags(tmp_path, epochs=3, patience=1), ALONE, Policies, file="{}.dat")
@@ -136,15 +148,7 @@ def test_a_policy_is_fitted_for_every_epoch(
 def test_an_interrupt_keeps_the_last_epoch_of_a_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluated: list[torch.Tensor] = []
-
-    def worse_each_time(network: PolicyRatio, *_: object) -> HeldOut:
-        evaluated.append(next(network.policy.parameters()).detach().clone())
-        if len(evaluated) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return HeldOut(0.1 * len(evaluated), 3, 4)
-
-    monkeypatch.setattr(clips, "evaluate_pairs", worse_each_time)
+    evaluated = judged_worse_each_time(monkeypatch, interrupt_at=2)
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
     fork_db(tmp_path / "db", 12)
     fit(flags(tmp_path, epochs=5), ALONE, Policies, file="{}.dat")
