@@ -133,7 +133,7 @@ class Ours:
 
 
 def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]]:
-    """Minutes of learning, steps made and mean score at each evaluation of a run.
+    """Minutes of learning, steps made and mean score at each evaluation of a run, which it prints as they come.
 
     It ends with the first that reaches the highest score asked for, or after `config.minutes`.
     """
@@ -163,6 +163,10 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]
                 seconds += time.perf_counter() - began
             scores = learner.score(config.games, _SEED + seed)
             curve.append([seconds / 60, steps, float(scores.mean())])
+            print(
+                f"{algo}, seed {seed}: {curve[-1][2]:.1f} points after {curve[-1][0]:.1f} minutes, {steps} steps",
+                flush=True,
+            )
     return curve
 
 
@@ -241,11 +245,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 if (algo, seed) in curves:
                     continue
                 curve = curves[algo, seed] = learning_curve(config, algo, seed)
-                minutes, steps, score = curve[-1]
-                print(
-                    f"{algo}, seed {seed}: {score:.1f} points after {minutes:.1f} minutes, {steps:.0f} steps",
-                    flush=True,
-                )
                 run = {
                     "algo": algo,
                     "seed": seed,

@@ -46,7 +46,7 @@ def test_a_run_ends_at_its_highest_score_and_is_not_measured_again(
         "dqn",
     ]
     said = capsys.readouterr().out
-    assert said.count("a2c, seed 0") == 1
+    assert said.count("a2c, seed 0: ") == 1  # each evaluation
     assert "| dqn | num_envs=4" in (tmp_path / "CartPole-v1.md").read_text()
     assert "minutes of learning" in (tmp_path / "CartPole-v1.svg").read_text()
 
