@@ -137,47 +137,44 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
 def learn_on(
     config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, implied: Path | None = None
 ) -> Path:
-    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it.
+    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in three parts of as many steps.
 
-    While held actions disturb the first half, the implied reward holds the skill. The second half plays the game that is
-    measured, and is paid a quarter of that reward: in full its return goes on rising when score and refuels no longer do.
+    While held actions disturb the first, the implied reward holds the skill. The others play the game that is measured, and
+    are paid a quarter of that reward: in full its return goes on rising when score and refuels no longer do. The rate falls
+    to a half in the first, and from its beginning to 0 in each of the others.
     """
-    half = config.score_steps // 2
-
-    def stage(name: str, title: str, model: Path, scale: float, **settings: Any) -> Path:
+    steps = config.score_steps // 3
+    held = {"entropy": 0.003, "hold_prob": 0.003, "lr_decay_steps": 2 * steps}
+    undisturbed = {"entropy": 0.002, "lr_decay_steps": steps}
+    parts: list[tuple[str, float, dict[str, Any]]] = [
+        ("held actions disturb it", 0.04, held),
+        ("undisturbed", 0.01, undisturbed),
+        ("once more, the rate from its beginning", 0.01, undisturbed),
+    ]
+    for number, (how, scale, settings) in enumerate(parts, 1):
+        part = f"{name}-{number}"
         paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": scale}
-        return pipeline.train(
-            name,
-            title,
+        model = pipeline.train(
+            part,
+            f"{title}; {how}",
             TrainConfig(
-                name=name,
+                name=part,
                 model=model,
-                save=config.out / name,
-                steps=half,
+                save=config.out / part,
+                steps=steps,
                 num_envs=32,
                 critic_warmup=20,
-                eval_every=max(1, half // 2),
+                eval_every=max(1, steps),
                 eval_games=16,
                 seed=config.seed,
                 dev=config.dev,
-                runs=config.out / "runs" / name,
+                runs=config.out / "runs" / part,
                 **LONG_PPO,
                 **settings,
                 **(paid if implied else {}),
             ),
         )
-
-    held = f"{name}-held"
-    model = stage(
-        held,
-        f"{title}; held actions disturb it",
-        model,
-        0.04,
-        entropy=0.003,
-        hold_prob=0.003,
-        lr_decay_steps=config.score_steps,
-    )
-    return stage(name, f"{title}, undisturbed", model, 0.01, entropy=0.002, lr_decay_steps=half)
+    return model
 
 
 def games(pipeline: Pipeline, name: str, config: MeasureConfig) -> dict[str, list[float]]:

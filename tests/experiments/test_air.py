@@ -57,19 +57,20 @@ def test_every_command_is_read_by_its_script(
 def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
     tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    air.main(["--out", str(tmp_path / "out"), "--rounds", "1", "--score-steps", "10k"])
+    air.main(["--out", str(tmp_path / "out"), "--rounds", "1", "--score-steps", "9k"])
     (paper,) = read
     out, v0 = tmp_path / "out", paper.read["play"].model
-    held, later = paper.read["v1-10000-held"], paper.read["v1-10000"]
-    assert (held.model, later.model) == (out / "v1.dat", out / "v1-10000-held/latest.dat")
-    assert held.reward == later.reward == out / "reward-v1.dat"
-    assert held.hold_prob > later.hold_prob == 0
-    assert held.reward_scale > later.reward_scale > 0
-    control_held, control = paper.read["control-10000-held"], paper.read["control-10000"]
-    assert (control_held.model, control.model) == (v0, out / "control-10000-held/latest.dat")
+    policy, control = (
+        [paper.read[f"{name}-{part}"] for part in "123"] for name in ("v1-9000", "control-9000")
+    )
+    for start, parts in ((out / "v1.dat", policy), (v0, control)):
+        assert [part.model for part in parts] == [start, *(part.save / "latest.dat" for part in parts[:2])]
+        assert parts[0].hold_prob > parts[1].hold_prob == parts[2].hold_prob == 0
+    assert {part.reward for part in policy} == {out / "reward-v1.dat"}
+    assert policy[0].reward_scale > policy[1].reward_scale == policy[2].reward_scale > 0
     paid = {"reward": None, "score_weight": 0.0, "reward_scale": 1.0}
-    for ours, of_control in ((held, control_held), (later, control)):
-        assert (ours.steps, ours.freeze_convs) == (5000, False)
+    for ours, of_control in zip(policy, control, strict=True):
+        assert (ours.steps, ours.freeze_convs) == (3000, False)
         alike = {
             "name": of_control.name,
             "model": of_control.model,
@@ -77,8 +78,8 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
             "runs": of_control.runs,
         }
         assert dataclasses.replace(ours, **alike, **paid) == of_control
-    assert paper.read["games of v1-10000"].model == tmp_path / "out/v1-10000/latest.dat"
-    assert "| control-10000 |" in capsys.readouterr().out
+    assert paper.read["games of v1-9000"].model == out / "v1-9000-3/latest.dat"
+    assert "| control-9000 |" in capsys.readouterr().out
 
 
 def test_more_steps_or_rounds_in_the_same_folder_are_stages_of_their_own(
