@@ -176,7 +176,7 @@ class Tab:
         """Waits until the page says one of these."""
         try:
             self.page.wait_for_function(
-                "texts => texts.some(text => document.querySelector('#status').textContent.includes(text))",
+                "texts => texts.some(text => document.querySelector('#status')?.textContent.includes(text))",
                 arg=texts,
                 timeout=PATIENCE,
             )
@@ -206,7 +206,9 @@ class Tab:
 
     def wait_total(self, total: int) -> None:
         self.page.wait_for_function(
-            "total => document.querySelector('#total').textContent == total", arg=str(total), timeout=PATIENCE
+            "total => document.querySelector('#total')?.textContent == total",
+            arg=str(total),
+            timeout=PATIENCE,
         )
 
 
