@@ -162,9 +162,10 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]
                 steps += learner()
                 seconds += time.perf_counter() - began
             scores = learner.score(config.games, _SEED + seed)
-            curve.append([seconds / 60, steps, float(scores.mean())])
+            minutes, score = seconds / 60, float(scores.mean())
+            curve.append([minutes, steps, score])
             print(
-                f"{algo}, seed {seed}: {curve[-1][2]:.1f} points after {curve[-1][0]:.1f} minutes, {steps} steps",
+                f"{algo}, seed {seed}: {score:.1f} points after {minutes:.1f} minutes, {steps} steps",
                 flush=True,
             )
     return curve

@@ -42,7 +42,7 @@ class AirConfig:
     score_steps: int = flag(
         default=0,
         min=0,
-        help="steps of PPO on the score and the reward that the last fit implies, and of the control; 0: none",
+        help="steps of PPO on the score and the reward that the last fit implies, in three parts, and of the control; 0: none",
     )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
@@ -143,7 +143,7 @@ def learn_on(
     are paid a quarter of that reward: in full its return goes on rising when score and refuels no longer do. The rate falls
     to a half in the first, and from its beginning to 0 in each of the others.
     """
-    steps = config.score_steps // 3
+    steps = -(-config.score_steps // 3)
     held = {"entropy": 0.003, "hold_prob": 0.003, "lr_decay_steps": 2 * steps}
     undisturbed = {"entropy": 0.002, "lr_decay_steps": steps}
     parts: list[tuple[str, float, dict[str, Any]]] = [
@@ -164,7 +164,7 @@ def learn_on(
                 steps=steps,
                 num_envs=32,
                 critic_warmup=20,
-                eval_every=max(1, steps),
+                eval_every=steps,
                 eval_games=16,
                 seed=config.seed,
                 dev=config.dev,

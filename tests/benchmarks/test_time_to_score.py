@@ -39,14 +39,12 @@ def test_a_run_ends_at_its_highest_score_and_is_not_measured_again(
     assert steps % 80 == 0
     assert score >= 9
     time_to_score.main([*line, "--algos", "a2c", "dqn"])
-    assert [
-        json.loads(line)["algo"] for line in (tmp_path / "CartPole-v1.jsonl").read_text().splitlines()
-    ] == [
-        "a2c",
-        "dqn",
-    ]
+    runs = [json.loads(line) for line in (tmp_path / "CartPole-v1.jsonl").read_text().splitlines()]
+    assert [run["algo"] for run in runs] == ["a2c", "dqn"]
     said = capsys.readouterr().out
-    assert said.count("a2c, seed 0: ") == 1  # each evaluation
+    assert said.count("a2c, seed 0") == 1
+    for run in runs:
+        assert said.count(f"{run['algo']}, seed 0: ") == len(run["curve"])
     assert "| dqn | num_envs=4" in (tmp_path / "CartPole-v1.md").read_text()
     assert "minutes of learning" in (tmp_path / "CartPole-v1.svg").read_text()
 
