@@ -174,7 +174,7 @@ def finetune_files(folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     policy, reward = folder / "policy.dat", folder / "reward.dat"
     torch.save(PolicyNet(NUM_ACTIONS).state_dict(), policy)
-    network = RewardNet(FRAME_SHAPE, NUM_ACTIONS).eval()
+    network = RewardNet(FRAME_SHAPE, NUM_ACTIONS, half_size=True).eval()
     save_reward_model(reward, RewardModel([Member(network, 0.0, 1.0)], torch.device("cpu")), {}, {}, {})
     return {"finetune": True, "model": policy, "reward": reward}
 

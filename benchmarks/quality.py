@@ -33,7 +33,7 @@ from lib.reward.model import RewardModel
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
 
-ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0}
+ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0, "half_frames": False}
 """Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""
 
 _PLAIN = {"l2": 0.0}
@@ -43,7 +43,7 @@ _FEATURES = Path("examples/seaquest/v0.dat")
 
 RECIPES: dict[str, dict[str, Any]] = {
     "ours": {},
-    "ours, half frames": {"half_frames": True},
+    "ours, whole frames": {"half_frames": False},
     "features": {"features": _FEATURES},
     "features, ensemble 3": {"features": _FEATURES, "ensemble": 3},
     "original": ORIGINAL,

@@ -76,7 +76,7 @@ def against_original(setup: Setup) -> list[Row]:
             Target(5),
             f"whole fits, {epochs} epochs on {labels} labels of up to {2 * labels} clips; theirs rereads "
             "uncompressed pickles every epoch, both clips in fp32 on the CPU, batch 64, and writes nothing. Ours looks at every "
-            f"{FitConfig.frame_stride}th step of a clip, theirs at all.",
+            f"{FitConfig.frame_stride}th step of a clip, at half size, theirs at all, whole.",
         )
     ]
     if setup.quick:

@@ -88,6 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
             failed += 1
             rows.append(Row(name, f"`{name}` failed", note=cli.one_line(f"{type(error).__name__}: {error}")))
+        except KeyboardInterrupt:  # nor must a request to stop
+            if not rows:
+                raise
+            failed += 1
+            rows.append(Row(name, f"`{name}` was stopped"))
+            break
     print(markdown(rows, origin))
     kind = "quick" if config.quick else "bench"
     try:

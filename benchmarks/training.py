@@ -75,7 +75,7 @@ def finetuning(setup: Setup) -> list[Row]:
         OriginalTraining(setup.dev, reward=True),
         Target(10),
         "theirs: the original's loop with the reward model on the CPU in fp32, a frame a call, above the frame skip; "
-        "convolutions of the policy frozen on both sides; ours also watches the KL to the policy it started from.",
+        "convolutions of the policy frozen on both sides; ours takes half-size frames, as by default, and also watches the KL to the policy it started from.",
     )
 
 

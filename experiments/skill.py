@@ -195,8 +195,8 @@ class Stages:
         return games(self._pipeline, name, measured)
 
     def reward(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
-        """Fits a reward model of half-size frames."""
-        return self.fit(name, title, dbs, half_frames=True, frame_stride=5, **more)
+        """Fits a reward model."""
+        return self.fit(name, title, dbs, frame_stride=5, **more)
 
     def fit(self, name: str, title: str, dbs: list[Path], **more: Any) -> Path:
         """Fits a policy or a reward model to comparisons."""

@@ -101,7 +101,7 @@ def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> N
     )
     said = call(tmp_path, "02_label_ui.py", "-d", "db", "--teacher", "score", "--count", 12)
     assert "12 labels by score" in said
-    fit = ("--epochs", 1, "--frame-stride", 25, "--mask", "enduro-speed", "--half-frames")
+    fit = ("--epochs", 1, "--frame-stride", 25, "--mask", "enduro-speed")
     assert "saved reward-r.dat" in call(tmp_path, "03_reward_train.py", "-n", "r", "-o", ".", "db", *fit)
     said = call(
         tmp_path,

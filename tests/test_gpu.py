@@ -127,7 +127,7 @@ def test_the_four_stages(tmp_path: Path) -> None:
     finetune = f"01_a2c.py -n v1 {DOT} --steps 400 -m v0/latest.dat -r reward-r.dat --finetune --algo ppo --kl 1 --save v1"
     assert "learned" in call(tmp_path, finetune)
     (begun,) = (tmp_path / "runs").glob("*a2c-v0")
-    assert "k/1.40k steps" in call(tmp_path, f"01_a2c.py --resume {begun} --steps 1400")
+    assert "\n1.40k steps: score" in call(tmp_path, f"01_a2c.py --resume {begun} --steps 1400")
     # What was made on a GPU serves where there is none.
     call(
         tmp_path, "04_play.py -m v1/latest.dat -e MovingDot-v0 -n 1 -r videos --reward reward-r.dat --dev cpu"

@@ -65,7 +65,6 @@ def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     fit = call(
         root,
         *("03_reward_train.py", "-n", "r", "-o", "rewards", "db", "--epochs", 2, "--frame-stride", 10),
-        "--half-frames",
     )
     finetune = call(
         root,

@@ -27,6 +27,8 @@ from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
 from lib.reward.store import SegmentStore
 
+_WHOLE_BELOW = 80  # pixels that halving must leave of both sides, unless it is asked for
+
 
 class Clips(Material[RewardModel, PreferenceData]):
     """The clips of a fit, read as `Material` says, or from `data` already read; or `features` of them."""
@@ -137,7 +139,9 @@ def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]
 
 def new_network(config: FitConfig, segments: SegmentStore, device: torch.device) -> RewardNet:
     """A network with new weights, for what the segments show and take."""
-    spec = segments.spec
+    spec, half_size = segments.spec, config.half_frames
+    if half_size is None:
+        half_size = min(segments.frame_shape[:2]) // 2 >= _WHOLE_BELOW
     network = RewardNet(
         segments.frame_shape,
         spec.num_actions,
@@ -148,7 +152,7 @@ def new_network(config: FitConfig, segments: SegmentStore, device: torch.device)
         segments.input or "frame",
         spec.continuous,
         spec.observation_size,
-        config.half_frames,
+        half_size,
     )
     if spec.observation_size is not None:
         mean, std = segments.observation_statistics()

@@ -45,6 +45,8 @@ class Epoch:
     held_out_accuracy: float
     l2: float = 0.0
     """Weight of the ℓ2 regularisation."""
+    counts: bool = True
+    """Whether there had been enough updates for it to be the best."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,8 +339,9 @@ def fit_model(
                     raise UserError(f"the fit broke: {broken}; try a smaller --lr")
                 progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
                 break
-            epoch = Epoch(number, member.epoch + 1, train_loss, result.loss, result.accuracy, member.l2)
+            l2 = member.l2
             member.end_epoch(train_loss, result)
+            epoch = Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
             history.append(epoch)
             _chart(charts, config, epoch)
             seconds = (time.perf_counter() - began) / (member.epoch - first)
@@ -411,7 +414,7 @@ def _broken(train_loss: float, held_out_loss: float) -> str | None:
 
 def _epoch_line(epoch: Epoch, member: MemberFit, seconds: float) -> str:
     """The line printed after an epoch; a star marks the best so far of a member that keeps its best."""
-    best = member.stops_early and member.best_epoch == epoch.epoch
+    best = member.stops_early and epoch.counts and member.best_epoch == epoch.epoch
     left = f"{'at least ' if member.stops_early else ''}{format_duration(member.epochs_left() * seconds)}"
     return (
         f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "

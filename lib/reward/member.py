@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from lib.reward.epoch import HeldOut
 from lib.reward.model import Member
 
 _L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
+_LEAST_UPDATES = 60
+"""Before so many updates no epoch is the best. Of 100 labels 10 are held out: by chance a network that learned nothing yet can
+be the best on them, and every fifth fit stopped at one (docs/results.md)."""
 
 Model = TypeVar("Model")
 Data = TypeVar("Data", bound=Labelled)
@@ -104,7 +108,8 @@ class MemberFit(ABC):
     optimizer: torch.optim.Optimizer
     """Its first group of parameters has the ℓ2 regularisation."""
     stops_early = True
-    """It ends once its held-out loss has not fallen for `--patience` epochs, and keeps its best epoch; else it keeps its last."""
+    """It ends once its held-out loss has not fallen for `--patience` epochs, and keeps its best epoch that `counts`; else it
+    keeps its last."""
 
     def __init__(
         self, material: Material[Any, Any], train: np.ndarray, test: np.ndarray, number: int
@@ -115,6 +120,8 @@ class MemberFit(ABC):
         torch.manual_seed(seed)
         self.rng = np.random.default_rng(seed)
         self.pairs, self.test = material.data.pairs.subset(train), material.data.pairs.subset(test)
+        updates = max(1, math.ceil(len(self.pairs) / config.batch_size))
+        self._first = math.ceil(_LEAST_UPDATES / updates)  # the first epoch that counts
         self.epoch = 0  # how many are over
         self.best: HeldOut | None = None
         self.best_epoch = 0
@@ -141,6 +148,11 @@ class MemberFit(ABC):
         """The weight of the ℓ2 regularisation in the next epoch."""
         return float(self.optimizer.param_groups[0]["weight_decay"])
 
+    @property
+    def counts(self) -> bool:
+        """Whether the last epoch came after enough updates for its held-out loss to be compared with others."""
+        return self.epoch >= self._first
+
     def begin_from(self, weights: dict[str, torch.Tensor]) -> bool:
         """Loads weights, unless they are of another form of network."""
         own = self.network.state_dict()
@@ -158,10 +170,11 @@ class MemberFit(ABC):
         return max(0, min(left, self._config.patience - since_best))
 
     def end_epoch(self, train_loss: float, result: HeldOut) -> None:
-        """Counts an epoch, keeps its weights unless an earlier one is better, and adapts ℓ2 for the next."""
+        """Counts an epoch, keeps its weights unless an earlier one that `counts` is better, and adapts ℓ2 for the next."""
         self.epoch += 1
         self.optimizer.param_groups[0]["weight_decay"] = adapted_l2(self.l2, train_loss, result.loss)
-        if self.best is None or not self.stops_early or result.loss < self.best.loss:
+        premature = not self.stops_early or self.best_epoch < self._first
+        if self.best is None or premature or result.loss < self.best.loss:
             self.best, self.best_epoch = result, self.epoch
             self.best_state = copy.deepcopy(self.network.state_dict())
 

@@ -266,6 +266,24 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(
     assert "- `help`: RuntimeError: no such thing" in capsys.readouterr().out
 
 
+def test_a_run_that_is_stopped_keeps_what_it_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: Setup) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(startup, "help_of_scripts", lambda _: [Row("help", "Seconds of --help")])
+    monkeypatch.setattr(startup, "first_page", stopped)
+    assert main(["--only", "help", "startup-page", "gpu", "--out", str(tmp_path)]) == 1
+    (page,) = tmp_path.glob("*.md")
+    assert "| help | Seconds of --help |" in page.read_text()
+    assert "| startup-page | `startup-page` was stopped |" in page.read_text()
+    assert "gpu-train" not in page.read_text()
+    with pytest.raises(KeyboardInterrupt):
+        main(["--only", "startup-page", "--out", str(tmp_path / "nothing")])
+    assert not (tmp_path / "nothing").exists()
+
+
 def test_measures_are_repeated_at_least_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Setup] = []
 

@@ -5,13 +5,15 @@ import math
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from lib.cli import UserError, parse
+from lib.envs.spec import Spec
 from lib.preferences.segments import Segment
 from lib.reward import clips as clips_module
 from lib.reward.checkpoints import load_reward_model
@@ -31,6 +33,7 @@ from lib.reward.loss import preference_loss
 from lib.reward.member import adapted_l2
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.reward.report import kept
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
 from tests.reward.clips import add_labels, clip, grey_db, save
@@ -351,7 +354,7 @@ def test_an_interrupt_keeps_the_best_so_far(
         return HeldOut(float(len(judged)), 3, 4)
 
     monkeypatch.setattr(clips_module, "evaluate_pairs", spy)
-    path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5))
+    path = fit_path(config(db, tmp_path, epochs=50, frame_stride=5, batch_size=1))
     assert len(judged) == 3  # each epoch, and at the end what is kept, by every step
     kept = weights(path)
     assert all(torch.equal(a, b) for a, b in zip(judged[2], judged[0], strict=True))
@@ -484,21 +487,41 @@ def test_an_interrupt_drops_the_member_half_fitted_unless_it_is_the_first(
     assert f"stopped by request; {said}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("losses", "batch_size", "best"),
+    [
+        ([0.9, 0.5, 0.6, 0.4, 0.7, 0.4, 0.41], 1, 4),
+        # 90 pairs in 18 updates an epoch: only from the fourth on does an epoch count.
+        ([0.1, 0.2, 0.3, 0.8, 0.5, 0.6, 0.7, 0.8], 5, 5),
+        ([0.1, 0.2, 0.3, 0.8, 0.9, 0.9, 0.9], 5, 4),
+    ],
+)
 def test_stops_after_epochs_without_improvement(
-    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    losses: list[float],
+    batch_size: int,
+    best: int,
 ) -> None:
-    losses = [0.9, 0.5, 0.6, 0.4, 0.7, 0.4, 0.41, 0.1]
     seen: list[list[torch.Tensor]] = []
 
     def spy(network: RewardNet, *rest: Any) -> HeldOut:
         seen.append([value.clone() for value in network.state_dict().values()])
-        return HeldOut(losses[len(seen) - 1], 3, 4)
+        return HeldOut([*losses, 0.0][len(seen) - 1], 3, 4)
 
     monkeypatch.setattr(clips_module, "evaluate_pairs", spy)
     monkeypatch.setattr(clips_module, "train_epoch", _shake)
-    path = fit_path(config(db, tmp_path, epochs=50, patience=3))
-    assert len(seen) == 7  # three after the fourth
-    assert all(torch.equal(a, b) for a, b in zip(weights(path), seen[3], strict=True))
+    fitted = fit(config(db, tmp_path, epochs=50, patience=3, batch_size=batch_size))
+    assert len(seen) == best + 3 == len(losses)
+    assert all(torch.equal(a, b) for a, b in zip(weights(fitted.path), seen[best - 1], strict=True))
+    assert kept(fitted.history).epoch == best
+    starred = [line for line in capsys.readouterr().out.splitlines() if "% *" in line]
+    assert starred[-1].startswith(f"epoch {best}:")
+    assert not any(
+        line.startswith(("epoch 1:", "epoch 2:", "epoch 3:")) for line in starred if batch_size > 1
+    )
 
 
 def _shake(network: RewardNet, *rest: Any) -> float:
@@ -506,6 +529,25 @@ def _shake(network: RewardNet, *rest: Any) -> float:
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.01)
     return 0.5
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "half_size"),
+    [
+        ((210, 160, 3), None, True),
+        ((210, 160, 3), False, False),
+        ((210, 158, 3), None, False),
+        ((84, 84, 3), None, False),
+        ((96, 96, 3), True, True),
+    ],
+)
+def test_frames_are_halved_where_enough_is_left(
+    shape: tuple[int, int, int], asked: bool | None, half_size: bool
+) -> None:
+    spec = Spec(6, None, shape)
+    segments = SimpleNamespace(spec=spec, frame_shape=shape, env_id="", input="frame")
+    given = FitConfig(dbs=[Path("db")], name="r", out=Path(), half_frames=asked)
+    assert clips_module.new_network(given, cast(Any, segments), CPU).half_size == half_size
 
 
 def test_too_few_labels_are_said(tmp_path: Path) -> None:

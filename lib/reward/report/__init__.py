@@ -168,7 +168,8 @@ def by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
 
 def kept(epochs: Sequence[Epoch]) -> Epoch:
     """The epoch whose weights a member keeps."""
-    return min(epochs, key=lambda epoch: epoch.held_out_loss)
+    compared = [epoch for epoch in epochs if epoch.counts]
+    return min(compared, key=lambda epoch: epoch.held_out_loss) if compared else epochs[-1]
 
 
 def lowest_train_loss(history: Sequence[Epoch]) -> float:
