@@ -20,9 +20,6 @@ from lib.reward.epoch import HeldOut
 from lib.reward.model import Member
 
 _L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
-_LEAST_UPDATES = 60
-"""Before so many updates no epoch is the best. Of 100 labels 10 are held out: by chance a network that learned nothing yet can
-be the best on them, and every fifth fit stopped at one (docs/results.md)."""
 
 Model = TypeVar("Model")
 Data = TypeVar("Data", bound=Labelled)
@@ -110,6 +107,8 @@ class MemberFit(ABC):
     stops_early = True
     """It ends once its held-out loss has not fallen for `--patience` epochs, and keeps its best epoch that `counts`; else it
     keeps its last."""
+    least_updates = 0
+    """Before so many updates no epoch `counts`."""
 
     def __init__(
         self, material: Material[Any, Any], train: np.ndarray, test: np.ndarray, number: int
@@ -121,7 +120,7 @@ class MemberFit(ABC):
         self.rng = np.random.default_rng(seed)
         self.pairs, self.test = material.data.pairs.subset(train), material.data.pairs.subset(test)
         updates = max(1, math.ceil(len(self.pairs) / config.batch_size))
-        self._first = math.ceil(_LEAST_UPDATES / updates)  # the first epoch that counts
+        self._first = math.ceil(self.least_updates / updates)  # the first epoch that counts
         self.epoch = 0  # how many are over
         self.best: HeldOut | None = None
         self.best_epoch = 0
@@ -159,6 +158,7 @@ class MemberFit(ABC):
         fit = own.keys() == weights.keys() and all(own[name].shape == weights[name].shape for name in own)
         if fit:
             self.network.load_state_dict(weights)
+            self._first = 0  # they have learned already
         return fit
 
     def epochs_left(self) -> int:

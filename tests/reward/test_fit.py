@@ -524,6 +524,18 @@ def test_stops_after_epochs_without_improvement(
     )
 
 
+def test_an_epoch_from_weights_that_have_learned_counts_at_once(db: Path, tmp_path: Path) -> None:
+    clips = clips_module.Clips(config(db, tmp_path, batch_size=16))
+    new, again = (clips.begin(np.arange(90), np.arange(90, 100), number) for number in range(2))
+    assert again.begin_from(new.network.state_dict())
+    counted = []
+    for member in (new, again):
+        member.end_epoch(0.5, HeldOut(0.6, 3, 4))
+        member.end_epoch(0.4, HeldOut(0.7, 3, 4))
+        counted.append((member.counts, member.best_epoch))
+    assert counted == [(False, 2), (True, 1)]
+
+
 def _shake(network: RewardNet, *rest: Any) -> float:
     with torch.no_grad():
         for parameter in network.parameters():
@@ -544,7 +556,7 @@ def _shake(network: RewardNet, *rest: Any) -> float:
 def test_frames_are_halved_where_enough_is_left(
     shape: tuple[int, int, int], asked: bool | None, half_size: bool
 ) -> None:
-    spec = Spec(6, None, shape)
+    spec = Spec(6, frame_shape=shape)
     segments = SimpleNamespace(spec=spec, frame_shape=shape, env_id="", input="frame")
     given = FitConfig(dbs=[Path("db")], name="r", out=Path(), half_frames=asked)
     assert clips_module.new_network(given, cast(Any, segments), CPU).half_size == half_size
