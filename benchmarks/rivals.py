@@ -63,7 +63,7 @@ _SETTINGS: dict[str, tuple[type[A2C | PPO], int, int, dict[str, Any]]] = {
 """Of Stable-Baselines3's algorithms: the class, games at once, steps of each in one call, and what differs from its defaults."""
 
 
-class StableBaselines:
+class ZooAgent:
     """A2C or PPO of Stable-Baselines3, with the settings of its zoo for Atari.
 
     Args:
@@ -245,8 +245,8 @@ def _layer(layer: Any, scale: float = 2**0.5) -> Any:
 
 
 RIVALS: dict[str, Callable[[str, int, str], Rival]] = {
-    "sb3-a2c": lambda env_id, seed, dev: StableBaselines("a2c", env_id, seed, dev),
-    "sb3-ppo": lambda env_id, seed, dev: StableBaselines("ppo", env_id, seed, dev),
+    "sb3-a2c": lambda env_id, seed, dev: ZooAgent("a2c", env_id, seed, dev),
+    "sb3-ppo": lambda env_id, seed, dev: ZooAgent("ppo", env_id, seed, dev),
     "cleanrl-ppo": EnvPoolPPO,
 }
 """By the name that --algos takes: environment, seed and device to a learner."""
