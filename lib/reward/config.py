@@ -117,7 +117,11 @@ class FitConfig:
     epochs: int = flag(
         default=100, min=1, help="largest number of epochs; with --policy the exact number (a few are enough)"
     )
-    patience: int = flag(default=4, min=1, help="stop after N epochs without a lower held-out loss")
+    patience: int = flag(
+        default=4,
+        min=1,
+        help="stop after N epochs without a lower held-out loss; those of a new network for clips count after 60 updates",
+    )
     l2: float = flag(
         default=1e-4, min=0, help="initial ℓ2 penalty; adapts to keep held-out ÷ training loss in 1.1 … 1.5"
     )
