@@ -36,13 +36,14 @@ from lib.reward.store import SegmentStore
 ORIGINAL = {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5, "l2": 0.0, "half_frames": False}
 """Besides, the original splits by pair, so that a held-out clip may have been fitted in another pair."""
 
-_PLAIN = {"l2": 0.0}
+_PLAIN = {"l2": 0.0, "half_frames": False}
 _OBSERVATION = {"l2": 0.0, "input": "observation"}
 
 _FEATURES = Path("examples/seaquest/v0.dat")
 
 RECIPES: dict[str, dict[str, Any]] = {
     "ours": {},
+    "ours, half frames": {"half_frames": True},
     "ours, whole frames": {"half_frames": False},
     "features": {"features": _FEATURES},
     "features, ensemble 3": {"features": _FEATURES, "ensemble": 3},
@@ -217,9 +218,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Accuracy by recipe and number of labels."""
+    """Accuracy by recipe and number of labels; recipes that are no more come last."""
     found = [((row["recipe"],), row["labels"], row["accuracy"]) for row in rows]
-    return accuracy_table(("recipe",), sorted(found, key=lambda fit: list(RECIPES).index(fit[0][0])))
+    names = [*RECIPES, *(row["recipe"] for row in rows)]
+    return accuracy_table(("recipe",), sorted(found, key=lambda fit: names.index(fit[0][0])))
 
 
 def accuracy_table(heads: Sequence[str], found: Sequence[tuple[tuple[str, ...], int, float]]) -> str:

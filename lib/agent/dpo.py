@@ -146,6 +146,7 @@ class PolicyMember(ClipMember):
 
     network: PolicyRatio
     stops_early = False
+    least_updates = 0
 
     def __init__(self, policies: Policies, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(policies, train, test, number)

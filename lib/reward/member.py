@@ -173,8 +173,8 @@ class MemberFit(ABC):
         """Counts an epoch, keeps its weights unless an earlier one that `counts` is better, and adapts ℓ2 for the next."""
         self.epoch += 1
         self.optimizer.param_groups[0]["weight_decay"] = adapted_l2(self.l2, train_loss, result.loss)
-        premature = not self.stops_early or self.best_epoch < self._first
-        if self.best is None or premature or result.loss < self.best.loss:
+        too_early = self.best_epoch < self._first  # the best so far
+        if self.best is None or not self.stops_early or too_early or result.loss < self.best.loss:
             self.best, self.best_epoch = result, self.epoch
             self.best_state = copy.deepcopy(self.network.state_dict())
 

@@ -140,6 +140,7 @@ def test_a_policy_is_fitted_for_every_epoch(
     assert not any("*" in line or "at least" in line for line in (first, second, third))
     assert third.endswith(", 0s to go)")
     assert fitted.best.loss == pytest.approx(0.3)
+    assert all(epoch.counts for epoch in fitted.history)
     after, _ = load_policy(tmp_path / "v1.dat")
     assert isinstance(after, PolicyNet)
     assert torch.equal(next(after.policy.parameters()), evaluated[-1])

@@ -33,7 +33,7 @@ from lib.reward.loss import preference_loss
 from lib.reward.member import adapted_l2
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
-from lib.reward.report import kept
+from lib.reward.report import kept as kept_epoch
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
 from tests.reward.clips import add_labels, clip, grey_db, save
@@ -516,7 +516,7 @@ def test_stops_after_epochs_without_improvement(
     fitted = fit(config(db, tmp_path, epochs=50, patience=3, batch_size=batch_size))
     assert len(seen) == best + 3 == len(losses)
     assert all(torch.equal(a, b) for a, b in zip(weights(fitted.path), seen[best - 1], strict=True))
-    assert kept(fitted.history).epoch == best
+    assert kept_epoch(fitted.history).epoch == best
     starred = [line for line in capsys.readouterr().out.splitlines() if "% *" in line]
     assert starred[-1].startswith(f"epoch {best}:")
     assert not any(
