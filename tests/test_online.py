@@ -104,7 +104,7 @@ def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     assert {label.teacher for label in labels} == {"score"}
     assert {label.strategy for label in labels} == {"recent", "random"}
     reward = torch.load(tmp_path / "o" / "rewards" / "reward-online.dat", weights_only=True)
-    assert reward["version"] >= 2
+    assert reward["version"] >= 1  # a refit that is not done when the agent is over is dropped
     policy = torch.load(tmp_path / "o" / "policy" / "latest.dat", weights_only=True)
     assert (policy["steps"], policy["parents"]["reward"]["file"]) == (600, "o/rewards/reward-online.dat")
     # Once more, and there is nothing left to do.
