@@ -14,6 +14,7 @@ from lib.cli import UserError
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 def resolve_device(name: str) -> torch.device:
@@ -68,6 +69,20 @@ def has_fast_bf16(device: torch.device) -> bool:
 def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
     """Whether to compute in bf16: as ``--bf16`` says, or by default if the device is fast at it."""
     return has_fast_bf16(device) if flag is None else flag
+
+
+def keep_in_bf16(frozen: nn.Module) -> None:
+    """Turns the weights of a network's linear layers into bf16, for a network that computes under autocast.
+
+    Autocast casts weights that are not trained at every call. For a layer of 3136 by 512 and a few dozen rows that takes several times
+    as long as the product.
+    """
+    import torch
+    from torch import nn
+
+    for layer in frozen.modules():
+        if isinstance(layer, nn.Linear):
+            layer.to(torch.bfloat16)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
-from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segment_db import SegmentDB, read_ahead
 from lib.preferences.segments import SegmentError
 from lib.provenance import lineage
 from lib.reward.checkpoints import save_reward_model
@@ -89,7 +89,8 @@ class Policies(Clips):
             self.config.memory_mb, self.data.segments.input, features=self.data.segments.features
         )
         try:
-            seen = [store.inputs(store.take(db, name), _KEPT_STRIDE)[0] for name in db.names]
+            clips = read_ahead(db.load, db.names)
+            seen = [store.inputs(store.add(db, name, clip.result()), _KEPT_STRIDE)[0] for name, clip in clips]
         except SegmentError as error:
             raise UserError(f"--keep {path}: {error}") from error
         if not seen:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from lib.agent.network import autocast
 from lib.envs.make import Counter, Probe, counter, probes
 from lib.envs.play import Policy, Turn, play
 from lib.envs.world import World
@@ -135,14 +136,16 @@ def evaluate(
       Stopped: `stop` said so.
     """
     scores, steps = np.zeros(world.num_envs), np.zeros(world.num_envs, np.int64)
-    for turn in play(world, policy, seed, device, stop=stop):
-        for observer in observers:
-            observer.before(turn)
-        outcome, counts = turn.outcome(), turn.counts
-        for observer in observers:
-            observer.after(turn)
-        scores[counts] += outcome.score[counts]
-        steps[counts] += 1
+    # One context for all steps, though it casts nothing itself: within it policies cast their weights to bf16 once.
+    with autocast(device, False):
+        for turn in play(world, policy, seed, device, stop=stop):
+            for observer in observers:
+                observer.before(turn)
+            outcome, counts = turn.outcome(), turn.counts
+            for observer in observers:
+                observer.after(turn)
+            scores[counts] += outcome.score[counts]
+            steps[counts] += 1
     result = Evaluation(scores, steps, {})
     for observer in observers:
         result.measures.update(observer.measures(steps))

@@ -4,8 +4,11 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from lib.cli import UserError
 from lib.preferences.closed_pickle import printable
@@ -16,6 +19,9 @@ _NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
 # A folder's modification time is as coarse as its file system's clock (2 s on FAT), so a scan made this soon
 # after it may have missed a file that came later within the same tick.
 _MTIME_GRAIN_NS = 2_500_000_000
+_AHEAD = 4  # clips of 5 MB each
+
+T = TypeVar("T")
 
 
 class SegmentDB:
@@ -120,3 +126,14 @@ class SegmentDB:
         if not inside:
             raise SegmentError(f"{name}: leads out of the DB {self.root}")
         return path
+
+
+def read_ahead(load: Callable[[str], T], names: Iterable[str]) -> Iterator[tuple[str, Future[T]]]:
+    """The names in order, each with what `load` reads, a few ahead in two threads: most of it is decompression."""
+    with ThreadPoolExecutor(2) as pool:
+        pending: deque[tuple[str, Future[T]]] = deque()
+        for name in names:
+            pending.append((name, pool.submit(load, name)))
+            if len(pending) > _AHEAD:
+                yield pending.popleft()
+        yield from pending

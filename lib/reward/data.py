@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lib.cli import UserError
 from lib.preferences.labels import RECHECK, Label, LabelLog, answers, current
 from lib.preferences.schedule import LEAST_LABELS
-from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segment_db import SegmentDB, read_ahead
 from lib.preferences.segments import SegmentError
 from lib.reward.features import Features
 from lib.reward.store import SegmentStore
@@ -66,8 +67,12 @@ class PreferenceData(Labelled):
 class Store(Protocol):
     """Holds the clips or answers that labels name."""
 
-    def take(self, db: SegmentDB, name: str) -> int:
-        """Reads one of a DB and returns its index. Raises SegmentError, UserError."""
+    def load(self, db: SegmentDB, name: str) -> Any:
+        """Reads one of a DB, in any thread. Raises SegmentError."""
+        ...
+
+    def add(self, db: SegmentDB, name: str, loaded: Any) -> int:
+        """Adds what was read and returns its index. Raises UserError."""
         ...
 
     def policy(self, index: int) -> str:
@@ -155,23 +160,23 @@ def read_labels(
             for label in labels
             if weights.get(labeller_of(label), 1) > 0 and (not only or labeller_of(label) in only)
         ]
-        index: dict[str, int] = {}
-        broken: set[str] = set()
-        used = 0
+        comparable = []
         for label, random in zip(labels, asked_at_random(labels, said), strict=True):
-            if group_of is not None and group_of(label.sample1) != group_of(label.sample2):
+            if group_of is None or group_of(label.sample1) == group_of(label.sample2):
+                comparable.append((label, random))
+            else:
                 problems.append(
                     f"{path}: {label.sample1} and {label.sample2} answer different prompts; left out"
                 )
-                continue
-            for name in label.pair:
-                if name in index or name in broken:
-                    continue
-                try:
-                    index[name] = store.take(db, name)
-                except SegmentError as error:
-                    broken.add(name)
-                    problems.append(f"{path}: labels of {name} left out: {error}")
+        index: dict[str, int] = {}
+        named = dict.fromkeys(name for label, _ in comparable for name in label.pair)
+        for name, loaded in read_ahead(partial(store.load, db), named):
+            try:
+                index[name] = store.add(db, name, loaded.result())
+            except SegmentError as error:
+                problems.append(f"{path}: labels of {name} left out: {error}")
+        used = 0
+        for label, random in comparable:
             fit = all(name in index and (fits is None or fits(index[name])) for name in label.pair)
             if fit and label.label is not None:
                 first.append(index[label.sample1])

@@ -15,7 +15,7 @@ from lib.reward.loss import original_loss, preference_accuracy, preference_loss
 from lib.reward.model import RewardModel
 from lib.reward.store import SegmentStore
 
-_PAIRS_AT_ONCE = 8  # bounds memory: a batch goes through the network in parts of this many pairs
+_PAIRS_AT_ONCE = 16  # bounds memory: a batch goes through the network in parts of this many pairs
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""

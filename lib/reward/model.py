@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lib.cli import UserError
+from lib.devices import keep_in_bf16
 from lib.envs.observation import Observer, grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segments import Segment
@@ -86,6 +87,9 @@ class RewardModel:
             member.network.for_paying().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             for member in self.members
         ]
+        if bf16:
+            for network in self._fast:
+                keep_in_bf16(network)
 
     @torch.no_grad()
     def each(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:

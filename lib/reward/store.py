@@ -82,14 +82,9 @@ class SegmentStore:
             )
         self._spec = dataclasses.replace(self._spec, num_actions=count)
 
-    def take(self, db: SegmentDB, name: str) -> int:
-        """Reads a segment and returns its index.
-
-        Raises:
-          SegmentError: it cannot be read.
-          UserError: as `add`.
-        """
-        return self.add(db, name, db.load(name))
+    def load(self, db: SegmentDB, name: str) -> Segment:
+        """Reads a segment; raises SegmentError."""
+        return db.load(name)
 
     def add(self, db: SegmentDB, name: str, segment: Segment) -> int:
         """Adds a segment and returns its index.

@@ -51,9 +51,13 @@ class AnswerStore:
         self.answers: list[Answer] = []
         self.sources: list[tuple[SegmentDB, str]] = []
 
-    def take(self, db: SegmentDB, name: str) -> int:
-        """Reads an answer and returns its index. Raises SegmentError."""
-        self.answers.append(load_answer(db, name))
+    def load(self, db: SegmentDB, name: str) -> Answer:
+        """Reads an answer; raises SegmentError."""
+        return load_answer(db, name)
+
+    def add(self, db: SegmentDB, name: str, answer: Answer) -> int:
+        """Adds an answer and returns its index."""
+        self.answers.append(answer)
         self.sources.append((db, name))
         return len(self.answers) - 1
 

@@ -8,6 +8,7 @@ from lib.agent.evaluate import Evaluation, ProbeMeans, evaluate
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import probes
+from lib.envs.play import Turn
 from lib.envs.world import Step
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
@@ -92,3 +93,37 @@ def test_seeds_decide_games_and_actions() -> None:
     # The score is 1 − distance/72 px of each step; the probe also reads the frame before the first of them.
     assert ((one.measures["distance"] * 21 - (20 - one.scores) * 72) > -0.01).all()
     assert ((one.measures["distance"] * 21 - (20 - one.scores) * 72) < 72.01).all()
+
+
+def test_in_bf16_it_plays_by_the_weights_of_the_moment() -> None:
+    """Weights are cast once an evaluation, not once and for all."""
+    network, world = PolicyNet(5, kind="small"), GymWorld("MovingDot-v0", 4, limit=20)
+    policy, sent = ActorPolicy(network, bf16=True), []
+    for action in (1, 3):
+        with torch.no_grad():
+            network.get_parameter("policy.2.bias").copy_(
+                torch.nn.functional.one_hot(torch.tensor(action), 5) * 100
+            )
+        seen = Sent()
+        evaluate(policy, world, 0, CPU, [seen])
+        sent.append(set(seen.actions))
+    assert sent == [{1}, {3}]
+
+
+class Sent:
+    """Writes down every action."""
+
+    def __init__(self) -> None:
+        self.actions: list[int] = []
+
+    def before(self, turn: Turn) -> None:
+        self.actions += turn.actions.tolist()
+
+    def after(self, turn: Turn) -> None:
+        pass
+
+    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        return {}
+
+    def overall(self) -> dict[str, float]:
+        return {}

@@ -145,6 +145,15 @@ def test_pays_the_standardised_output_without_clipping() -> None:
     assert len(set(paid.tolist())) > 60
 
 
+def test_in_bf16_it_pays_what_autocast_makes_of_its_weights() -> None:
+    network, (frames, actions) = worn(), steps(16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = (network.for_paying()(frames, actions) - 0.3) / 2.0
+    model = RewardModel([Member(network, 0.3, 2.0)], CPU, bf16=True)
+    assert torch.equal(model.pay(frames, actions), expected)
+    assert {weight.dtype for weight in network.parameters()} == {torch.float32}
+
+
 def test_an_ensemble_pays_the_mean_of_its_standardised_members() -> None:
     members = [Member(worn(seed=0).eval(), 0.3, 2.0), Member(worn(seed=1).eval(), -1.0, 0.5)]
     frames, actions = steps(10)
