@@ -61,14 +61,17 @@ class Convolutions(nn.Sequential):
         A convolution of stride s over blocks of s·s pixels is one of stride 1 over their values as channels. On a CPU
         its backward pass is faster, several times so where other work shares the cores.
         """
-        first, _, second, _, *others = self
+        first, _, second, *others = self
         assert isinstance(first, nn.Conv2d)
         assert isinstance(second, nn.Conv2d)
         pixels = _blocks_of_bytes(observations).to(dtype).permute(0, 3, 1, 2)
         x = F.relu(F.conv2d(pixels, F.pixel_unshuffle(first.weight / 255, 4), first.bias))
         weight = second.weight.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 3, 5, 1, 2, 4)
-        x = F.relu(F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias))
-        for layer in others:
+        x = F.conv2d(_blocks(x, 2), weight.flatten(1, 3), second.bias)
+        # The last rectifier comes behind the flattening, where its gradient lies in memory as its output does; before it, the two
+        # differ, and the rectifier takes as long as a convolution.
+        flat = next(i for i, layer in enumerate(others) if isinstance(layer, nn.Flatten))
+        for layer in [*others[: flat - 1], others[flat], others[flat - 1], *others[flat + 1 :]]:
             x = layer(x)
         return x
 

@@ -273,7 +273,8 @@ def update(
     passes: list[dict[str, torch.Tensor]] = []
     for epoch in range(config.epochs):
         for rows in _minibatches(steps, envs, config.minibatches, device, ranks):
-            part = Batch(*(column[rows] for column in batch))
+            # Several times as fast as column[rows], which for pictures took a tenth of an update.
+            part = batch if rows is None else Batch(*(column.index_select(0, rows) for column in batch))
             if config.one_pass and rollout.dist_params.requires_grad:
                 dist_params, values = rollout.dist_params.flatten(0, 1), rollout.values[:-1].flatten()
             else:
@@ -318,14 +319,14 @@ def update(
 
 def _minibatches(
     steps: int, envs: int, parts: int, device: torch.device, ranks: Alone = ALONE
-) -> Sequence[slice | torch.Tensor]:
-    """This process's rows of each minibatch of a pass, in random order; unchanged if there is only one minibatch.
+) -> Sequence[torch.Tensor | None]:
+    """This process's rows of each minibatch of a pass, int64, in random order; None for all if there is only one minibatch.
 
     Every process draws the same order of all steps of all environments, as PyTorch's own generator is seeded and moved
     alike in all of them, and takes what it has of each minibatch: now more, now less, at times nothing.
     """
     if parts == 1:
-        return [slice(None)]
+        return [None]
     of_each = ranks.everyone(envs)
     order = torch.randperm(steps * sum(of_each), device=device)
     if ranks.size == 1:
