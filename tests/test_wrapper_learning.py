@@ -173,9 +173,9 @@ def far_from_goal(act: Callable[[Any], np.ndarray]) -> float:
 
 
 def test_stable_baselines3_learns_dicts_and_continuous_actions_from_preferences(tmp_path: Path) -> None:
-    """Over three seeds of everything: 0.36 to 0.72, where chance is 1.1."""
+    """Over five seeds of the fit: 0.27 to 0.70, where chance is 0.93; with this one 0.34."""
     draws = gymnasium.vector.SyncVectorEnv([lambda: Reach("rgb_array")] * ENVS)
-    live = LiveReward(taught_by_chance(draws, tmp_path, 120, 0.5))
+    live = LiveReward(taught_by_chance(draws, tmp_path, 120, 0.5, seed=1))
     one = np.ones((2, 1), np.float32)
     vector = DummyVecEnv(
         [lambda: RescaleAction(PreferenceEnv(Reach("rgb_array"), reward=live), -one, one)] * ENVS
