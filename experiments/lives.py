@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from experiments.measures import SEED
 from lib import cli
 from lib.agent.checkpoints import check_policy, load_policy
 from lib.agent.evaluate import evaluate
@@ -20,12 +21,11 @@ from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Turn
-from lib.envs.seaquest import SurfaceCounter, oxygen, submarine_depth
+from lib.envs.seaquest import TOP, SurfaceCounter, oxygen, submarine_depth
 
 _TANK = 512  # steps that a tank of air lasts
 _BANDS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # of depth; lanes are a quarter apart
-_EMPTY, _TOP = 0.05, 0.05
-_SEED = 20_000  # games of experiments.measures
+_EMPTY = 0.05  # of the bar
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Lives:
     def _end(self, game: int) -> str:
         if self._oxygen[game] <= _EMPTY:
             return "out of air"
-        if self._depth[game] <= _TOP:
+        if self._depth[game] <= TOP:
             return "at the surface"
         return "hit on the sea bed" if self._depth[game] > _BANDS[-2] else "hit above it"
 
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with contextlib.closing(make_world(env_id, config.games)) as world:
         check_policy(network, world, config.model)
         policy = network.acting(has_fast_bf16(device))
-        print(evaluate(policy, world, _SEED + config.seed, device, [seen]), tables(seen), sep="\n\n")
+        print(evaluate(policy, world, SEED + config.seed, device, [seen]), tables(seen), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ from lib.reporting import format_mean
 from lib.reward.checkpoints import load_reward_model
 from lib.training.parts import held_actions
 
-_SEED = 20_000  # other games than training's, and than its evaluations'
+SEED = 20_000
+"""Of the first games: others than training's, and than its evaluations'."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
       UserError: something about the files that the user can mend.
     """
     device = resolve_device(config.dev)
-    bf16, seed = has_fast_bf16(device), _SEED + config.seed
+    bf16, seed = has_fast_bf16(device), SEED + config.seed
     network, origin = load_policy(config.model)
     if "config" not in origin:
         raise UserError(f"{config.model}: expected a policy of 01_a2c.py, which knows its environment")

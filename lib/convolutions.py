@@ -71,7 +71,8 @@ class Convolutions(nn.Sequential):
         # The last rectifier comes behind the flattening, where its gradient lies in memory as its output does; before it, the two
         # differ, and the rectifier takes as long as a convolution.
         flat = next(i for i, layer in enumerate(others) if isinstance(layer, nn.Flatten))
-        for layer in [*others[: flat - 1], others[flat], others[flat - 1], *others[flat + 1 :]]:
+        others[flat - 1], others[flat] = others[flat], others[flat - 1]
+        for layer in others:
             x = layer(x)
         return x
 

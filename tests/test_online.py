@@ -165,6 +165,10 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
         assert re.search(r"loaded reward model [1-9]", said)
         assert agent.wait() == 0
         wait_until(lambda: len(LabelLog(tmp_path / "db" / "labels.json").read()) >= 60)
+        reward = tmp_path / "rewards" / "reward-x.dat"
+        wait_until(
+            lambda: torch.load(reward, weights_only=True)["version"] >= 2
+        )  # refitted to the later labels
         for process, last in ((teacher, "stopped by request"), (second, "is in rewards/reward-x.dat")):
             process.send_signal(signal.SIGINT)
             assert last in process.communicate(timeout=600)[0]

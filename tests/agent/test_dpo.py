@@ -226,7 +226,7 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
 
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers: bool) -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     before = PolicyNet(ACTIONS, kind="small" if all_layers else "separate")  # as a whole it takes longer
     saved(tmp_path / "v0.dat", before)
     # Comparisons where the first half is dark, and play where the second one is.
@@ -236,7 +236,7 @@ def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers:
         save(tmp_path / "play", number, shown(1, seed=100 + number))
     moved = {}
     for keep in (None, tmp_path / "play"):
-        fit(flags(tmp_path, keep=keep, all_layers=all_layers), ALONE, Policies, file="{}.dat")
+        fit(flags(tmp_path, keep=keep, all_layers=all_layers, seed=1), ALONE, Policies, file="{}.dat")
         after, _ = load_policy(tmp_path / "v1.dat")
         for half in range(2):
             seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
@@ -245,7 +245,7 @@ def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers:
     assert moved[False, 0] > 0.3
     assert moved[False, 1] > 0.3
     assert moved[True, 0] > 0.3
-    assert moved[True, 1] < moved[False, 1] / 2
+    assert moved[True, 1] < 0.1
 
 
 def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise() -> None:
