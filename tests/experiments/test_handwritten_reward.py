@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments import handwritten_reward
-from experiments.handwritten_reward import refuelling
+from experiments.handwritten_reward import SeveralLanes, refuelling
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
@@ -55,6 +55,38 @@ def test_idling_at_the_top_is_not() -> None:
 
 def test_nothing_in_sight_is_a_price_whatever_is_done() -> None:
     assert refuelling(np.zeros((2, 210, 160, 3), np.uint8), np.array([UP, NOOP])).tolist() == [-1, -1]
+
+
+def random_play(seed: int, steps: int) -> Game:
+    """A game that fires all the time, and moves in one direction for some steps, then in another."""
+    game, rng = Game(), np.random.default_rng(seed)
+    directions = ["UPFIRE", "DOWNFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE"]
+    while len(game.frames) < steps:
+        game.play(str(rng.choice(directions)), int(rng.integers(3, 12)))
+    return game
+
+
+def test_hits_in_another_lane_are_paid_in_each_game_by_itself() -> None:
+    several, one_lane = random_play(6, 110), random_play(1, 110)
+    scored = [step for step, score in enumerate(several.scores) if score > 0]
+    assert scored == [78, 85, 102]
+    heights = [several.memory[step].height for step in scored]
+    assert min(np.diff(heights)) > 20  # each in a lane below the last one's
+    assert any(one_lane.scores)
+    rule, noops = SeveralLanes(), np.zeros(2, int)
+    both = zip(several.frames[:110], one_lane.frames[:110], strict=True)
+    paid = np.stack([rule(np.stack(frames), noops) for frames in both])
+    assert np.flatnonzero(paid[:, 0]).tolist() == scored[1:]
+    assert paid[:, 1].sum() == 0
+
+
+def test_a_new_life_has_hit_nothing_yet() -> None:
+    game, rule = random_play(3, 190), SeveralLanes()
+    paid = [rule(frame[None], np.zeros(1, int)).item() for frame in game.frames[:190]]
+    first, _, last = (step for step, score in enumerate(game.scores[:190]) if score > 0)
+    assert game.memory[last].spare < game.memory[first].spare
+    assert abs(game.memory[last].height - game.memory[first].height) > 0.15 * 95  # in another lane
+    assert sum(paid) == 0
 
 
 @pytest.mark.slow
