@@ -1,5 +1,6 @@
 """A2C and PPO: a learner that acts for a rollout, values its steps, and makes passes over them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from lib.cli import UserError
 from lib.envs.world import World
 from lib.learner import ALONE, Advance, Alone, Total
 from lib.reward.model import RewardModel
+
+_RARE = math.log(0.02)
+"""Log-probability below which a held action is not made rarer still."""
 
 
 class ActorCritic:
@@ -190,6 +194,10 @@ def assess(
     A learned reward r̂ is paid as S (r̂ + C − β·KL) + W·score, with S `config.reward_scale`, C `config.reward_offset`
     and W `config.score_weight`.
 
+    With `config.learn_held` the policy learns from held actions as if it had chosen them. It draws them far more often
+    than it would, so those that it hardly ever chooses are not pushed further down, or exploring would end itself;
+    and what they led to is no value of the policy, so the critic does not learn from them.
+
     Args:
       rollout: T steps of B environments.
       config: discount, λ, and what is paid.
@@ -203,8 +211,11 @@ def assess(
     device = rollout.actions.device
     terminal, truncated, valid = (
         torch.from_numpy(flags).to(device, non_blocking=True)
-        for flags in (rollout.terminal, rollout.truncated, rollout.valid & ~rollout.held)
+        for flags in (rollout.terminal, rollout.truncated, rollout.valid)
     )
+    held = torch.from_numpy(rollout.held).to(device, non_blocking=True)
+    if not config.learn_held:
+        valid = valid & ~held
     [count] = total([valid.sum()])
     weight = valid / count.clamp(min=1)
     parts: dict[str, torch.Tensor] = {}
@@ -236,6 +247,9 @@ def assess(
     if config.normalise_advantages:
         advantages = normalised(advantages, valid, total)
     old = log_prob_of(rollout.dist_params.detach(), rollout.actions)
+    if config.learn_held:
+        advantages = torch.where(held & (advantages < 0) & (old < _RARE), 0.0, advantages)
+        returns = torch.where(held, values, returns)
     seen = rollout.observations if rollout.features is None else rollout.features
     steps = (seen, rollout.actions, old, values, advantages, returns, valid)
     return Batch(*(rows.flatten(0, 1) for rows in steps)), parts

@@ -97,12 +97,13 @@ MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "l
 _PASSES = ("epochs", "minibatches", "clip_range", "value_clip_range", "target_kl")
 """Flags that have no effect if an update is a single pass."""
 
-_ON_POLICY = ("kl", "critic_warmup", "freeze_convs")
+_ON_POLICY = ("kl", "learn_held", "critic_warmup", "freeze_convs")
 """Flags that have no effect with a replay, besides those for which only other algorithms have a default."""
 
 _NEEDS = {
     "finetune": ("model", "a policy to start from: add -m FILE"),
     "kl": ("model", "a policy to stay near: add -m FILE"),
+    "learn_held": ("hold_prob", "held actions: add, for example, --hold-prob 0.01"),
     "kl_target": ("kl", "a KL penalty to adapt: add, for example, --kl 0.02"),
     "pessimism": ("reward", "a reward model of several members: add -r FILE"),
     "kl_reference": ("kl", "a KL penalty: add, for example, --kl 0.02"),
@@ -246,6 +247,9 @@ class TrainConfig:
         metavar="P",
         help="explore: chance per step that an environment repeats a random action for a while; these steps are "
         "recorded, and a2c and ppo do not learn from them (arXiv 2006.01782)",
+    )
+    learn_held: bool = flag(
+        default=False, help="a2c and ppo learn from the actions of --hold-prob as if they had chosen them"
     )
     hold_shortest: int = flag(default=8, min=1, help="fewest steps that --hold-prob repeats an action")
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")

@@ -169,8 +169,8 @@ class Collector(Player):
       world, device, seed, reward, recorder: as for `Player`.
       num_steps: T.
       bf16: whether the policy computes in bf16.
-      held: exploration by held actions. Such steps are recorded, and not learned from: the return before them is
-        bootstrapped from the value of the state that the holding began in.
+      held: exploration by held actions. The return before them is bootstrapped from the value of the state that the
+        holding began in.
     """
 
     def __init__(
@@ -232,6 +232,8 @@ class Collector(Player):
                 if played.learned is not None:
                     self._learned[t] = played.learned
                 self._held[t] = played.held
+                if played.held.any():
+                    self._actions[t] = played.actions
                 self._score[t] = played.step.score
                 self._terminal[t] = played.step.terminal
                 self._truncated[t] = played.step.truncated

@@ -263,3 +263,23 @@ def test_advantages_are_normalised_where_asked_and_charted_as_they_were() -> Non
     assert torch.equal(raw.returns, flat.returns)
     assert same_parts["advantage"].item() == parts["advantage"].item() != 0
     assert parts["advantage"].item() == pytest.approx(raw.advantages[raw.valid].mean().item(), rel=1e-5)
+
+
+def test_held_actions_are_learned_from_only_if_asked() -> None:
+    """Rows 1 and 3 are held: good ones, bad ones, and in environment 1 such as the policy hardly ever chooses."""
+    played = random_rollout(learned=torch.tensor([[0.0, 0.0], [9.0, 9.0], [0.0, 0.0], [-9.0, -9.0]]))
+    played.values.zero_()
+    played.actions.fill_(2)
+    played.dist_params[:, 1, 2] = -5.0  # a chance of 0.1 %
+    played.held[[1, 3]] = True
+    flags: dict[str, Any] = {"reward": Path("r.dat"), "gamma": 0.0}
+    without, parts = assess(played, TrainConfig(name="x", **flags), None, bf16=False)
+    assert without.valid.view(4, 2).tolist() == [[True, True], [False, False]] * 2
+    assert parts["reward_mu"].item() == 0
+
+    flags |= {"hold_prob": 0.1, "learn_held": True}
+    batch, parts = assess(played, TrainConfig(name="x", **flags), None, bf16=False)
+    assert batch.valid.all()
+    assert batch.advantages.view(4, 2).tolist() == [[0, 0], [9, 9], [0, 0], [-9, 0]]  # not rarer than rare
+    assert batch.returns.tolist() == batch.old_values.tolist()  # nothing for the critic
+    assert parts["advantage"].item() == 0

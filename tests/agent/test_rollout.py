@@ -277,6 +277,7 @@ def test_held_steps_are_played_and_paid_but_the_return_before_them_is_cut() -> N
     assert rollout.truncated[:, 1].tolist() == [False, True, False, False]
     assert rollout.learned is not None
     assert rollout.learned[1].tolist() == [1214, 1211]  # for the action that was played
+    assert rollout.actions.tolist() == [sent.tolist() for sent in world.sent]
 
     batch, _ = assess(rollout, TrainConfig(name="t"), None, False)
     assert batch.valid.view(4, 2).tolist() == [[True, True], [False, True], [False, False], [True, True]]
