@@ -2,7 +2,8 @@
 
 What no agent learns on this, no labels can teach it. Takes the flags of 01_a2c.py; the score is added:
 
-    .venv/bin/python -m experiments.handwritten_reward -n NAME -m MODEL --score-weight 0.5 [--rule lanes] …
+    .venv/bin/python -m experiments.handwritten_reward -n NAME -m MODEL --score-weight 0.5 …
+    … --rule lanes --score-weight 1 --hold-prob 0.01 --learn-held        # without --learn-held no second lane was found
 """
 
 from collections.abc import Callable, Sequence
