@@ -194,9 +194,9 @@ def assess(
     A learned reward r̂ is paid as S (r̂ + C − β·KL) + W·score, with S `config.reward_scale`, C `config.reward_offset`
     and W `config.score_weight`.
 
-    With `config.learn_held` the policy learns from held actions as if it had chosen them. It draws them far more often
-    than it would, so those that it hardly ever chooses are not pushed further down, or exploring would end itself;
-    and what they led to is no value of the policy, so the critic does not learn from them.
+    With `config.learn_held` the policy learns from held actions as if it had chosen them. They are drawn far more often
+    than the policy would choose them, so those that it hardly ever chooses are not made rarer, or exploring would end
+    itself; and what they led to is not what the policy is worth, so the critic does not learn from them.
 
     Args:
       rollout: T steps of B environments.
