@@ -15,7 +15,18 @@ SEAQUEST = EXAMPLES / "seaquest"
 
 def test_policies_are_small_and_play() -> None:
     policies = sorted(SEAQUEST.glob("*.dat"))
-    assert [path.stem for path in policies] == ["air", "v0", "v1", "v2", "v3", "v4", "v5", "v6"]
+    assert [path.stem for path in policies] == [
+        "air",
+        "lanes",
+        "v0",
+        "v1",
+        "v2",
+        "v3",
+        "v4",
+        "v5",
+        "v6",
+        "v7",
+    ]
     for path in policies:
         assert path.stat().st_size <= 7e6
         network, said = load_policy(path)
