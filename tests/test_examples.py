@@ -15,18 +15,7 @@ SEAQUEST = EXAMPLES / "seaquest"
 
 def test_policies_are_small_and_play() -> None:
     policies = sorted(SEAQUEST.glob("*.dat"))
-    assert [path.stem for path in policies] == [
-        "air",
-        "lanes",
-        "v0",
-        "v1",
-        "v2",
-        "v3",
-        "v4",
-        "v5",
-        "v6",
-        "v7",
-    ]
+    assert [path.stem for path in policies] == ["air", "lanes", *(f"v{version}" for version in range(8))]
     for path in policies:
         assert path.stat().st_size <= 7e6
         network, said = load_policy(path)
