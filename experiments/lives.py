@@ -21,7 +21,7 @@ from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Turn
-from lib.envs.seaquest import TOP, SurfaceCounter, oxygen, submarine_depth
+from lib.envs.seaquest import TOP, SurfaceCounter, diver_aboard, oxygen, submarine_depth
 
 _TANK = 512  # steps that a tank of air lasts
 _BANDS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # of depth; lanes are a quarter apart
@@ -46,7 +46,8 @@ class Life:
     steps: int
     refuels: int
     end: str
-    """What its last steps showed: "out of air", "at the surface", "hit on the sea bed" or "hit above it"."""
+    """What its last steps showed: "at the surface", "hit on the sea bed", "hit above it", or "out of air with a diver" or
+    "with nobody on board"."""
 
 
 class Lives:
@@ -64,7 +65,7 @@ class Lives:
         self._counter = SurfaceCounter(games)
         self._score, self._length = np.zeros(games), np.zeros(games, np.int64)
         self._refuels = np.zeros(games, np.int64)  # before this life
-        self._depth, self._oxygen = np.ones(games), np.ones(games)  # as last seen
+        self._depth, self._oxygen, self._diver = np.ones((3, games))  # as last seen
 
     def before(self, turn: Turn) -> None:
         frames = np.asarray(turn.step.frames)
@@ -73,6 +74,7 @@ class Lives:
         seen = ~np.isnan(self._depth_now)
         # A hit empties the bar at once, and hides the submarine.
         self._depth[seen], self._oxygen[seen] = self._depth_now[seen], oxygen(frames)[seen]
+        self._diver[seen] = diver_aboard(frames)[seen]
 
     def after(self, turn: Turn) -> None:
         counts, outcome = turn.counts, turn.outcome()
@@ -92,7 +94,7 @@ class Lives:
 
     def _end(self, game: int) -> str:
         if self._oxygen[game] <= _EMPTY:
-            return "out of air"
+            return f"out of air with {'a diver' if self._diver[game] else 'nobody'} on board"
         if self._depth[game] <= TOP:
             return "at the surface"
         return "hit on the sea bed" if self._depth[game] > _BANDS[-2] else "hit above it"
