@@ -42,7 +42,7 @@ class AirConfig:
     score_steps: int = flag(
         default=0,
         min=0,
-        help="steps of PPO on the score and the reward that the last fit implies, in three parts, and of the control; 0: none",
+        help="steps of PPO on the score and the reward that the last fit implies, in two parts, and of the control; 0: none",
     )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
@@ -137,23 +137,21 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
 def learn_on(
     config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, implied: Path | None = None
 ) -> Path:
-    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in three parts of as many steps.
+    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in two parts of as many steps.
 
-    While held actions disturb the first, the implied reward holds the skill. The others play the game that is measured, and
-    are paid a quarter of that reward: in full its return goes on rising when score and refuels no longer do. The rate falls
-    to a half in the first, and from its beginning to 0 in each of the others.
+    Both play with held actions. The rate falls to a half in the first, and to 0 in the second, which explores less.
     """
-    steps = -(-config.score_steps // 3)
-    held = {"entropy": 0.003, "hold_prob": 0.003, "lr_decay_steps": 2 * steps}
-    undisturbed = {"entropy": 0.002, "lr_decay_steps": steps}
-    parts: list[tuple[str, float, dict[str, Any]]] = [
-        ("held actions disturb it", 0.04, held),
-        ("undisturbed", 0.01, undisturbed),
-        ("once more, the rate from its beginning", 0.01, undisturbed),
+    steps = -(-config.score_steps // 2)
+    parts: list[tuple[str, dict[str, Any]]] = [
+        ("the rate falls to a half", {"entropy": 0.01, "critic_warmup": 40, "lr_decay_steps": 2 * steps}),
+        (
+            "and to 0, with less entropy",
+            {"lr": LONG_PPO["lr"] / 2, "entropy": 0.003, "critic_warmup": 5, "lr_decay_steps": steps},
+        ),
     ]
-    for number, (how, scale, settings) in enumerate(parts, 1):
+    paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.04}
+    for number, (how, settings) in enumerate(parts, 1):
         part = f"{name}-{number}"
-        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": scale}
         model = pipeline.train(
             part,
             f"{title}; {how}",
@@ -163,14 +161,14 @@ def learn_on(
                 save=config.out / part,
                 steps=steps,
                 num_envs=32,
-                critic_warmup=20,
-                eval_every=steps,
+                epochs=2,
+                hold_prob=0.003,
+                eval_every=steps // 3,
                 eval_games=16,
                 seed=config.seed,
                 dev=config.dev,
                 runs=config.out / "runs" / part,
-                **LONG_PPO,
-                **settings,
+                **LONG_PPO | settings,
                 **(paid if implied else {}),
             ),
         )
