@@ -149,7 +149,7 @@ def learn_on(
             {"lr": LONG_PPO["lr"] / 2, "entropy": 0.003, "critic_warmup": 5, "lr_decay_steps": steps},
         ),
     ]
-    paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.04}
+    paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.08}
     for number, (how, settings) in enumerate(parts, 1):
         part = f"{name}-{number}"
         model = pipeline.train(
