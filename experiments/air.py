@@ -139,19 +139,25 @@ def learn_on(
 ) -> Path:
     """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in two parts of as many steps.
 
-    Both play with held actions. The rate falls to a half in the first, and to 0 in the second, which explores less.
+    The implied reward holds the skill in the first, until the critic knows what air is worth. In full its return would go on
+    rising at the cost of the score, so a quarter is paid in the second, which explores less. The rate falls to a half, then to 0.
     """
     steps = -(-config.score_steps // 2)
-    parts: list[tuple[str, dict[str, Any]]] = [
-        ("the rate falls to a half", {"entropy": 0.01, "critic_warmup": 40, "lr_decay_steps": 2 * steps}),
+    parts: list[tuple[str, float, dict[str, Any]]] = [
+        (
+            "the rate falls to a half",
+            0.08,
+            {"entropy": 0.01, "critic_warmup": 40, "lr_decay_steps": 2 * steps},
+        ),
         (
             "and to 0, with less entropy",
+            0.02,
             {"lr": LONG_PPO["lr"] / 2, "entropy": 0.003, "critic_warmup": 5, "lr_decay_steps": steps},
         ),
     ]
-    paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": 0.08}
-    for number, (how, settings) in enumerate(parts, 1):
+    for number, (how, scale, settings) in enumerate(parts, 1):
         part = f"{name}-{number}"
+        paid: dict[str, Any] = {"reward": implied, "score_weight": 1.0, "reward_scale": scale}
         model = pipeline.train(
             part,
             f"{title}; {how}",
