@@ -68,18 +68,7 @@ TASKS = {
         (100, 200, 300),
         {
             "a2c": {"network": "small", "num_envs": 32},
-            "ppo": {
-                "network": "small",
-                "num_envs": 32,
-                "rollout": 128,
-                "minibatches": 8,
-                "epochs": 2,
-                "gamma": 0.97,
-                "hold_prob": 0.01,
-                "hold_shortest": 3,
-                "hold_longest": 8,
-                "learn_held": True,
-            },
+            "ppo": {"network": "small", "num_envs": 32},
             "dqn": {
                 "network": "small",
                 "learning_starts": 5000,
