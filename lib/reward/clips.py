@@ -18,6 +18,7 @@ from lib.reward.epoch import (
     mean_disagreement,
     output_statistics,
     pair_loss,
+    renew_batch_norms,
     train_epoch,
 )
 from lib.reward.features import Features, PolicyBody, policy_features
@@ -105,10 +106,13 @@ class ClipMember(MemberFit):
         return None
 
     def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:
-        return train_epoch(
+        loss = train_epoch(
             *(self.network, self.optimizer, self._segments, self.pairs, self._config, self.rng, self._bf16),
             *(should_stop, self.penalty),
         )
+        if loss is not None:
+            renew_batch_norms(self.network, self._segments, self.pairs, self._config, self.rng, self._bf16)
+        return loss
 
     def held_out(self, quick: bool = False) -> HeldOut:
         self.network.eval()

@@ -16,6 +16,9 @@ from lib.reward.model import RewardModel
 from lib.reward.store import SegmentStore
 
 _PAIRS_AT_ONCE = 16  # bounds memory: a batch goes through the network in parts of this many pairs
+_PAIRS_FOR_NORMS = (
+    32  # enough for the means and variances of 16 filters; all pairs would take a third of an epoch
+)
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
@@ -133,6 +136,41 @@ def train_epoch(
             extra.backward()
         optimizer.step()
     return float(total) / float(pairs.weight.sum())
+
+
+@torch.no_grad()
+def renew_batch_norms(
+    network: nn.Module,
+    segments: SegmentStore,
+    pairs: Pairs,
+    config: FitConfig,
+    rng: np.random.Generator,
+    bf16: bool,
+) -> None:
+    """Sets the means and variances of batch norms to what the weights as they now are make of some training pairs.
+
+    Those kept while fitting are of earlier weights. In a world of few colours they lag so far behind that a network which has learned
+    all its pairs guesses in evaluation mode (Wu and Johnson 2021, *Rethinking "Batch" in BatchNorm*, arXiv 2105.07576, section 3).
+
+    Args:
+      network: in evaluation mode afterwards.
+      segments, config, bf16: as for `train_epoch`.
+      pairs: the training pairs.
+      rng: draws at most 32 of them.
+    """
+    network.eval()
+    device = next(network.parameters()).device
+    norms = [(layer, layer.momentum) for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    for layer, _ in norms:
+        layer.train().reset_running_stats()
+        layer.momentum = None  # the mean over the batches that follow
+    drawn = pairs.subset(rng.permutation(len(pairs))[:_PAIRS_FOR_NORMS])
+    for at in range(0, len(drawn), _PAIRS_AT_ONCE):
+        part = drawn.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(drawn))))
+        offset = int(rng.integers(config.frame_stride))
+        _both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
+    for layer, momentum in norms:
+        layer.eval().momentum = momentum
 
 
 @dataclasses.dataclass(frozen=True)

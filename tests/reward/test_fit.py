@@ -25,6 +25,7 @@ from lib.reward.epoch import (
     evaluate_pairs,
     output_statistics,
     pair_loss,
+    renew_batch_norms,
     segment_returns,
     train_epoch,
 )
@@ -238,6 +239,37 @@ def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> N
     optimizer = torch.optim.SGD(network.parameters(), lr=0)
     trained = train_epoch(network, optimizer, store, pairs, asked, np.random.default_rng(0), bf16=False)
     assert trained == pytest.approx(750)
+
+
+def test_batch_norms_are_renewed_to_what_the_weights_make_of_training_pairs(db: Path, tmp_path: Path) -> None:
+    """Of the first layer, whose weights are 1: means and variances of sums of 7×7×3 grey pixels."""
+    store = load_preferences([db], 100).segments
+    pairs = Pairs(np.array([0, 2]), np.array([1, 3]), np.array([0, 1], np.float32), np.ones(2, np.float32))
+    network = RewardNet((48, 48, 3), 4)
+    first, norm = network.conv[0], network.conv[1]
+    assert isinstance(first, torch.nn.Conv2d)
+    assert isinstance(norm, torch.nn.BatchNorm2d)
+    torch.nn.init.ones_(first.weight)
+    torch.nn.init.constant_(cast(torch.Tensor, first.bias), 0)
+    mean, var = cast(torch.Tensor, norm.running_mean), cast(torch.Tensor, norm.running_var)
+    mean.fill_(1e6)
+    frames = np.concatenate([store.inputs(index, 1, 0)[0] for index in range(4)])
+    sums = torch.nn.functional.conv2d(
+        torch.from_numpy(frames).permute(0, 3, 1, 2).double() / 255, first.weight.detach().double(), stride=3
+    )[:, 0]
+    momentum = norm.momentum
+    renew_batch_norms(network, store, pairs, config(db, tmp_path), np.random.default_rng(0), bf16=False)
+    assert mean.tolist() == pytest.approx([float(sums.mean())] * 16, rel=1e-4)
+    assert var.tolist() == pytest.approx([float(sums.var())] * 16, rel=1e-3)
+    assert norm.momentum == momentum
+    assert not any(layer.training for layer in network.modules())
+
+
+@pytest.mark.slow
+def test_no_epoch_fails_on_held_out_pairs_once_brightness_is_learned(db: Path, tmp_path: Path) -> None:
+    """With means and variances of earlier weights some had a loss above 1 at a training loss of 0.05."""
+    made = fit(config(db, tmp_path, input="observation", lr=1e-3, epochs=12, seed=2))
+    assert max(epoch.held_out_loss for epoch in made.history[3:]) < 0.3
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc", "/proc/below"])
