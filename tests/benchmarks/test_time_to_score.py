@@ -65,5 +65,5 @@ def test_rivals_learn_for_a_while_and_play_full_games(name: str) -> None:
 
 
 def test_other_libraries_play_atari_only(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected a2c, ppo or dqn on CartPole-v1"):
+    with pytest.raises(UserError, match="expected a2c, dqn, ppo on CartPole-v1, got sb3-ppo"):
         time_to_score.main(["CartPole-v1", "--out", str(tmp_path), "--algos", "sb3-ppo"])
