@@ -42,7 +42,7 @@ class AirConfig:
     score_steps: int = flag(
         default=0,
         min=0,
-        help="steps of PPO on the score and the reward that the last fit implies, in two parts, and of the control; 0: none",
+        help="steps of PPO on the score and the reward that the last fit implies, in three parts, and of the control; 0: none",
     )
     games: int = flag(default=20, min=2, help="full games that each policy is measured by")
 
@@ -137,23 +137,22 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
 def learn_on(
     config: AirConfig, pipeline: Pipeline, name: str, title: str, model: Path, implied: Path | None = None
 ) -> Path:
-    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in two parts of as many steps.
+    """PPO by `LONG_PPO` from the score, and from what a fit implies beside it, in three parts of as many steps.
 
     The implied reward holds the skill in the first, until the critic knows what air is worth. In full its return would go on
-    rising at the cost of the score, so a quarter is paid in the second, which explores less. The rate falls to a half, then to 0.
+    rising at the cost of the score, so a quarter is paid from then on, with less exploration. The rate falls to a half in the
+    first part and from there to 0 in the second, and once more in the third.
     """
-    steps = -(-config.score_steps // 2)
+    steps = -(-config.score_steps // 3)
+    slow = {"lr": LONG_PPO["lr"] / 2, "entropy": 0.003, "critic_warmup": 5, "lr_decay_steps": steps}
     parts: list[tuple[str, float, dict[str, Any]]] = [
         (
             "the rate falls to a half",
             0.08,
             {"entropy": 0.01, "critic_warmup": 40, "lr_decay_steps": 2 * steps},
         ),
-        (
-            "and to 0, with less entropy",
-            0.02,
-            {"lr": LONG_PPO["lr"] / 2, "entropy": 0.003, "critic_warmup": 5, "lr_decay_steps": steps},
-        ),
+        ("and to 0, with less entropy", 0.02, slow),
+        ("and once more", 0.02, slow),
     ]
     for number, (how, scale, settings) in enumerate(parts, 1):
         part = f"{name}-{number}"

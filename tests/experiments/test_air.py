@@ -61,20 +61,26 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
     (paper,) = read
     out, v0 = tmp_path / "out", paper.read["play"].model
     policy, control = (
-        [paper.read[f"{name}-{part}"] for part in "12"] for name in ("v1-9000", "control-9000")
+        [paper.read[f"{name}-{part}"] for part in "123"] for name in ("v1-9000", "control-9000")
     )
     for start, parts in ((out / "v1.dat", policy), (v0, control)):
-        assert [part.model for part in parts] == [start, parts[0].save / "latest.dat"]
-        first, second = parts
+        assert [part.model for part in parts] == [start, *(part.save / "latest.dat" for part in parts[:2])]
+        first, second, third = parts
         # The second goes on where the first's rate ends.
         assert second.lr == first.lr * (1 - first.steps / first.lr_decay_steps)
         assert second.lr_decay_steps == second.steps
         assert first.entropy > second.entropy > 0
+        assert {field for field, value in vars(second).items() if vars(third)[field] != value} == {
+            "name",
+            "model",
+            "save",
+            "runs",
+        }
     assert {part.reward for part in policy} == {out / "reward-v1.dat"}
-    assert policy[0].reward_scale > policy[1].reward_scale > 0
+    assert policy[0].reward_scale > policy[1].reward_scale == policy[2].reward_scale > 0
     paid = {"reward": None, "score_weight": 0.0, "reward_scale": 1.0}
     for ours, of_control in zip(policy, control, strict=True):
-        assert (ours.steps, ours.freeze_convs) == (4500, False)
+        assert (ours.steps, ours.freeze_convs) == (3000, False)
         alike = {
             "name": of_control.name,
             "model": of_control.model,
@@ -82,7 +88,7 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
             "runs": of_control.runs,
         }
         assert dataclasses.replace(ours, **alike, **paid) == of_control
-    assert paper.read["games of v1-9000"].model == out / "v1-9000-2/latest.dat"
+    assert paper.read["games of v1-9000"].model == out / "v1-9000-3/latest.dat"
     assert "| control-9000 |" in capsys.readouterr().out
 
 
