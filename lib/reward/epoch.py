@@ -153,14 +153,16 @@ def renew_batch_norms(
     all its pairs guesses in evaluation mode (Wu and Johnson 2021, *Rethinking "Batch" in BatchNorm*, arXiv 2105.07576, section 3).
 
     Args:
-      network: in evaluation mode afterwards.
+      network: in evaluation mode afterwards, if it has any.
       segments, config, bf16: as for `train_epoch`.
       pairs: the training pairs.
       rng: draws at most 32 of them.
     """
+    norms = [(layer, layer.momentum) for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    if not norms:
+        return  # policies and networks of vectors have none
     network.eval()
     device = next(network.parameters()).device
-    norms = [(layer, layer.momentum) for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
     for layer, _ in norms:
         layer.train().reset_running_stats()
         layer.momentum = None  # the mean over the batches that follow

@@ -265,6 +265,15 @@ def test_batch_norms_are_renewed_to_what_the_weights_make_of_training_pairs(db: 
     assert not any(layer.training for layer in network.modules())
 
 
+def test_a_network_without_batch_norms_is_left_alone(db: Path, tmp_path: Path) -> None:
+    """Nor are draws made, on which the order of the next epoch's pairs depends."""
+    rng, network = np.random.default_rng(0), Still()
+    store = store_of(np.array([0]), np.array([1]))
+    pairs = Pairs(np.array([0]), np.array([1]), np.zeros(1, np.float32), np.ones(1, np.float32))
+    renew_batch_norms(network, store, pairs, config(db, tmp_path), rng, bf16=False)
+    assert rng.random() == np.random.default_rng(0).random()
+
+
 @pytest.mark.slow
 def test_no_epoch_fails_on_held_out_pairs_once_brightness_is_learned(db: Path, tmp_path: Path) -> None:
     """With means and variances of earlier weights some had a loss above 1 at a training loss of 0.05."""
