@@ -125,6 +125,7 @@ def test_ctrl_c_ends_the_pipeline_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], heeds: bool
 ) -> None:
     """Whether the stage saves what it has, or is torn out of its work."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 
     def work(_: Path | None) -> bool:
         with Interrupt() if heeds else open(os.devnull):

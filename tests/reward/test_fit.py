@@ -277,8 +277,9 @@ def test_a_network_without_batch_norms_is_left_alone(db: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_no_epoch_fails_on_held_out_pairs_once_brightness_is_learned(db: Path, tmp_path: Path) -> None:
     """With means and variances of earlier weights some had a loss above 1 at a training loss of 0.05."""
-    made = fit(config(db, tmp_path, input="observation", lr=1e-3, epochs=12, seed=2))
-    assert max(epoch.held_out_loss for epoch in made.history[3:]) < 0.3
+    for seed in range(3):
+        made = fit(config(db, tmp_path, input="observation", frame_stride=5, epochs=12, seed=seed))
+        assert max(epoch.held_out_loss for epoch in made.history[3:]) < 0.3
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc", "/proc/below"])
