@@ -34,7 +34,7 @@ _SEED = 20_000  # of the games, which no training plays
 
 
 class Task(NamedTuple):
-    """The scores to reach in an environment, and the flags of 01_a2c.py by contender, whose name is its `algo` without one."""
+    """The scores to reach in an environment, and each contender's flags of 01_a2c.py; its name is its --algo unless they say one."""
 
     scores: tuple[float, ...]
     flags: dict[str, dict[str, Any]]
@@ -108,8 +108,8 @@ class TimeConfig:
         default=["a2c", "ppo", "dqn"],
         choices=("a2c", "ppo", "dqn", "ppo-short", *RIVALS),
         metavar="ALGO",
-        help="a2c, ppo, dqn, and, on Atari, ppo-short, PPO with the shorter horizon that makes two lanes of Seaquest, "
-        "Stable-Baselines3's sb3-a2c and sb3-ppo, and cleanrl-ppo, PPO as CleanRL sets it on EnvPool",
+        help="a2c, ppo, dqn; on Seaquest also ppo-short, PPO with γ = 0.97 that learns from held actions, Stable-Baselines3's "
+        "sb3-a2c and sb3-ppo, and cleanrl-ppo, PPO as CleanRL sets it on EnvPool",
     )
     scores: list[float] | None = flag(
         default=None, metavar="POINTS", help="scores to reach (default: by environment)"

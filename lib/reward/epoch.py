@@ -16,9 +16,7 @@ from lib.reward.model import RewardModel
 from lib.reward.store import SegmentStore
 
 _PAIRS_AT_ONCE = 16  # bounds memory: a batch goes through the network in parts of this many pairs
-_PAIRS_FOR_NORMS = (
-    32  # enough for the means and variances of 16 filters; all pairs would take a third of an epoch
-)
+_PAIRS_FOR_NORMS = 32  # enough for 16 filters' means and variances; all would take two fifths of an epoch
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Of returns R₁, R₂ and preferences μ, float `[N]` each: the loss of each pair, float `[N]`."""
@@ -87,6 +85,12 @@ def _both_returns(
     return returns[: len(pairs)], returns[len(pairs) :]
 
 
+def _parts(pairs: Pairs) -> Iterator[Pairs]:
+    """The pairs in their order, as many at a time as memory is meant to hold."""
+    for at in range(0, len(pairs), _PAIRS_AT_ONCE):
+        yield pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
+
+
 def train_epoch(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -122,8 +126,7 @@ def train_epoch(
             return None
         batch = order[start : start + config.batch_size]
         optimizer.zero_grad(set_to_none=True)
-        for at in range(0, len(batch), _PAIRS_AT_ONCE):
-            part = pairs.subset(batch[at : at + _PAIRS_AT_ONCE])
+        for part in _parts(pairs.subset(batch)):
             offset = int(rng.integers(config.frame_stride))
             return1, return2 = _both_returns(
                 network, segments, part, device, bf16, config.frame_stride, offset
@@ -166,9 +169,7 @@ def renew_batch_norms(
     for layer, _ in norms:
         layer.train().reset_running_stats()
         layer.momentum = None  # the mean over the batches that follow
-    drawn = pairs.subset(rng.permutation(len(pairs))[:_PAIRS_FOR_NORMS])
-    for at in range(0, len(drawn), _PAIRS_AT_ONCE):
-        part = drawn.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(drawn))))
+    for part in _parts(pairs.subset(rng.permutation(len(pairs))[:_PAIRS_FOR_NORMS])):
         offset = int(rng.integers(config.frame_stride))
         _both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
     for layer, momentum in norms:
@@ -219,8 +220,7 @@ def evaluate_pairs(
       stride: as for `segment_returns`.
     """
     loss, correct, decided = 0.0, 0, 0
-    for at in range(0, len(pairs), _PAIRS_AT_ONCE):
-        part = pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
+    for part in _parts(pairs):
         preference1 = torch.from_numpy(part.preference1).to(device)
         return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
         loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())
