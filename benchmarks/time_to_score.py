@@ -22,8 +22,10 @@ from benchmarks.ours import NEVER, Training
 from benchmarks.report import provenance
 from benchmarks.rivals import RIVALS, Rival
 from lib import cli
+from lib.agent.checkpoints import save_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import evaluate
+from lib.agent.network import PolicyNet
 from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.envs.make import make_world
@@ -33,63 +35,75 @@ from lib.reporting import mean_interval
 _SEED = 20_000  # of the games, which no training plays
 
 
+Stages = list[dict[str, Any]]
+"""A contender's flags of 01_a2c.py. Each stage but the first begins with the policy of the one before; all but the last end after their `steps`."""
+
+
 class Task(NamedTuple):
-    """The scores to reach in an environment, and each contender's flags of 01_a2c.py; its name is its --algo unless they say one."""
+    """The scores to reach in an environment, and its contenders; a contender's name is its --algo unless its flags say one."""
 
     scores: tuple[float, ...]
-    flags: dict[str, dict[str, Any]]
+    contenders: dict[str, Stages]
 
 
 TASKS = {
     "CartPole-v1": Task(
         (200, 475),
         {
-            "a2c": {"num_envs": 16, "lr": 2e-3},
-            "ppo": {"num_envs": 8, "lr": 1e-3, "rollout": 32, "epochs": 10, "entropy": 0.0},
-            "dqn": {
-                "num_envs": 4,
-                "lr": 1e-3,
-                "batch_size": 64,
-                "learning_starts": 1000,
-                "steps": 50_000,
-                "target_every": 50,
-            },
+            "a2c": [{"num_envs": 16, "lr": 2e-3}],
+            "ppo": [{"num_envs": 8, "lr": 1e-3, "rollout": 32, "epochs": 10, "entropy": 0.0}],
+            "dqn": [
+                {
+                    "num_envs": 4,
+                    "lr": 1e-3,
+                    "batch_size": 64,
+                    "learning_starts": 1000,
+                    "steps": 50_000,
+                    "target_every": 50,
+                }
+            ],
         },
     ),
     "MovingDot-v0": Task(
         (80, 90),
         {
-            "a2c": {"network": "small", "num_envs": 32, "gamma": 0.9},
-            "ppo": {"network": "small", "num_envs": 32, "gamma": 0.9},
-            "dqn": {"network": "small", "gamma": 0.9, "learning_starts": 1000, "steps": 50_000},
+            "a2c": [{"network": "small", "num_envs": 32, "gamma": 0.9}],
+            "ppo": [{"network": "small", "num_envs": 32, "gamma": 0.9}],
+            "dqn": [{"network": "small", "gamma": 0.9, "learning_starts": 1000, "steps": 50_000}],
         },
     ),
     "SeaquestNoFrameskip-v4": Task(
         (100, 200, 300),
         {
-            "a2c": {"network": "small", "num_envs": 32},
-            "ppo": {"network": "small", "num_envs": 32},
-            "ppo-short": {
-                "algo": "ppo",
-                "network": "small",
-                "num_envs": 32,
-                "rollout": 128,
-                "minibatches": 8,
-                "epochs": 2,
-                "gamma": 0.97,
-                "hold_prob": 0.01,
-                "hold_shortest": 3,
-                "hold_longest": 8,
-                "learn_held": True,
-            },
-            "dqn": {
-                "network": "small",
-                "learning_starts": 5000,
-                "steps": 500_000,
-                "n_step": 3,
-                "quantiles": 50,
-                "target_every": 1000,
-            },
+            "a2c": [{"network": "small", "num_envs": 32}],
+            "ppo": [{"network": "small", "num_envs": 32}],
+            "a2c-ppo": [
+                {"algo": "a2c", "hold_prob": 0.01, "entropy": 0.02, "steps": 750_000},
+                {
+                    "algo": "ppo",
+                    "num_envs": 32,
+                    "rollout": 128,
+                    "minibatches": 8,
+                    "epochs": 2,
+                    "lr_decay_steps": 10_000_000,
+                    "gamma": 0.97,
+                    "hold_prob": 0.01,
+                    "hold_shortest": 3,
+                    "hold_longest": 8,
+                    "learn_held": True,
+                    "critic_warmup": 3,
+                },
+            ],
+            "dqn": [
+                {
+                    "network": "small",
+                    "learning_starts": 5000,
+                    "steps": 500_000,
+                    "n_step": 3,
+                    "quantiles": 50,
+                    "target_every": 1000,
+                }
+            ],
         },
     ),
 }
@@ -106,9 +120,9 @@ class TimeConfig:
     out: Path = flag(default=Path("benchmarks/results/time-to-score"), help="folder for the results")
     algos: list[str] = flag(
         default=["a2c", "ppo", "dqn"],
-        choices=("a2c", "ppo", "dqn", "ppo-short", *RIVALS),
+        choices=("a2c", "ppo", "dqn", "a2c-ppo", *RIVALS),
         metavar="ALGO",
-        help="a2c, ppo, dqn; on Seaquest also ppo-short, PPO with γ = 0.97 that learns from held actions, Stable-Baselines3's "
+        help="a2c, ppo, dqn; on Seaquest also a2c-ppo, A2C and then PPO with γ = 0.97 that learns from held actions, Stable-Baselines3's "
         "sb3-a2c and sb3-ppo, and cleanrl-ppo, PPO as CleanRL sets it on EnvPool",
     )
     scores: list[float] | None = flag(
@@ -122,20 +136,38 @@ class TimeConfig:
 
 
 class Ours:
-    """A run of 01_a2c.py, which learns and plays as a `Rival` does.
+    """A run of 01_a2c.py, or one after the other, which learns and plays as a `Rival` does.
 
     Args:
-      flags: of the command line.
+      stages: the flags of each run; `model` of each but the first says where the policy of the one before goes.
       games: that `score` plays at once.
     """
 
-    def __init__(self, flags: TrainConfig, games: int) -> None:
-        self._device = resolve_device(flags.dev)
-        self._arena = make_world(flags.env, games)
-        self._training = Training(flags)
+    def __init__(self, stages: Sequence[TrainConfig], games: int) -> None:
+        self._stage, *self._later = stages
+        self._device = resolve_device(self._stage.dev)
+        self._arena = make_world(self._stage.env, games)
+        self._training, self._made = Training(self._stage), 0
 
     def __call__(self) -> int:
-        return self._training()
+        if self._later and self._made >= self._stage.steps:
+            self._next()
+        made = self._training()
+        self._made += made
+        return made
+
+    @property
+    def network(self) -> PolicyNet:
+        """Its policy's."""
+        return self._training.network
+
+    def _next(self) -> None:
+        """Begins the next stage."""
+        before, self._stage = self._stage, self._later.pop(0)
+        assert self._stage.model is not None
+        save_policy(self._stage.model, self.network, self._made, {}, dataclasses.asdict(before), {})
+        self._training.close()
+        self._training, self._made = Training(self._stage), 0
 
     def score(self, games: int, seed: int) -> np.ndarray:
         return evaluate(self._training.policy, self._arena, seed, self._device).scores
@@ -143,6 +175,24 @@ class Ours:
     def close(self) -> None:
         self._training.close()
         self._arena.close()
+
+
+def contender(config: TimeConfig, algo: str, seed: int, folder: Path) -> Ours:
+    """One of ours; its curves and the policies between its stages go to a folder."""
+    shared: dict[str, Any] = {"algo": algo, "steps": NEVER, "eval_every": NEVER, "eval_games": 1}
+    stages = [
+        TrainConfig(
+            name=algo,
+            env=config.env,
+            seed=seed,
+            dev=config.dev,
+            runs=folder,
+            model=folder / f"{number}.dat" if number else None,
+            **shared | flags,
+        )
+        for number, flags in enumerate(TASKS[config.env].contenders[algo])
+    ]
+    return Ours(stages, config.games)
 
 
 def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]]:
@@ -156,17 +206,7 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]
         if algo in RIVALS:
             learner = RIVALS[algo](config.env, seed, config.dev)
         else:
-            flags: dict[str, Any] = {
-                "algo": algo,
-                "steps": NEVER,
-                "eval_every": NEVER,
-                "eval_games": 1,
-                **TASKS[config.env].flags[algo],
-            }
-            train = TrainConfig(
-                name=algo, env=config.env, seed=seed, dev=config.dev, runs=Path(folder), **flags
-            )
-            learner = Ours(train, config.games)
+            learner = contender(config, algo, seed, Path(folder))
         stack.callback(learner.close)
         seconds, steps = 0.0, 0
         while seconds < 60 * config.minutes and (not curve or curve[-1][2] < max(_scores(config))):
@@ -196,7 +236,7 @@ def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) 
       config: of the benchmark.
       curves: by algorithm and seed, what `learning_curve` returned.
     """
-    flags, wanted = TASKS[config.env].flags, _scores(config)
+    ours, wanted = TASKS[config.env].contenders, _scores(config)
     lines = [
         "| | flags | steps a second | " + " | ".join(f"{score:g} points" for score in wanted) + " |",
         "|---" * (3 + len(wanted)) + "|",
@@ -207,7 +247,7 @@ def table(config: TimeConfig, curves: dict[tuple[str, int], list[list[float]]]) 
             continue
         speed = sum(curve[-1][1] for curve in of_seeds) / sum(60 * curve[-1][0] for curve in of_seeds)
         cells = [_cell([_until(curve, score) for curve in of_seeds]) for score in wanted]
-        shown = cli.shown(flags[algo]) if algo in flags else "its own"
+        shown = ", then ".join(map(cli.shown, ours[algo])) if algo in ours else "its own"
         lines.append(f"| {algo} | {shown} | {speed:.0f} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -243,12 +283,12 @@ def _cell(minutes: Sequence[float | None]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(TimeConfig, argv, description=(__doc__ or "").splitlines()[0])
-    known = TASKS[config.env].flags.keys() | (RIVALS if config.env.endswith("NoFrameskip-v4") else {})
+    known = TASKS[config.env].contenders.keys() | (RIVALS if config.env.endswith("NoFrameskip-v4") else {})
     if unknown := set(config.algos) - known:
         raise UserError(f"--algos: expected {', '.join(sorted(known))} on {config.env}, got {min(unknown)}")
     kept = config.out / f"{config.env}.jsonl"
     settings = json.loads(
-        json.dumps(dataclasses.asdict(config) | {"flags": TASKS[config.env].flags}, default=str)
+        json.dumps(dataclasses.asdict(config) | {"flags": TASKS[config.env].contenders}, default=str)
     )
     curves: dict[tuple[str, int], list[list[float]]] = {}
     try:

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import time_to_score
 from benchmarks.rivals import RIVALS
-from benchmarks.time_to_score import TimeConfig, table
+from benchmarks.time_to_score import Stages, TimeConfig, contender, table
+from lib.agent.checkpoints import load_policy
 from lib.cli import UserError
 
 CURVE = [[0.5, 100, 150.0], [1.0, 300, 250.0], [1.5, 600, 480.0]]
@@ -47,6 +48,25 @@ def test_a_run_ends_at_its_highest_score_and_is_not_measured_again(
         assert said.count(f"{run['algo']}, seed 0: ") == len(run["curve"])
     assert "| dqn | num_envs=4" in (tmp_path / "CartPole-v1.md").read_text()
     assert "minutes of learning" in (tmp_path / "CartPole-v1.svg").read_text()
+
+
+def test_a_stage_begins_with_the_policy_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = time_to_score.TASKS["CartPole-v1"]
+    stages: Stages = [{"algo": "a2c", "num_envs": 2, "steps": 50}, {"algo": "ppo", "num_envs": 2, "lr": 0.0}]
+    monkeypatch.setitem(time_to_score.TASKS, "CartPole-v1", task._replace(contenders={"both": stages}))
+    ours = contender(TimeConfig(), "both", seed=0, folder=tmp_path)
+    try:
+        assert ours() == 50
+        learned = {name: weight.clone() for name, weight in ours.network.named_parameters()}
+        assert ours() > 0
+        for name, weight in ours.network.named_parameters():
+            assert weight.equal(learned[name])
+    finally:
+        ours.close()
+    [kept] = tmp_path.glob("*.dat")
+    assert load_policy(kept)[1]["steps"] == 50
 
 
 @pytest.mark.slow
