@@ -101,6 +101,11 @@ class Training:
         self.together = self._run.ranks.together
 
     @property
+    def steps(self) -> int:
+        """Made so far, those before the first call included."""
+        return self._run.learner.steps
+
+    @property
     def policy(self) -> LearnedPolicy:
         """The learner's, which changes as it learns."""
         return self._run.learner.policy()
@@ -114,14 +119,14 @@ class Training:
 
     def __call__(self) -> int:
         """A few updates on from the last; the device has done them all when it returns."""
-        learner, before = self._run.learner, self._run.learner.steps
+        learner, before = self._run.learner, self.steps
         for _ in range(UPDATES_A_PIECE):
             if self._run.stop():
                 raise KeyboardInterrupt  # nothing else ends it: it takes the signal for itself
             loop.update(learner, self._run.hooks)
         if self._on_gpu:
             torch.cuda.synchronize()
-        return learner.steps - before
+        return self.steps - before
 
     def close(self) -> None:
         """Ends the run, which frees the emulators."""

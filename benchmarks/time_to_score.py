@@ -136,7 +136,7 @@ class TimeConfig:
 
 
 class Ours:
-    """A run of 01_a2c.py, or one after the other, which learns and plays as a `Rival` does.
+    """One run of 01_a2c.py or several, one after the other, which learn and play as a `Rival` does.
 
     Args:
       stages: the flags of each run; `model` of each but the first says where the policy of the one before goes.
@@ -147,14 +147,15 @@ class Ours:
         self._stage, *self._later = stages
         self._device = resolve_device(self._stage.dev)
         self._arena = make_world(self._stage.env, games)
-        self._training, self._made = Training(self._stage), 0
+        self._training = Training(self._stage)
 
     def __call__(self) -> int:
-        if self._later and self._made >= self._stage.steps:
+        before = self._training.steps
+        if self._later and before >= self._stage.steps:
             self._next()
-        made = self._training()
-        self._made += made
-        return made
+            before = 0  # its first updates are made on the clock, so they count
+        self._training()
+        return self._training.steps - before
 
     @property
     def network(self) -> PolicyNet:
@@ -165,9 +166,9 @@ class Ours:
         """Begins the next stage."""
         before, self._stage = self._stage, self._later.pop(0)
         assert self._stage.model is not None
-        save_policy(self._stage.model, self.network, self._made, {}, dataclasses.asdict(before), {})
+        save_policy(self._stage.model, self.network, self._training.steps, {}, dataclasses.asdict(before), {})
         self._training.close()
-        self._training, self._made = Training(self._stage), 0
+        self._training = Training(self._stage)
 
     def score(self, games: int, seed: int) -> np.ndarray:
         return evaluate(self._training.policy, self._arena, seed, self._device).scores

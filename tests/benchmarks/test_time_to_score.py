@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import time_to_score
+from benchmarks.ours import UPDATES_A_PIECE
 from benchmarks.rivals import RIVALS
 from benchmarks.time_to_score import Stages, TimeConfig, contender, table
 from lib.agent.checkpoints import load_policy
@@ -54,19 +55,19 @@ def test_a_stage_begins_with_the_policy_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = time_to_score.TASKS["CartPole-v1"]
-    stages: Stages = [{"algo": "a2c", "num_envs": 2, "steps": 50}, {"algo": "ppo", "num_envs": 2, "lr": 0.0}]
+    stages: Stages = [{"algo": "a2c", "num_envs": 2, "steps": 100}, {"algo": "ppo", "num_envs": 2, "lr": 0.0}]
     monkeypatch.setitem(time_to_score.TASKS, "CartPole-v1", task._replace(contenders={"both": stages}))
     ours = contender(TimeConfig(), "both", seed=0, folder=tmp_path)
     try:
         assert ours() == 50
         learned = {name: weight.clone() for name, weight in ours.network.named_parameters()}
-        assert ours() > 0
+        assert ours() == 2 * UPDATES_A_PIECE * 32 * 2  # the first updates of the second stage count
         for name, weight in ours.network.named_parameters():
             assert weight.equal(learned[name])
     finally:
         ours.close()
     [kept] = tmp_path.glob("*.dat")
-    assert load_policy(kept)[1]["steps"] == 50
+    assert load_policy(kept)[1]["steps"] == 100  # 50 before the clock, and 50 on it
 
 
 @pytest.mark.slow
