@@ -268,6 +268,8 @@ class Pipeline:
 
         def ring(*_: object) -> None:
             self._time_up = True
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background shell
+                raise KeyboardInterrupt
             signal.raise_signal(signal.SIGINT)
 
         before = signal.signal(signal.SIGALRM, ring)

@@ -89,7 +89,7 @@ def installed_elsewhere(folder: Path) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.slow(50)
 def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs/wrapper.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)

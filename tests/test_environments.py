@@ -80,7 +80,7 @@ def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
     assert "resuming after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(25)
 def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> None:
     small = (
         "-e",

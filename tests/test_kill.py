@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ("02_label_ui.py", "03_reward_train.py")
 KILLS = 18  # of each stage
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(8)
 
 
 def serve() -> None:

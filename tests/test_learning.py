@@ -14,7 +14,7 @@ def run(command: str, folder: Path) -> str:
     return call(folder, script, *arguments, seconds=1800).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(35)
 def test_preferences_alone_teach_the_dot_to_keep_to_the_middle(tmp_path: Path) -> None:
     """The score reaches the teacher, never the agent.
 

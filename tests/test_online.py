@@ -76,7 +76,7 @@ def alive(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(35)
 def test_all_at_once_is_cut_and_goes_on_to_its_end(tmp_path: Path) -> None:
     with started(tmp_path, "online.py", "--out", "o", *SMALL) as process:
         said = read_until(process, r"agent \| 0 steps: loaded reward model 1")
@@ -128,7 +128,7 @@ def test_killed_it_takes_its_stages_along(tmp_path: Path) -> None:
     wait_until(lambda: not alive(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_any_order_and_any_death(tmp_path: Path) -> None:
     """Reward trainer first, then the teacher, the agent last; reward trainer and agent are killed and started again."""
     fit = [

@@ -27,7 +27,7 @@ from lib.reward.fit import fit
 from lib.reward.wrapper import LiveReward, PreferenceEnv, PreferenceVectorEnv
 from tests.envs.reach import HIGH, LOW, Reach
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(12)
 
 ENVS = 8
 Act = Callable[[np.ndarray], np.ndarray]

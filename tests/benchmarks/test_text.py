@@ -10,7 +10,7 @@ from lib.cli import UserError
 from tests.text.tiny import save_tiny
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_tokens_and_memory_are_compared(tmp_path: Path) -> None:
     setup = Setup(tmp_path, "cpu", True, repeats=1, seconds=0.01, num_envs=None, policy=None)
     with pytest.raises(UserError, match="none; make model fetches it"):

@@ -70,7 +70,7 @@ def test_a_stage_begins_with_the_policy_of_the_one_before(
     assert load_policy(kept)[1]["steps"] == 100  # 50 before the clock, and 50 on it
 
 
-@pytest.mark.slow
+@pytest.mark.slow(15)
 @pytest.mark.parametrize("name", list(RIVALS))
 def test_rivals_learn_for_a_while_and_play_full_games(name: str) -> None:
     if name == "cleanrl-ppo":

@@ -120,6 +120,19 @@ def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+def test_time_is_up_in_a_background_shell_too(tmp_path: Path) -> None:
+    """Its processes ignore Ctrl-C, so nothing would end a stage that does not ask for it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(TimeUp):
+            Pipeline(tmp_path, max_minutes=0.2 / 60).run(
+                "one", "Waits", "made.py", Steps(), lambda _: time.sleep(3)
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert attempts(tmp_path) == [("one", "time up")]
+
+
 @pytest.mark.parametrize("heeds", [True, False])
 def test_ctrl_c_ends_the_pipeline_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], heeds: bool

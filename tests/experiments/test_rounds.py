@@ -139,7 +139,7 @@ def test_another_game_is_not_held_against_the_original() -> None:
     assert "1,721" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_a_small_experiment_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,7 +329,7 @@ def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
     assert published(tmp_path)["version"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Path, grey: Path) -> None:
     """Through the command line, by SIGKILL, several times: versions count up and each file is whole."""
     db = tmp_path / "db"

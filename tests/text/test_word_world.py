@@ -8,7 +8,7 @@ from lib.text.learner import LearnerSettings, TextLearner
 from tests.text.word_world import LENGTH, PROMPT, Optimum, Table, log_policy, word_model
 
 
-@pytest.mark.slow
+@pytest.mark.slow(12)
 @pytest.mark.parametrize(
     ("algo", "answers", "rank", "updates", "lr"),
     [
