@@ -89,16 +89,18 @@ def installed_elsewhere(folder: Path) -> Path:
     return python
 
 
-@pytest.mark.slow(50)
+@pytest.mark.slow(35)
 def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs/wrapper.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 8
     sizes = "LABELS, STEPS = 200, 20_000"
     assert sizes in blocks[0]
-    # Fewer labels and steps, and no wait for the threads of other processes.
+    # Fewer labels, steps and epochs, and no wait for the threads of other processes.
     program = "import torch\ntorch.set_num_threads(1)\n" + "\n".join(blocks)
-    program = program.replace(sizes, "LABELS, STEPS = 20, 600")
+    program = program.replace(sizes, "LABELS, STEPS = 20, 600").replace(
+        "frame_stride=5", "frame_stride=5, epochs=3"
+    )
     done = subprocess.run(
         [installed_elsewhere(tmp_path), "-c", program],
         cwd=tmp_path,

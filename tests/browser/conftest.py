@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, syn
 
 from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
+from lib.tools.doctor import BROWSERS
 from tests.scripts import ForkedSite
 
 PATIENCE = 90_000
@@ -21,7 +22,7 @@ PATIENCE = 90_000
 request is given up after 5."""
 
 READY = "[data-answer='1'][aria-disabled='false']"
-_CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _CHROMIUM is None:
         terminalreporter.write_line(
-            "The page's browser tests were skipped: no Chromium found (Debian: apt install chromium)."
+            "The page's browser tests were skipped: no Chromium found (Debian: apt install chromium-headless-shell, or chromium)."
         )
 
 

@@ -115,7 +115,7 @@ def test_a_taken_port_is_said() -> None:
 def test_chromium_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     last = list(doctor.page(0))[-1]
-    assert "apt install chromium" in last.advice
+    assert "apt install chromium-headless-shell, or chromium" in last.advice
     assert not last.needed
 
 
