@@ -25,8 +25,6 @@ LEAST_FREE = 2.0
 """GB: a DB of 10,000 segments takes 0.3, a run's curves and checkpoints some 0.1."""
 PORT = 8080
 """Of the labelling page, by default."""
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""That the page's tests may drive. The first draws no window, and they take a quarter less CPU time with it."""
 
 _EXTRAS = {
     "requirements-mujoco.txt": "for MuJoCo's environments: pip install -r requirements-mujoco.txt",
@@ -34,6 +32,8 @@ _EXTRAS = {
 }
 _INSTALL = "run make install, and start things with .venv/bin/python"
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s#;]+)")
+_BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first draws no window; the page's tests take a quarter less CPU time with it."""
 _GAME = "SeaquestNoFrameskip-v4"
 
 
@@ -160,11 +160,16 @@ def page(port: int = PORT) -> Iterator[Finding]:
             yield Finding("port", f"{port} {found}", f"stop it, or take another: --port {port + 1}")
         else:
             yield Finding("port", f"{port} is free")
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser = chromium()
     advice = (
         "the page's tests are skipped without it; on Debian: apt install chromium-headless-shell, or chromium"
     )
     yield Finding("Chromium", browser or "not found", "" if browser else advice, needed=False)
+
+
+def chromium() -> str | None:
+    """Path of the browser that the page's tests drive, or None if there is none."""
+    return next(filter(None, map(shutil.which, _BROWSERS)), None)
 
 
 def disk(here: Path | None = None) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, syn
 
 from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
-from lib.tools.doctor import BROWSERS
+from lib.tools.doctor import chromium
 from tests.scripts import ForkedSite
 
 PATIENCE = 90_000
@@ -22,7 +22,7 @@ PATIENCE = 90_000
 request is given up after 5."""
 
 READY = "[data-answer='1'][aria-disabled='false']"
-_CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+_CHROMIUM = chromium()
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
