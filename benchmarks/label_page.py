@@ -13,7 +13,7 @@ and the memory of server and tab is printed as labels come in. Needs Chromium.
 import argparse
 import contextlib
 import math
-import shutil
+import os
 import signal
 import socket
 import subprocess
@@ -30,6 +30,7 @@ from benchmarks.setup import Setup
 from benchmarks.site import Site
 from lib.preferences.answers import Answer, save_answer
 from lib.preferences.segments import Segment, save_segment
+from lib.tools import doctor
 
 _OBSERVE = """() => {
   window.waits = [];
@@ -147,9 +148,11 @@ def labelling(
     Raises:
       FileNotFoundError: there is no Chromium.
     """
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromium = doctor.chromium()
     if chromium is None:
-        raise FileNotFoundError("no Chromium found; on Debian: apt install chromium")
+        raise FileNotFoundError(
+            "no Chromium found; on Debian: apt install chromium-headless-shell, or chromium"
+        )
     db = folder / "db"
     db.mkdir()
     if text_kb:
@@ -166,11 +169,12 @@ def labelling(
             [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,720",
              f"--remote-debugging-port={port}", f"--user-data-dir={folder}/profile", "about:blank"],
             stderr=subprocess.DEVNULL,
+            process_group=0,  # Debian's headless shell is started by a script that passes no signal on
         )  # fmt: skip
         try:
             yield site, browser, connect(playwright, port), made
         finally:
-            browser.send_signal(signal.SIGTERM)
+            os.killpg(browser.pid, signal.SIGTERM)
             browser.wait()
             site.stop(signal.SIGKILL)
 
