@@ -12,7 +12,8 @@ from lib.preferences.schedule import SCHEDULES
 FINETUNE_DIVISOR = 10
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    # The original experiment's. In a single pass the ratio is 1 throughout: there is nothing to clip.
+    # The original experiment's. In a single pass the ratio is 1 throughout: there is nothing to clip. With 32 or 64
+    # environments, which are quicker, A2C stays on a plateau of Seaquest's score that it leaves with 16.
     "a2c": {
         "lr": 7e-4,
         "rollout": 5,
@@ -27,7 +28,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "grad_clip": 0.1,
         "entropy": 0.01,
         "network": "separate",
-        "num_envs": 64,
+        "num_envs": 16,
     },
     # Stable-Baselines3's zoo for Atari, with rollouts for 64 environments instead of 8 and the paper's clip range.
     # A learned reward may bring large values, so these are not clipped (Andrychowicz et al. 2021, arXiv 2006.05990).

@@ -58,8 +58,8 @@ def test_a_finetune_is_gentle() -> None:
         ({"reward_offset": -1.0}, "--reward-offset expects a learned reward.*add -r FILE"),
         ({"reward_scale": 0.1}, "--reward-scale expects a learned reward.*add -r FILE"),
         (
-            {"kl": 0.1, "kl_target": 0.1, "model": MODEL, "kl_horizon": 300},
-            r"--kl-horizon 300: expected at least the 320 steps of an update \(--rollout 5 × --num-envs 64\)",
+            {"kl": 0.1, "kl_target": 0.1, "model": MODEL, "kl_horizon": 79},
+            r"--kl-horizon 79: expected at least the 80 steps of an update \(--rollout 5 × --num-envs 16\)",
         ),
         (
             {"teacher": "score"},
