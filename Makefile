@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MORE ?= 2
 # Tests wait for the disk a third of their time, so they write to memory where there is enough of it.
 MEMORY = $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "TMPDIR=/dev/shm" }')
-# Container images often forbid bytecode, and each of several hundred processes would compile lib anew.
+# Container images often forbid bytecode; each worker would then compile all tests anew, 5 s of CPU time.
 TESTS = $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 

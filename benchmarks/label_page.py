@@ -150,9 +150,7 @@ def labelling(
     """
     chromium = doctor.chromium()
     if chromium is None:
-        raise FileNotFoundError(
-            "no Chromium found; on Debian: apt install chromium-headless-shell, or chromium"
-        )
+        raise FileNotFoundError(f"no Chromium found; {doctor.GET_CHROMIUM}")
     db = folder / "db"
     db.mkdir()
     if text_kb:

@@ -78,7 +78,7 @@ TASKS = {
             "a2c": [{"network": "small", "num_envs": 32}],
             "ppo": [{"network": "small", "num_envs": 32}],
             "a2c-ppo": [
-                {"algo": "a2c", "hold_prob": 0.01, "entropy": 0.02, "steps": 750_000},
+                {"algo": "a2c", "num_envs": 64, "hold_prob": 0.01, "entropy": 0.02, "steps": 750_000},
                 {
                     "algo": "ppo",
                     "num_envs": 32,

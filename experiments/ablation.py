@@ -64,6 +64,10 @@ WINDOW = 3
 """Evaluations in a row whose mean is called the score at that place: one alone says as much about luck."""
 
 
+_NUM_ENVS = 64
+"""What A2C and PPO both had by default when the published tables were made."""
+
+
 class Arm(NamedTuple):
     """One recipe."""
 
@@ -230,7 +234,7 @@ class Ablation:
             "name": "v0",
             "env": config.env,
             "dev": config.dev,
-            "num_envs": 64,
+            "num_envs": _NUM_ENVS,
             "steps": config.v0_steps,
             "eval_every": config.v0_steps,
             "eval_games": config.games,
@@ -267,7 +271,7 @@ class Ablation:
             "reward": reward,
             "finetune": True,
             "algo": "ppo" if arm.ppo else "a2c",
-            "num_envs": 64,
+            "num_envs": _NUM_ENVS,
             "lr": config.ppo_lr if arm.ppo else config.lr,
             "steps": config.steps,
             "eval_every": config.eval_every,

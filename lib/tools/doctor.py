@@ -25,6 +25,7 @@ LEAST_FREE = 2.0
 """GB: a DB of 10,000 segments takes 0.3, a run's curves and checkpoints some 0.1."""
 PORT = 8080
 """Of the labelling page, by default."""
+GET_CHROMIUM = "on Debian: apt install chromium-headless-shell, or chromium"
 
 _EXTRAS = {
     "requirements-mujoco.txt": "for MuJoCo's environments: pip install -r requirements-mujoco.txt",
@@ -161,9 +162,7 @@ def page(port: int = PORT) -> Iterator[Finding]:
         else:
             yield Finding("port", f"{port} is free")
     browser = chromium()
-    advice = (
-        "the page's tests are skipped without it; on Debian: apt install chromium-headless-shell, or chromium"
-    )
+    advice = f"the page's tests are skipped without it; {GET_CHROMIUM}"
     yield Finding("Chromium", browser or "not found", "" if browser else advice, needed=False)
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, syn
 
 from benchmarks.site import Site
 from lib.preferences.segments import Segment, Sidecar, save_segment
-from lib.tools.doctor import chromium
+from lib.tools.doctor import GET_CHROMIUM, chromium
 from tests.scripts import ForkedSite
 
 PATIENCE = 90_000
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _CHROMIUM is None:
         terminalreporter.write_line(
-            "The page's browser tests were skipped: no Chromium found (Debian: apt install chromium-headless-shell, or chromium)."
+            f"The page's browser tests were skipped: no Chromium found; {GET_CHROMIUM}"
         )
 
 
