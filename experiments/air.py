@@ -39,6 +39,18 @@ class AirConfig:
     rounds: int = flag(default=3, min=1, help="rounds of recording, comparisons and a fit")
     record_steps: int = flag(default=80_000, min=1, help="steps of play to fork clips from, in each round")
     labels: int = flag(default=100, min=10, help="comparisons by the teacher, in each round")
+    hold_prob: float = flag(
+        default=0.02,
+        min=0,
+        max=1,
+        help="chance per step that an action is held in the play that clips fork from",
+    )
+    beta: float = flag(default=0.03, min=1e-6, help="price of moving away from v0, in the fits")
+    keep_where: str | None = flag(
+        default=None,
+        metavar="PROBE=MIN:MAX",
+        help="steps of v0's ordinary play in which it goes on as before (default: all)",
+    )
     score_steps: int = flag(
         default=0,
         min=0,
@@ -89,6 +101,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
             steps=config.record_steps,
             record_prob=0.0,
             event_kinds="alarm",
+            hold_prob=config.hold_prob,
             seed=seed,
             dev=dev,
             runs=out / "runs" / f"forks-{round}",
@@ -104,8 +117,9 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
                 out=out,
                 policy=config.model,
                 keep=play,
+                keep_where=config.keep_where,
                 steps=25,
-                beta=0.03,
+                beta=config.beta,
                 lr=3e-4,
                 error_rate=0.2,
                 epochs=-(-_PAIRS_FITTED // (config.labels * len(dbs))),

@@ -20,8 +20,9 @@ import torch
 from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
+from lib.envs.make import probes
 from lib.preferences.segment_db import SegmentDB, read_ahead
-from lib.preferences.segments import SegmentError
+from lib.preferences.segments import Segment, SegmentError
 from lib.provenance import lineage
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.clips import ClipMember, Clips
@@ -30,6 +31,7 @@ from lib.reward.epoch import HeldOut, output_statistics
 from lib.reward.features import PolicyBody
 from lib.reward.implied import PolicyRatio
 from lib.reward.model import Member, RewardModel
+from lib.reward.report.probes import step_of
 from lib.reward.store import SegmentStore
 
 _KEPT_STRIDE = 5  # of the steps of a clip of --keep, every so many are used
@@ -88,13 +90,20 @@ class Policies(Clips):
         store = SegmentStore(
             self.config.memory_mb, self.data.segments.input, features=self.data.segments.features
         )
+        seen: list[np.ndarray] = []
         try:
-            clips = read_ahead(db.load, db.names)
-            seen = [store.inputs(store.add(db, name, clip.result()), _KEPT_STRIDE)[0] for name, clip in clips]
+            for name, clip in read_ahead(db.load, db.names):
+                segment = clip.result()
+                inputs, _ = store.inputs(store.add(db, name, segment), _KEPT_STRIDE)
+                seen.append(inputs[self._to_keep(segment, store.env_id)[::_KEPT_STRIDE]])
         except SegmentError as error:
             raise UserError(f"--keep {path}: {error}") from error
         if not seen:
             raise UserError(f"--keep {path}: expected clips of ordinary play, found none")
+        if not any(map(len, seen)):
+            raise UserError(
+                f"--keep-where {self.config.keep_where}: no step of {path} is in this range; widen it"
+            )
         labelled = self.data.segments
         if "" not in (labelled.env_id, store.env_id) and labelled.env_id != store.env_id:
             raise UserError(
@@ -104,6 +113,19 @@ class Policies(Clips):
         if differs is not None:
             raise UserError(f"--keep {path}: expected {differs[1]} like the labelled clips, got {differs[0]}")
         return torch.from_numpy(np.concatenate(seen)).to(self.device)
+
+    def _to_keep(self, segment: Segment, env_id: str) -> np.ndarray:
+        """In which steps of a clip of `--keep` the policy goes on as before, bool `[T]`: those of `--keep-where`, or all."""
+        chosen = self.config.kept_range()
+        if chosen is None:
+            return np.ones(len(segment.actions), bool)
+        name, low, high = chosen
+        known = probes(env_id)
+        if name not in known:
+            expected = f"one of its probes, {', '.join(known)}" if known else "no range: it has no probes"
+            raise UserError(f"--keep-where {self.config.keep_where}: expected for {env_id} {expected}")
+        values = known[name](step_of(segment))
+        return (values >= low) & (values <= high)
 
     def network(self) -> PolicyRatio:
         layers = self._layers(self.policy).to(self.device)

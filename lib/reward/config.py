@@ -76,6 +76,12 @@ class FitConfig:
         metavar="DB",
         help="clips of ordinary play, recorded at random, in which --policy should go on as before; see --keep-weight",
     )
+    keep_where: str | None = flag(
+        default=None,
+        metavar="PROBE=MIN:MAX",
+        help="only the steps of --keep in which this probe of the environment is between these values; leave out those that the "
+        "comparisons are about, such as low air: oxygen=0.5:1",
+    )
     steps: int | None = flag(
         default=None, min=1, metavar="N", help="fit on the first N steps of each clip (default: all)"
     )
@@ -228,6 +234,9 @@ class FitConfig:
             raise UserError("--all-layers expects --policy POLICY, whose layers it fits")
         if self.keep is not None and self.policy is None:
             raise UserError("--keep expects --policy POLICY, which goes on there as before")
+        if self.keep_where is not None and self.keep is None:
+            raise UserError("--keep-where expects --keep DB, of whose steps it chooses some")
+        self.kept_range()
         if self.audit_reward is not None and self.audit is None:
             raise UserError("--audit-reward expects --audit POLICY, the policy whose play is audited")
 
@@ -235,6 +244,23 @@ class FitConfig:
     def reward_path(self) -> Path:
         """The file of the reward model that is fitted to clips, or that the policy of `--policy` implies."""
         return self.out / f"reward-{self.name}.dat"
+
+    def kept_range(self) -> tuple[str, float, float] | None:
+        """`--keep-where`: a probe's name, and the smallest and largest value of it.
+
+        Raises:
+          UserError: it is not PROBE=MIN:MAX with MIN at most MAX.
+        """
+        if self.keep_where is None:
+            return None
+        probe, _, ends = self.keep_where.partition("=")
+        try:
+            low, high = map(float, ends.split(":"))
+        except ValueError:
+            low, high = 1.0, 0.0
+        if not probe or not low <= high:
+            raise UserError(f"--keep-where {self.keep_where}: expected PROBE=MIN:MAX, such as oxygen=0.5:1")
+        return probe, low, high
 
     def weights(self) -> dict[str, float]:
         """`--weight` as numbers by labeller.

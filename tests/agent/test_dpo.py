@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent import dpo
 from lib.agent.checkpoints import load_policy
 from lib.agent.dpo import Policies
 from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
+from lib.envs.world import Step
 from lib.learner import ALONE
 from lib.preferences.segments import Segment
 from lib.reward import clips
@@ -246,6 +248,56 @@ def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers:
     assert moved[False, 1] > 0.3
     assert moved[True, 0] > 0.3
     assert moved[True, 1] < 0.1
+
+
+def left(step: Step) -> np.ndarray:
+    """A probe: how bright the first half of the picture is."""
+    brightness: np.ndarray = np.asarray(step.frames)[:, :, :24].mean((1, 2, 3))
+    return brightness
+
+
+@pytest.mark.slow
+def test_a_policy_is_kept_only_where_a_probe_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpo, "probes", lambda env_id: {"left": left})
+    torch.manual_seed(1)
+    before = PolicyNet(ACTIONS)
+    saved(tmp_path / "v0.dat", before)
+    fork_db(tmp_path / "db", 30, halves=1)
+    (tmp_path / "play").mkdir()
+    for number in range(20):  # what the comparisons are about among the rest
+        save(tmp_path / "play", number, shown(number % 2, seed=100 + number))
+    moved = {}
+    for where in (None, "left=1:255"):
+        asked = flags(tmp_path, keep=tmp_path / "play", keep_where=where, keep_weight=3.0, seed=1)
+        fit(asked, ALONE, Policies, file="{}.dat")
+        after, _ = load_policy(tmp_path / "v1.dat")
+        for half in range(2):
+            seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
+            old, new = (network(seen)[0].softmax(1) for network in (before, after))
+            moved[where is not None, half] = float((new - old).detach().abs().sum(1).mean() / 2)
+    assert moved[False, 0] < 0.1, "it is held where it is to change"
+    assert moved[True, 0] > 0.3
+    assert moved[True, 1] < 0.1
+
+
+def test_a_range_of_what_to_keep_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 12)
+    (tmp_path / "play").mkdir()
+    save(tmp_path / "play", 0, shown(0, seed=1))
+    asked = {"keep": tmp_path / "play", "keep_where": "left=1:255"}
+    with pytest.raises(UserError, match=r"left=1:255: expected for Grey-v0 no range: it has no probes"):
+        Policies(flags(tmp_path, **asked))
+    monkeypatch.setattr(dpo, "probes", lambda env_id: {"left": left})
+    with pytest.raises(UserError, match=r"left=1:255: no step of .*play is in this range; widen it"):
+        Policies(flags(tmp_path, **asked))
+    with pytest.raises(UserError, match=r"expected for Grey-v0 one of its probes, left"):
+        Policies(flags(tmp_path, **asked | {"keep_where": "right=0:1"}))
+    for text in ("left", "left=1", "=0:1", "left=2:1", "left=a:b", "left=nan:1"):
+        with pytest.raises(UserError, match=f"{text}: expected PROBE=MIN:MAX, such as oxygen=0.5:1"):
+            flags(tmp_path, keep=tmp_path / "play", keep_where=text)
+    with pytest.raises(UserError, match="--keep-where expects --keep DB"):
+        flags(tmp_path, keep_where="left=0:1")
 
 
 def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise() -> None:

@@ -54,6 +54,15 @@ def test_every_command_is_read_by_its_script(
     assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
 
 
+def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
+    told = ["--hold-prob", "0", "--beta", "0.01", "--keep-where", "oxygen=0.5:1"]
+    air.main(["--out", str(tmp_path / "out"), "--rounds", "2", *told])
+    (paper,) = read
+    assert [paper.read[f"forks-{round}"].hold_prob for round in "12"] == [0, 0]
+    fits = [paper.read[f"v{round}"] for round in "12"]
+    assert [(fit.beta, fit.keep_where) for fit in fits] == [(0.01, "oxygen=0.5:1")] * 2
+
+
 def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
     tmp_path: Path, read: list[Paper], capsys: pytest.CaptureFixture[str]
 ) -> None:
