@@ -62,7 +62,7 @@ demo-text: model ## the same on text: answers, comparisons, reward model, PPO an
 online: install ## labels while it trains: all at once on the moving dot, in 6 minutes (ONLINE="--people" and other flags)
 	$(PY) online.py $(ONLINE)
 
-air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/v0.dat (AIR="--seed 1" and other flags)
+air: install ## Seaquest, a skill: coming up for air, by comparisons alone, from examples/seaquest/a2c.dat (AIR="--seed 1" and other flags)
 	$(PY) -m experiments.air $(AIR)
 
 rounds: install ## Seaquest, from nothing to a skill that raises the score, beside a control: rounds of 1,000 labels, about two hours (ROUNDS="--rounds 3" and other flags)

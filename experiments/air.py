@@ -2,7 +2,7 @@
 
 In each round, clips fork from moments of the newest policy's play at which it is low on air. A simulated teacher compares clips of one
 moment, and errs in a tenth of its comparisons. v0 is fitted to all comparisons so far (DPO), without the score, and goes on as
-before in its ordinary play: v1, v2, v3. With `--score-steps` v3 learns on by PPO from the score and the reward that it implies, beside
+before in its ordinary play where there is air: v1, v2, v3. With `--score-steps` v3 learns on by PPO from the score and the reward that it implies, beside
 a control, v0 by as many steps on the score alone. The same command continues after the last finished stage, and may ask for more
 rounds; delete the folder to start over.
 """
@@ -33,23 +33,23 @@ class AirConfig:
     """How much of everything."""
 
     out: Path = flag(default=Path("air-out"), help="folder for everything it makes")
-    model: Path = flag("-m", default=Path("examples/seaquest/v0.dat"), metavar="FILE", help="v0")
+    model: Path = flag("-m", default=Path("examples/seaquest/a2c.dat"), metavar="FILE", help="v0")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of every stage")
     seed: int = flag(default=0, min=0, help="seed of every stage")
     rounds: int = flag(default=3, min=1, help="rounds of recording, comparisons and a fit")
     record_steps: int = flag(default=80_000, min=1, help="steps of play to fork clips from, in each round")
     labels: int = flag(default=100, min=10, help="comparisons by the teacher, in each round")
     hold_prob: float = flag(
-        default=0.02,
+        default=0.0,
         min=0,
         max=1,
         help="chance per step that an action is held in the play that clips fork from",
     )
-    beta: float = flag(default=0.03, min=1e-6, help="price of moving away from v0, in the fits")
-    keep_where: str | None = flag(
-        default=None,
+    beta: float = flag(default=0.01, min=1e-6, help="price of moving away from v0, in the fits")
+    keep_where: str = flag(
+        default="oxygen=0.5:1",
         metavar="PROBE=MIN:MAX",
-        help="steps of v0's ordinary play in which it goes on as before (default: all)",
+        help="steps of v0's ordinary play in which it goes on as before; '': all",
     )
     score_steps: int = flag(
         default=0,
@@ -117,7 +117,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
                 out=out,
                 policy=config.model,
                 keep=play,
-                keep_where=config.keep_where,
+                keep_where=config.keep_where or None,
                 steps=25,
                 beta=config.beta,
                 lr=3e-4,

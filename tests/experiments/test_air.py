@@ -55,12 +55,15 @@ def test_every_command_is_read_by_its_script(
 
 
 def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
-    told = ["--hold-prob", "0", "--beta", "0.01", "--keep-where", "oxygen=0.5:1"]
-    air.main(["--out", str(tmp_path / "out"), "--rounds", "2", *told])
-    (paper,) = read
-    assert [paper.read[f"forks-{round}"].hold_prob for round in "12"] == [0, 0]
-    fits = [paper.read[f"v{round}"] for round in "12"]
-    assert [(fit.beta, fit.keep_where) for fit in fits] == [(0.01, "oxygen=0.5:1")] * 2
+    told = ["--hold-prob", "0.02", "--beta", "0.03", "--keep-where", ""]
+    air.main(["--out", str(tmp_path / "told"), "--rounds", "2", *told])
+    air.main(["--out", str(tmp_path / "out"), "--rounds", "2"])
+    for paper, hold_prob, beta, where in zip(
+        read, (0.02, 0.0), (0.03, 0.01), (None, "oxygen=0.5:1"), strict=True
+    ):
+        assert {paper.read[f"forks-{round}"].hold_prob for round in "12"} == {hold_prob}
+        fits = [paper.read[f"v{round}"] for round in "12"]
+        assert {(fit.beta, fit.keep_where) for fit in fits} == {(beta, where)}
 
 
 def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
