@@ -91,11 +91,12 @@ class Policies(Clips):
             self.config.memory_mb, self.data.segments.input, features=self.data.segments.features
         )
         seen: list[np.ndarray] = []
+        where = self.config.kept_range()
         try:
             for name, clip in read_ahead(db.load, db.names):
                 segment = clip.result()
                 inputs, _ = store.inputs(store.add(db, name, segment), _KEPT_STRIDE)
-                seen.append(inputs[self._to_keep(segment, store.env_id)[::_KEPT_STRIDE]])
+                seen.append(inputs if where is None else inputs[_within(where, segment, store.env_id)])
         except SegmentError as error:
             raise UserError(f"--keep {path}: {error}") from error
         if not seen:
@@ -113,19 +114,6 @@ class Policies(Clips):
         if differs is not None:
             raise UserError(f"--keep {path}: expected {differs[1]} like the labelled clips, got {differs[0]}")
         return torch.from_numpy(np.concatenate(seen)).to(self.device)
-
-    def _to_keep(self, segment: Segment, env_id: str) -> np.ndarray:
-        """In which steps of a clip of `--keep` the policy goes on as before, bool `[T]`: those of `--keep-where`, or all."""
-        chosen = self.config.kept_range()
-        if chosen is None:
-            return np.ones(len(segment.actions), bool)
-        name, low, high = chosen
-        known = probes(env_id)
-        if name not in known:
-            expected = f"one of its probes, {', '.join(known)}" if known else "no range: it has no probes"
-            raise UserError(f"--keep-where {self.config.keep_where}: expected for {env_id} {expected}")
-        values = known[name](step_of(segment))
-        return (values >= low) & (values <= high)
 
     def network(self) -> PolicyRatio:
         layers = self._layers(self.policy).to(self.device)
@@ -162,6 +150,18 @@ class Policies(Clips):
         config = {**config, "env": self.data.segments.env_id or env_of(self._origin)}
         save_policy(path, model.policy, self._origin.get("steps", 0), {}, config, parents, results=results)
         save_reward_model(self.config.reward_path, model.reward, config, parents, results)
+
+
+def _within(where: tuple[str, float, float], segment: Segment, env_id: str) -> np.ndarray:
+    """Which of a clip's steps that are used a probe puts between two values, bool `[N]`; raises UserError if there is no such probe."""
+    name, low, high = where
+    known = probes(env_id)
+    if name not in known:
+        expected = f"one of its probes, {', '.join(known)}" if known else "no range: it has no probes"
+        raise UserError(f"--keep-where {name}={low:g}:{high:g}: expected for {env_id} {expected}")
+    values = known[name](step_of(segment))[::_KEPT_STRIDE]
+    kept: np.ndarray = (values >= low) & (values <= high)
+    return kept
 
 
 class PolicyMember(ClipMember):
