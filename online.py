@@ -74,17 +74,11 @@ class OnlineConfig:
 
     train: dict[str, Any] = flag(
         group="flags of the scripts",
-        default={
-            "algo": "ppo",
-            "gamma": 0.9,
-            "num_envs": 32,
-            "wait_for_labels": 20,
-            "lr_decay_steps": 110_000,
-            "critic_warmup": 5,
-        },
+        default={},
         of=TrainConfig,
         formerly="train_flags",
-        help="more flags of 01_a2c.py; those given replace all of the default",
+        help="more flags of 01_a2c.py (default: algo=ppo wait_for_labels=20 critic_warmup=5, and some for the moving dot); "
+        "those given replace all of the default",
     )
     label: dict[str, Any] = flag(
         default={}, of=LabelConfig, formerly="label_flags", help="more flags of 02_label_ui.py"
@@ -95,6 +89,16 @@ class OnlineConfig:
         formerly="fit_flags",
         help="more flags of 03_reward_train.py; those given replace the default",
     )
+
+
+def train_flags(config: OnlineConfig) -> dict[str, Any]:
+    """The flags of 01_a2c.py beside those of `commands`: what was asked for, or the default."""
+    if config.train:
+        return config.train
+    flags = {"algo": "ppo", "wait_for_labels": 20, "critic_warmup": 5}
+    if config.env == _DOT:
+        flags |= {"gamma": 0.9, "num_envs": 32, "lr_decay_steps": config.steps * 11 // 10}
+    return flags
 
 
 def commands(config: OnlineConfig) -> dict[str, list[str]]:
@@ -118,7 +122,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
         "seed": config.seed,
         "runs": runs / "agent",
     }
-    agent = cli.words(TrainConfig(**train | config.train))
+    agent = cli.words(TrainConfig(**train | train_flags(config)))
     begun = max((state.parent for state in (runs / "agent").glob("*/state.dat")), default=None)
     if begun is not None:
         agent = ["--resume", str(begun), "--steps", str(config.steps), "--labels", str(config.labels)]

@@ -99,10 +99,10 @@ class Backflip:
 
     def before(self, turn: Turn) -> None:
         assert turn.step.observations is not None
-        self._sums += backflip(turn.step.observations, turn.actions) * turn.running
+        self._now = backflip(turn.step.observations, turn.actions)
 
     def after(self, turn: Turn) -> None:
-        pass
+        self._sums += self._now * turn.counts
 
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         return {"backflip": self._sums / steps}

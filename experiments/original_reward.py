@@ -73,7 +73,13 @@ def load_original_reward(
     """`load_reward_model`, paying as the original did."""
     model = load_reward_model(path, device, bf16, pessimism)
     return OriginalReward(
-        model.members, device or torch.device("cpu"), bf16, model.origin, pessimism, model.disagreement
+        model.members,
+        device or torch.device("cpu"),
+        bf16,
+        model.origin,
+        pessimism,
+        model.disagreement,
+        model.features,
     )
 
 

@@ -317,9 +317,12 @@ def _remove(path: Path) -> None:
 
 
 def _trained(run: Path) -> bool:
-    """Whether a training has made and evaluated all its steps: there is nothing to resume."""
-    config = json.loads((run / "config.json").read_text())["config"]
-    return "steps" in config and load_checkpoint(run / STATE, "trainer").get("examined", 0) >= config["steps"]
+    """Whether a training has made and evaluated all its steps: there is nothing to resume. False for a fit."""
+    state = load_checkpoint(run / STATE, "trainer")
+    if "examined" not in state:
+        return False
+    steps: int = json.loads((run / "config.json").read_text())["config"]["steps"]
+    return bool(state["examined"] >= steps)
 
 
 def answered(db: Path) -> int:

@@ -1,6 +1,7 @@
 """Everything at once through the real command lines, on the moving dot: begun, cut, killed, gone on with."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -174,6 +175,16 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
             assert last in process.communicate(timeout=600)[0]
             assert process.wait() == 0
     assert len(LabelLog(tmp_path / "db" / "labels.json").read()) == 60
+
+
+def test_only_the_dot_has_its_own_recipe() -> None:
+    own = {"gamma": 0.9, "lr_decay_steps": 1_100_000, "num_envs": 32}
+    some = online.OnlineConfig(steps=1_000_000)
+    assert own.items() <= online.train_flags(some).items()
+    other = dataclasses.replace(some, env="PongNoFrameskip-v4")
+    assert not own.keys() & online.train_flags(other).keys()
+    assert "--gamma" not in online.commands(other)["agent"]
+    assert online.train_flags(dataclasses.replace(some, train={"algo": "a2c"})) == {"algo": "a2c"}
 
 
 def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:

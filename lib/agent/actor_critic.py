@@ -196,7 +196,7 @@ def assess(
 
     With `config.learn_held` the policy learns from held actions as if it had chosen them. They are drawn far more often
     than the policy would choose them, so those that it hardly ever chooses are not made rarer, or exploring would end
-    itself; and what they led to is not what the policy is worth, so the critic does not learn from them.
+    itself; and what they led to is not what the policy is worth, so the critic is told there what it said itself.
 
     Args:
       rollout: T steps of B environments.

@@ -165,12 +165,16 @@ class DQN(OffPolicy):
         """A network with new weights.
 
         Raises:
-          UserError: the world's actions are continuous.
+          UserError: the world's actions are continuous, or --network is one of pictures and it shows vectors.
         """
         if world.spec.continuous:
             raise UserError(
                 f"--algo dqn expects discrete actions, but {world.env_id} has continuous ones: take another "
                 "--algo"
+            )
+        if config.network != "shared" and world.spec.observation_size is not None:
+            raise UserError(
+                f"--network {config.network} needs a policy that sees pictures, but {config.env} shows vectors"
             )
         parts = world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles
         return QNet(*parts, kind=config.network)

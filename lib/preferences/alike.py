@@ -121,7 +121,9 @@ class ForkPairs:
             seen |= {query.pair for query in drawn}
             moments = [{self._moment(name) for name in query.pair} for query in drawn]
             found += [
-                query for query, of_pair in zip(drawn, moments, strict=True) if len(of_pair - {""}) == 1
+                query
+                for query, of_pair in zip(drawn, moments, strict=True)
+                if len(of_pair) == 1 and "" not in of_pair
             ]
         if not found:
             return RandomPairs().propose(names, taken, count, rng)

@@ -279,8 +279,9 @@ class SegmentRecorder:
 
         The state is that of the first environments; recorders of others draw anew.
         """
-        self.steps, self.stored, self._first_number = state["steps"], state["stored"], state["first_number"]
         first = self._seed[1] == 0
+        self.steps, self._first_number = state["steps"], state["first_number"]
+        self.stored = state["stored"] if first else 0
         self._rng = np.random.default_rng([*self._seed, self.steps])
         if first:
             self._rng.bit_generator.state = state["rng"]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.convolutions import Convolutions, kind_of_pictures
-from lib.envs.spec import PICTURE_SHAPE, Spec
+from lib.envs.spec import Spec
 from lib.reward.masks import Mask
 
 _PAID_NATS = 2.0  # at most, either way, for one action
@@ -24,8 +24,8 @@ class PolicyRatio(nn.Module):
     al. 2023, arXiv 2305.18290). It pays for what the comparisons made likelier, where they did, and nothing for what
     they left as it was. It sees what the policy sees, and a head the features of the policy's body.
 
-    The ratio of an action that the policy has all but given up has no bound. While it is fitted r̂ has none either; what an agent is
-    paid is at most 2 β either way, or a few steps would outweigh the score of a game.
+    The ratio of an action that the policy has all but given up has no bound. While it is fitted r̂ has none either; an agent is
+    paid for at most 2 nats either way, or a few steps would outweigh the score of a game.
 
     Attributes:
       policy: the layers that are fitted.
@@ -52,8 +52,11 @@ class PolicyRatio(nn.Module):
         self.register_buffer("beta", torch.tensor(beta))
         sizes = [layer for layer in layers if isinstance(layer, nn.Linear)]
         whole = isinstance(layers[0], Convolutions)
-        self.spec = Spec(
-            sizes[-1].out_features, observation_shape=PICTURE_SHAPE if whole else (sizes[0].in_features,)
+        actions = sizes[-1].out_features
+        self.spec = (
+            Spec(actions, frame_shape=frame_shape)
+            if whole
+            else Spec(actions, observation_shape=(sizes[0].in_features,))
         )
         self.frame_shape = frame_shape
 

@@ -101,7 +101,8 @@ class RewardModel:
           actions: int64 `[N]`, or float32 `[N, A]` in −1 … 1, on the same device.
 
         Returns:
-          float32 `[M, N]`, zₘ, with mean 0 and standard deviation 1 for each member over the segments of the fit.
+          float32 `[M, N]`, zₘ, with standard deviation 1 for each member over the segments of the fit, and mean 0 unless a policy
+          implies it (`lib.reward.implied`).
         """
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             if self.features is not None:

@@ -138,7 +138,8 @@ class NewestReward(Hook):
             + (f", and recording {wanted} clips to fit it on" if recorder else "")
         )
         if recorder is not None and self._labels is not None and self._labels.db_path is not None:
-            before = max(0, len(SegmentDB(self._labels.db_path).names) - recorder.stored)
+            stored = sum(self._ranks.everyone(recorder.stored))
+            before = max(0, len(SegmentDB(self._labels.db_path).names) - stored)
             usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
         while not self._ranks.together(self._stop()) and not self._take(steps):
             clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))

@@ -26,6 +26,7 @@ from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
 from lib.reward.fit import fit
 from lib.reward.implied import PolicyRatio
+from lib.reward.model import ObservingRewards
 from lib.reward.report import figures_of
 from lib.tools.fit_labels import fit_labels
 from tests.reward.clips import add_labels, clip, save
@@ -207,6 +208,14 @@ def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str, all_layers:
     assert paid[:, :2].std(ddof=1) == pytest.approx(1, rel=1e-3)
     assert np.abs(expected).max() < 2
     np.testing.assert_allclose(paid, expected / expected[:, :2].std(ddof=1), rtol=1e-3, atol=1e-4)
+    # Step by step, as wrappers pay; a game begins with other pictures in the stack than a clip.
+    frames, actions = made.data.segments.get(0)[:2]
+    paying = ObservingRewards(reward, 1)
+    steps = [
+        paying.rewards(frames[t : t + 1], actions[t : t + 1], np.array([t == 0]))[0]
+        for t in range(len(frames))
+    ]
+    np.testing.assert_allclose(steps[3:], paid[0, 3:], rtol=1e-3, atol=1e-4)
 
 
 def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
@@ -337,10 +346,12 @@ def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, observation_size=3))
     fork_db(tmp_path / "db", 12)
-    with pytest.raises(UserError, match="expected a policy that sees pictures, from a2c or ppo"):
-        Policies(flags(tmp_path))
+    for network in (PolicyNet(ACTIONS, observation_size=3), PolicyNet(ACTIONS, continuous=True)):
+        saved(tmp_path / "v0.dat", network)
+        expected = "expected a policy that sees pictures and chooses among actions, from a2c or ppo"
+        with pytest.raises(UserError, match=expected):
+            Policies(flags(tmp_path))
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS + 1))
     with pytest.raises(UserError, match="expected 4 actions like the clips, got 5"):
         Policies(flags(tmp_path))

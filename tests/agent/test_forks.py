@@ -1,5 +1,6 @@
 """Clips that fork: they begin alike and go apart, and are compared with each other."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import save_segment
+from lib.preferences.segments import FORK, save_segment
 from lib.preferences.strategies import make_strategy
 from lib.preferences.teachers import label_with_teacher
 from lib.training.train import train
@@ -65,8 +66,14 @@ def test_the_strategy_asks_about_clips_of_one_moment_alone(db: SegmentDB) -> Non
 
 
 def test_without_forks_pairs_are_drawn_at_random(tmp_path: Path) -> None:
-    for env in range(3):  # of one number, as clips of environments that are stepped together may be
-        save_segment(tmp_path / f"{env:02d}" / "00000000.dat", segment(env))
+    # Of one number, as clips of environments that are stepped together may be; one has no fellow of its moment.
+    for env in range(3):
+        clip = segment(env)
+        assert clip.sidecar is not None
+        if env == 0:
+            forked = dataclasses.replace(clip.sidecar, reason=f"{FORK}00/00000000")
+            clip = dataclasses.replace(clip, sidecar=forked)
+        save_segment(tmp_path / f"{env:02d}" / "00000000.dat", clip)
     db = SegmentDB(tmp_path)
     queries = make_strategy("fork", db, random_share=0).propose(db.names, set(), 3, np.random.default_rng(0))
     assert len(queries) == 3

@@ -3,16 +3,19 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from experiments.measures import Disturbed, first_lives, main
+from experiments import measures
+from experiments.measures import Backflip, Disturbed, first_lives, main
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
+from lib.envs.play import play
 from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
 CPU = torch.device("cpu")
@@ -55,6 +58,20 @@ def test_seeds_decide_lives() -> None:
     assert one.scores.tolist() == same.scores.tolist() != other.scores.tolist()
     # A game without lives is one life, cut at its time limit.
     assert one.steps.tolist() == [20, 20, 20]
+
+
+def test_every_step_of_a_game_is_measured_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "backflip", lambda seen, actions: 1 + seen[:, 0])
+    world = GymWorld("Pendulum-v1", 2, max_episode_steps=4)
+    spun = Backflip(2)
+    cosines = np.zeros(2)
+    for turn in play(world, ActorPolicy(PolicyNet(1, continuous=True, observation_size=3)), 0, CPU):
+        assert turn.step.observations is not None
+        spun.before(turn)
+        now = turn.step.observations[:, 0].copy()
+        spun.after(turn)
+        cosines += now * turn.counts
+    np.testing.assert_allclose(spun.measures(np.array([4, 4]))["backflip"], 1 + cosines / 4)
 
 
 @pytest.fixture

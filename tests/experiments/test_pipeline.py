@@ -178,13 +178,22 @@ def test_a_stage_continues_from_its_state(tmp_path: Path) -> None:
 def test_a_state_that_cannot_be_resumed_is_left(tmp_path: Path) -> None:
     runs, made = tmp_path / "runs", tmp_path / "made"
     (runs / "run").mkdir(parents=True)
-    write_config(runs / "run", {"epochs": 3})  # a fit
+    write_config(runs / "run", {"epochs": 3, "steps": None})  # a fit
     save_state(runs / "run", "reward", {}, {}, {})
     with pytest.raises(UserError):
         stage(tmp_path, fail, runs=runs)
     stage(tmp_path, append(made), makes=runs, runs=runs)
     assert made.read_text() == "+"
     assert not runs.exists()
+
+
+def test_a_fit_that_was_stopped_is_resumed(tmp_path: Path) -> None:
+    run, resumed = tmp_path / "runs" / "run", list[Path | None]()
+    run.mkdir(parents=True)
+    write_config(run, {"epochs": 3, "steps": None})  # those of a policy fit, which a reward fit has too
+    save_state(run, "reward", {}, {}, {})
+    stage(tmp_path, lambda run: resumed.append(run), runs=run.parent)
+    assert resumed == [run]
 
 
 def test_a_training_that_was_over_when_it_was_asked_to_stop_is_done(tmp_path: Path) -> None:

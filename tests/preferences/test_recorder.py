@@ -257,6 +257,15 @@ def test_a_resumed_recorder_counts_on_and_overwrites_nothing(tmp_path: Path) -> 
     assert names == {"00000000.dat", "00000150.dat", "00000180.dat", "00000330.dat"}
 
 
+def test_clips_of_the_first_ranks_state_are_counted_once(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    play(first, 60)
+    assert first.stored > 0
+    other = SegmentRecorder(tmp_path, 3, "Scripted-v0", 200, 1.0, 0, first_env=3)
+    other.restore(first.state())
+    assert (other.steps, other.stored) == (first.steps, 0)
+
+
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     folder = tmp_path / "00"
     folder.mkdir()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.original_reward import load_original_reward
 from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
@@ -66,6 +67,9 @@ def test_a_fit_on_features_learns_pays_and_loads(tmp_path: Path) -> None:
     observations = stacked_clip(grey_resize_cpu(seen[1].frames))
     assert np.allclose(loaded.rewards(None, seen[1].actions, observations), bright, atol=1e-4)
     assert np.allclose(fitted.model.rewards_along(seen[1].frames, seen[1].actions), bright, atol=1e-4)
+    # The original's way of paying sees them as well: the first step of each environment is its own mean.
+    steps = [torch.from_numpy(array) for array in (seen[1].frames, seen[1].actions, observations)]
+    assert load_original_reward(fitted.path).pay(*steps).tolist() == [0] * len(steps[0])
 
 
 def test_pixels_cannot_be_hidden_from_features(tmp_path: Path) -> None:

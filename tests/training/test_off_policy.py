@@ -204,3 +204,6 @@ def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_pat
         train(config)
     with pytest.raises(UserError, match="--algo sac expects vectors and continuous actions, but CartPole-v1"):
         train(small(tmp_path, "sac", env="CartPole-v1"))
+    message = "--network small needs a policy that sees pictures, but CartPole-v1 shows vectors"
+    with pytest.raises(UserError, match=message):
+        train(small(tmp_path, "dqn", env="CartPole-v1", network="small"))
