@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stage 4: play full games with a policy, record them, and show what a reward model thinks of every step.
+"""Play full games with a policy, record them, and show what a reward model thinks of every step.
 
 With --prompts: sample answers of a language model, and show which of them a reward model likes best.
 With --info: print the lineage of a checkpoint, segment, labels.json, DB or run.

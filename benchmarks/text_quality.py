@@ -58,7 +58,10 @@ class TextQualityConfig:
         default=None,
         help="answers to other prompts, 16 to each, of which each fit chooses the best of 4 and of 16",
     )
-    out: Path = flag(default=Path("benchmarks/results/text-quality"), help="folder for the figures")
+    out: Path = flag(
+        default=Path("benchmarks/results/text-quality"),
+        help="folder for the figures; another one for another DB, or other settings of labels and fits",
+    )
 
 
 _BEST_OF = (1, 4, 16)
@@ -140,7 +143,7 @@ def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
 def _fit_and_test(
     config: TextQualityConfig, row: dict[str, Any], test: _Test, folder: Path
 ) -> dict[str, Any]:
-    """The accuracy of a fit by each judge; the labels are the first of the same sequence."""
+    """The accuracy of a fit by each judge; the pairs are the first of the same sequence, whatever the number of labels."""
     train, count, seed = folder / "db", row["labels"], row["seed"]
     with contextlib.redirect_stdout(io.StringIO()):
         (train / "labels.json").unlink(missing_ok=True)

@@ -106,15 +106,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             finetuned[name] = out / name / "latest"
         policy = finetuned[name]
 
+    measured = out / f"table-{'-'.join(config.algos)}.json"
+
     def measure(_: Path | None) -> None:
         rows, shown = compare(config, reward, finetuned)
-        (out / "table.json").write_text(json.dumps({"rows": rows, "shown": shown}, indent=1) + "\n")
+        measured.write_text(json.dumps({"rows": rows, "shown": shown}, indent=1) + "\n")
 
     title = f"5. {config.judged} answers to each held-out prompt, and the best of {config.best_of}"
     pipeline.run(f"table {' '.join(config.algos)}", title, "-m experiments.demo_text", config, measure)
     from lib.reporting import format_duration
 
-    found = json.loads((out / "table.json").read_text())
+    found = json.loads(measured.read_text())
     print(table(found["rows"], f"{4 * held} held-out prompts × {config.judged} answers, mean ± 95 %"))
     for prompt, before, after in found["shown"]:
         print(f"\n{one_line(prompt)}\n   before  {one_line(before)}\n   after   {one_line(after)}")
@@ -141,10 +143,10 @@ def learn_reward(config: DemoConfig, pipeline: Pipeline, policy: Path, number: i
         answers=config.answers,
     )
 
-    def answer(_: Path | None) -> None:
+    def answer(_: Path | None) -> bool:
         from lib.text.record import record  # heavy, as all that a stage imports
 
-        record(asking)
+        return record(asking).stopped
 
     title = f"1. {policy} answers prompts about films"
     pipeline.run(in_round("answers", number), title, "01_text.py", asking, answer)
@@ -209,8 +211,7 @@ def finetune(tuning: TextConfig) -> Callable[[Path | None], bool]:
         from lib.text import dpo, train
 
         if tuning.algo == "dpo":
-            dpo.train_dpo(tuning)
-            return False
+            return dpo.train_dpo(tuning).stopped
         return train.finetune(dataclasses.replace(tuning, resume=resume)).stopped
 
     return work
@@ -227,8 +228,8 @@ def compare(
       finetuned: the folder of each finetuned model, by the name of its row.
 
     Returns:
-      By row and column, the values of all answers, one for each prompt where a row is of best answers; six prompts with an
-      answer before and one after, by the last finetuned model.
+      By row and column, the values of all answers (the best of `best_of`: one for each prompt); six prompts with an answer
+      before and one after, by the last finetuned model.
     """
     import torch
 

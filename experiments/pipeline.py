@@ -228,7 +228,7 @@ class Pipeline:
             raise TimeUp
         command = [*script.split(), *cli.words(config)]
         run = None if runs is None else self._unfinished(name, runs)
-        if run is not None and _trained(run):
+        if run is not None and _trained(run, config):
             self._note(name, "done", 0.0, ["(finished when it was stopped)"])
             print(f"== {title}: done before", flush=True)
             return
@@ -316,13 +316,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _trained(run: Path) -> bool:
+def _trained(run: Path, config: Any) -> bool:
     """Whether a training has made and evaluated all its steps: there is nothing to resume. False for a fit."""
     state = load_checkpoint(run / STATE, "trainer")
-    if "examined" not in state:
-        return False
-    steps: int = json.loads((run / "config.json").read_text())["config"]["steps"]
-    return bool(state["examined"] >= steps)
+    return "examined" in state and bool(state["examined"] >= config.steps)
 
 
 def answered(db: Path) -> int:
@@ -350,12 +347,9 @@ def by_preset(presets: Mapping[str, Mapping[str, Any]], help: str, name: str) ->
 
 
 def fill_in(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> None:
-    """Completes a frozen configuration by its `preset`: fields that are None, and keys that a dict lacks."""
+    """Completes a frozen configuration by its `preset`: fields that are None, or without any KEY=VALUE."""
     for name, value in presets[config.preset].items():
-        given = getattr(config, name)
-        if isinstance(value, dict):
-            object.__setattr__(config, name, value | (given or {}))
-        elif given is None:
+        if getattr(config, name) in (None, {}):
             object.__setattr__(config, name, value)
 
 

@@ -54,7 +54,7 @@ class LabelledDB:
       UserError: root is no folder, or holds clips and answers.
 
     Attributes:
-      answers: Whether it holds answers of a language model rather than clips, as of the start.
+      answers: Whether it holds answers of a language model rather than clips; False while it is empty.
       pairs: Draws pairs that may be compared.
       id: Names the DB to browsers, the same in every process.
       broken: Why a segment cannot be shown, by name.
@@ -68,8 +68,7 @@ class LabelledDB:
         self.ledger = Ledger()
         self.broken: dict[str, str] = {}
         self._segments = SegmentDB(root)
-        self.answers = holds_answers(self._segments)
-        self.pairs = RandomPairs(prompt_of if self.answers else None)
+        self._look()
         self._clips = ClipStore(self._segments)
         self._clock = clock
         self._now = now
@@ -91,6 +90,8 @@ class LabelledDB:
             if self._clock() - self._refreshed >= _REFRESH_SECONDS:
                 self._segments.refresh()
                 self._refreshed = self._clock()
+                if not self._names:  # the page may have been opened before there was anything to compare
+                    self._look()
                 self._names = self._segments.names
                 self._known = frozenset(self._names)
             found = signature(self.log.path)
@@ -98,6 +99,10 @@ class LabelledDB:
                 self.ledger.update(self.log.read())
                 self._labels_read = found
             return self._names
+
+    def _look(self) -> None:
+        self.answers = holds_answers(self._segments)
+        self.pairs = RandomPairs(prompt_of if self.answers else None)
 
     def counted(self, count: int) -> str:
         """A number of segments in words: "48 clips", "1 answer"."""

@@ -289,8 +289,9 @@ class SimulatedLabeller:
         keyword: str | None = None,
     ) -> None:
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
-        answers, of_text, own = holds_answers(self._db), teacher in TEXT_TEACHERS, is_own(teacher)
-        if self._db.names and answers != of_text and not own:
+        of_text, own = teacher in TEXT_TEACHERS, is_own(teacher)
+        answers = holds_answers(self._db) if self._db.names else of_text
+        if answers != of_text and not own:
             raise UserError(
                 f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {db_path} holds "
                 f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"

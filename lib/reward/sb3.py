@@ -3,6 +3,7 @@
 Only this module needs Stable-Baselines3.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lib.reward.model import RewardModel
 
 _AT_ONCE = 4096  # rows
+_log = logging.getLogger(__name__)
 
 
 class RelabelledReplayBuffer(ReplayBuffer):
@@ -88,6 +90,8 @@ class RelabelledNStepReplayBuffer(RelabelledReplayBuffer, NStepReplayBuffer):
 class RelabelWithNewest(BaseCallback):
     """Looks for a newer reward model as the algorithm learns, and relabels its replay buffer with it.
 
+    Of a later model that does not fit it warns once, and keeps the one before.
+
     Args:
       reward: the file that reward models come in.
     """
@@ -95,6 +99,7 @@ class RelabelWithNewest(BaseCallback):
     def __init__(self, reward: LiveReward) -> None:
         super().__init__()
         self.reward = reward
+        self._refused: RewardModel | None = None
 
     def _on_training_start(self) -> None:
         self.reward.refresh()
@@ -107,5 +112,13 @@ class RelabelWithNewest(BaseCallback):
 
     def _relabel(self) -> None:
         buffer: RelabelledReplayBuffer = self.model.replay_buffer  # type: ignore[attr-defined]
-        if self.reward.model is not None and self.reward.model is not buffer.reward_model:
-            buffer.relabel(self.reward.model)
+        newest = self.reward.model
+        if newest is None or newest is buffer.reward_model or newest is self._refused:
+            return
+        try:
+            buffer.relabel(newest)
+        except UserError as error:
+            if buffer.reward_model is None:
+                raise
+            self._refused = newest
+            _log.warning("%s; the previous model stays", error)

@@ -120,7 +120,7 @@ class TextConfig:
     )
     unfinished_score: float | None = flag(
         default=None,
-        help="fixed reward of answers that --tokens cuts off (default: the reward model's)",
+        help="fixed reward, within ± --score-clip, of answers that --tokens cuts off (default: the reward model's)",
     )
     critic_warmup: int = flag(default=0, min=0, help="ppo: updates of the critic alone at the start")
 

@@ -23,7 +23,7 @@ from lib.checkpoints import storable
 from lib.learner import ALONE
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
-from lib.reward.fit import fit
+from lib.reward.fit import AnyFit, fit
 from lib.reward.model import Member
 from lib.text.config import TextConfig
 from lib.text.fit import AnswerMember, OnAnswers
@@ -149,13 +149,13 @@ class Policies(OnAnswers[LanguageModel]):
         )
 
 
-def train_dpo(config: TextConfig) -> Path:
+def train_dpo(config: TextConfig) -> AnyFit[Any, Any]:
     """Finetunes a language model on the labels of a DB of its answers and writes it to `--save`/NAME.
 
     It ends after `--epochs` passes, or once the held-out loss has not fallen for two, and keeps the best pass.
 
     Returns:
-      The folder, which `-m` takes.
+      The fit; its `path` is the folder, which `-m` takes.
 
     Raises:
       UserError: the flags, the DB or the labels are wrong; says what to do.
@@ -181,4 +181,4 @@ def train_dpo(config: TextConfig) -> Path:
         frame_stride=1,
     )
     policies = functools.partial(Policies, beta=config.kl)
-    return fit(fitting, ALONE, policies, file="{}", resumable=False).path
+    return fit(fitting, ALONE, policies, file="{}", resumable=False)

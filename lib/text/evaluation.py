@@ -96,6 +96,21 @@ class AnswersMeasure:
         return {} if self._best is None else self._best[1]
 
 
+def judges_of(names: Sequence[str]) -> dict[str, Callable[[Answer], float]]:
+    """The judges of `--judge`, by the names of their charts.
+
+    Raises:
+      UserError: there is no such judge, or two would have one chart.
+    """
+    judges: dict[str, Callable[[Answer], float]] = {}
+    for name in names:
+        chart = name.rpartition(":")[2]
+        if chart in (*judges, "learned", "kl", "finished"):
+            raise UserError(f"--judge {name}: expected another name than {chart}, which has a chart already")
+        judges[chart] = judge_of(name)
+    return judges
+
+
 def judge_of(name: str) -> Callable[[Answer], float]:
     """An answer's value to a judge of `--judge`."""
     if ":" in name:

@@ -197,10 +197,12 @@ class Answers(OnAnswers[TextRewardModel]):
         model, words, best = TextRewardModel(data.language, members), data.store.words(), held_out[0]
         if len(members) > 1 or self.config.length_control:
             each = model.each(data.states)
-            best = _judged(self.config, model.unstandardised(each).mean(0), data.pairs.subset(test))
             if self.config.length_control:
                 slope = length_slope(each.mean(0), words, data.store.prompts())
                 model = TextRewardModel(data.language, members, slope, float(words.mean()))
+            # Differences of what is paid are log-odds in the members' units.
+            unit = float(np.mean([member.std for member in members]))
+            best = _judged(self.config, unit * model.paid(each, words), data.pairs.subset(test))
         return model, best
 
 

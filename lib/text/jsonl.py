@@ -74,7 +74,6 @@ def import_preferences(file: Path, path: Path) -> str:
         except SegmentError:
             continue
         names.setdefault((answer.prompt, answer.text), name)
-    folders.reserve(list(dict.fromkeys(prompt for prompt, _, _ in read)))
     added = 0
     for prompt, chosen, rejected in read:
         for text in (chosen, rejected):

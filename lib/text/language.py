@@ -97,7 +97,13 @@ class LanguageModel:
     def encode_answer(self, text: str, finished: bool) -> list[int]:
         """The tokens of an answer given as text."""
         tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return [*tokens, min(self.ends)] if finished else list(tokens)
+        return [*tokens, self.end] if finished else list(tokens)
+
+    @property
+    def end(self) -> int:
+        """The token that ends an answer given as text: the tokenizer's own, if it is one of `ends`."""
+        own = self.tokenizer.eos_token_id
+        return own if own in self.ends else min(self.ends)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of an answer, without the token that ended it and other special ones."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.interrupt import Interrupt
-from lib.preferences.answers import MAX_TEXT, Answer, holds_answers, load_answer, prompt_of, save_answer
+from lib.preferences.answers import (
+    MAX_TEXT,
+    MAX_TOKENS,
+    Answer,
+    holds_answers,
+    load_answer,
+    prompt_of,
+    save_answer,
+)
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.provenance import git_commit
@@ -40,8 +50,10 @@ def read_prompts(path: Path) -> list[str]:
         prompt: object = line.rstrip("\r")
         if path.suffix == ".jsonl":
             try:
-                prompt = json.loads(line)["prompt"]
-            except (ValueError, KeyError, TypeError, RecursionError):
+                found = json.loads(line)["prompt"]
+                found.encode()  # half a surrogate pair is no text
+                prompt = found
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 prompt = None
         if not isinstance(prompt, str) or not prompt.strip() or len(prompt.encode()) > MAX_TEXT:
             raise UserError(
@@ -69,8 +81,17 @@ def open_answers(path: Path) -> SegmentDB:
     return db
 
 
+class Recorded(NamedTuple):
+    """What `record` did."""
+
+    written: int
+    """Answers."""
+    stopped: bool
+    """Whether the user stopped it before all were written."""
+
+
 class AnswerFolders:
-    """The folder of each prompt in a DB, and the answers in it.
+    """The folder of each prompt in a DB, and the answers in it. Other processes may write there, too.
 
     Args:
       db: the DB; its answers are read once.
@@ -91,32 +112,40 @@ class AnswerFolders:
             self._folders.setdefault(answer.prompt, folder)
             self._made.setdefault(folder, set()).add(answer.origin.get("draw", ""))
 
-    def reserve(self, prompts: Sequence[str]) -> None:
-        """Gives each prompt that has no folder yet the next free one."""
-        for prompt in prompts:
-            if prompt not in self._folders:
-                self._folders[prompt] = folder = f"{max(map(int, self._highest), default=-1) + 1:02d}"
-                self._highest[folder] = -1
-
     def has(self, prompt: str, draw: str) -> bool:
         """Whether the DB has this draw's answer to a prompt; see `Draw.key`."""
         return draw in self._made.get(self._folders.get(prompt, ""), ())
 
     def add(self, answer: Answer) -> str:
-        """Writes an answer to a known prompt under its next free name, which it returns."""
-        folder = self._folders[answer.prompt]
-        while True:
-            self._highest[folder] = number = self._highest[folder] + 1
-            name = f"{folder}/{number:08d}.dat"
+        """Writes an answer under the next free name of its prompt's folder, which it returns."""
+        try:
+            while True:
+                folder = self._folder(answer.prompt)
+                self._highest[folder] = number = self._highest[folder] + 1
+                name = f"{folder}/{number:08d}.dat"
+                with contextlib.suppress(FileExistsError):  # another process's
+                    save_answer(self._db.root / name, answer)
+                    return name
+        except OSError as error:
+            raise UserError(
+                f"{self._db.root}: an answer could not be written: {error.strerror}; make room and start again"
+            ) from None
+
+    def _folder(self, prompt: str) -> str:
+        """The folder of a prompt's answers, or the next that no process has."""
+        while prompt not in self._folders:
+            folder = f"{max(map(int, self._highest), default=-1) + 1:02d}"
+            self._highest[folder] = -1
             try:
-                save_answer(self._db.root / name, answer)
-                return name
-            except FileExistsError:  # another process writes here too
-                continue
-            except OSError as error:
-                raise UserError(
-                    f"{self._db.root / name}: could not be written: {error.strerror}; make room and start again"
-                ) from None
+                (self._db.root / folder).mkdir()
+            except FileExistsError:
+                for path in sorted((self._db.root / folder).glob("*.dat"))[:1]:
+                    with contextlib.suppress(SegmentError):
+                        theirs = load_answer(self._db, f"{folder}/{path.name}").prompt
+                        self._folders.setdefault(theirs, folder)
+            else:
+                self._folders[prompt] = folder
+        return self._folders[prompt]
 
 
 @dataclass(frozen=True)
@@ -130,11 +159,8 @@ class Draw:
     number: int
 
 
-def record(config: TextConfig) -> int:
+def record(config: TextConfig) -> Recorded:
     """Samples the answers that the DB lacks of `--answers` to each prompt, one prompt after the other.
-
-    Returns:
-      How many answers were written.
 
     Raises:
       UserError: the flags, the model or the DB are wrong; says what to do.
@@ -145,12 +171,11 @@ def record(config: TextConfig) -> int:
     db = open_answers(config.db_path)
     model = load_language_model(config.model, device, resolve_bf16(config.bf16, device), config.chat)
     folders = AnswerFolders(db)
-    folders.reserve(prompts)
     settings = f"{model.weights} {config.temperature:g} {config.tokens} {config.seed} {int(model.chat)}"
     lacking = [
         Draw(prompt, tokens, key, number)
         for prompt in prompts
-        for tokens in [model.encode(prompt)]
+        for tokens in [_encoded(model, prompt)]
         for number in range(config.answers)
         if not folders.has(prompt, key := f"{settings} {number}")
     ]
@@ -183,7 +208,16 @@ def record(config: TextConfig) -> int:
         )
         if interrupt.asked:
             progress.line("stopped by request; the same command continues")
-    return written
+    return Recorded(written, interrupt.asked)
+
+
+def _encoded(model: LanguageModel, prompt: str) -> list[int]:
+    tokens = model.encode(prompt)
+    if len(tokens) > MAX_TOKENS:
+        raise UserError(
+            f"--prompts: expected prompts of at most {MAX_TOKENS} tokens, got one of {len(tokens)}: {prompt[:60]!r}…"
+        )
+    return tokens
 
 
 def _sampled(

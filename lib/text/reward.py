@@ -224,7 +224,7 @@ def spoken(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int
         prompt, tokens = answer.prompt_tokens.tolist(), answer.tokens.tolist()
     else:
         prompt = language.encode(answer.prompt)
-        tokens = language.encode_answer(answer.text, answer.finished) or [min(language.ends)]
+        tokens = language.encode_answer(answer.text, answer.finished) or [language.end]
     highest = max(*prompt, *tokens)
     if highest >= language.network.config.vocab_size:
         raise UserError(

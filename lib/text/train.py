@@ -23,7 +23,7 @@ from lib.reporting import Progress, format_count
 from lib.reward.live import LiveReward
 from lib.runs import load_state, locked
 from lib.text.config import TextConfig
-from lib.text.evaluation import AnswersMeasure, judge_of, side_by_side
+from lib.text.evaluation import AnswersMeasure, judges_of, side_by_side
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, root_of, save_policy
 from lib.text.layers import above
 from lib.text.learner import LearnerSettings, Prompt, TextLearner
@@ -138,7 +138,7 @@ def finetune(config: TextConfig) -> Finetuned:
                 raise UserError(
                     f"--resume {config.resume}: its {state['updates']} updates are done; expected a larger number: add --updates N"
                 )
-        judges = {name.rpartition(":")[2]: judge_of(name) for name in config.judge}
+        judges = judges_of(config.judge)
         bf16 = resolve_bf16(config.bf16, device)
         language = load_language_model(config.model, device, bf16, config.chat)
         stop = Stop(stack.enter_context(Interrupt()))

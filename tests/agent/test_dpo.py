@@ -24,10 +24,10 @@ from lib.reward import clips
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
-from lib.reward.fit import fit
+from lib.reward.fit import Epoch, fit
 from lib.reward.implied import PolicyRatio
 from lib.reward.model import ObservingRewards
-from lib.reward.report import figures_of
+from lib.reward.report import figures_of, kept_epochs
 from lib.tools.fit_labels import fit_labels
 from tests.reward.clips import add_labels, clip, save
 
@@ -218,6 +218,10 @@ def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str, all_layers:
     np.testing.assert_allclose(steps[3:], paid[0, 3:], rtol=1e-3, atol=1e-4)
 
 
+def _rising(history: list[Epoch]) -> list[Epoch]:
+    return [dataclasses.replace(epoch, held_out_loss=float(epoch.epoch)) for epoch in history]
+
+
 def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +232,9 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     share = figures_of(fitted).held_out
     assert (
         (share.hits, share.count) == (fitted.best.correct, fitted.best.decided) == (share.count, share.count)
+    )
+    assert kept_epochs(dataclasses.replace(fitted, history=_rising(fitted.history)))[0].epoch == len(
+        fitted.history
     )
     assert f"report in {tmp_path}/reward-v1.report.html" in capsys.readouterr().out
     assert "reward-v1" in (tmp_path / "reward-v1.report.html").read_text()

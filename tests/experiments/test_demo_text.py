@@ -39,7 +39,7 @@ def test_the_stages_make_a_table_and_a_second_run_does_nothing_again(
     line = [*flags_of(tmp_path), "--algos", "ppo", "dpo"]
     demo_text.main(line)
     said = capsys.readouterr().out
-    found = json.loads((tmp_path / "out" / "table.json").read_text())
+    found = json.loads((tmp_path / "out" / "table-ppo-dpo.json").read_text())
     rows = found["rows"]
     assert list(rows) == [str(tmp_path / "model"), "best of 4", "ppo", "dpo"]
     assert [len(row["positive"]) for row in rows.values()] == [16, 8, 16, 16]  # 8 prompts
@@ -61,7 +61,7 @@ def test_a_second_round_compares_answers_of_the_first_ones_model(
     line = [*flags_of(tmp_path), "--rounds", "2"]
     demo_text.main(line)
     out = tmp_path / "out"
-    rows = json.loads((out / "table.json").read_text())["rows"]
+    rows = json.loads((out / "table-ppo.json").read_text())["rows"]
     assert list(rows)[2:] == ["ppo", "ppo-2"]
     commands = {line["stage"]: " ".join(line["command"]) for line in read_lines(out / "stages.jsonl")}
     first = ["answers", "labels", "fit", "ppo"]

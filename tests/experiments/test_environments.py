@@ -31,6 +31,8 @@ def test_every_command_is_one_that_its_script_reads(task: str, tmp_path: Path) -
     assert len(fits) == flags.rounds
     assert flags.teacher in TEACHERS
     assert TASKS[task].measure in probes(flags.env)
+    # Flags of a stage stand for themselves, without those of the preset.
+    assert flags.finetune == TASKS[task].rounds["finetune"]
 
 
 def test_the_table_by_hand(tmp_path: Path) -> None:

@@ -131,6 +131,14 @@ def test_every_strategy_for_texts_stays_within_prompts(strategy: str, tmp_path: 
     assert len(taken) == 200
 
 
+def test_a_teacher_of_answers_may_be_there_before_they_are(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    early = SimulatedLabeller(tmp_path / "db", "shorter")
+    answer_db(tmp_path / "db", random_texts(4, 3))
+    assert early.count_segments() == 12
+    assert early.give(3).written == 3
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     texts, clips = answer_db(tmp_path / "texts", random_texts(2, 2)), tmp_path / "clips"
     clips.mkdir(exist_ok=True)

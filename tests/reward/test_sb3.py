@@ -48,7 +48,7 @@ def paid_by(model: RewardModel, buffer: RelabelledReplayBuffer) -> bool:
     ],
 )
 def test_every_step_is_paid_by_the_newest_model(
-    kind: Any, env: str, form: dict[str, Any], n: int, tmp_path: Path
+    kind: Any, env: str, form: dict[str, Any], n: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "reward.dat"
     live = LiveReward(file, every=0.0)
@@ -70,6 +70,11 @@ def test_every_step_is_paid_by_the_newest_model(
         algorithm.learn(steps, callback=callback, reset_num_timesteps=False)
         assert paid_by(model, buffer)
     assert not paid_by(models[0], buffer)
+    save_reward_model(file, model_of(form, 3, input="frame"), {}, {}, {})
+    with caplog.at_level("WARNING"):
+        algorithm.learn(4, callback=callback, reset_num_timesteps=False)
+    assert paid_by(models[1], buffer)
+    assert [record.message.rpartition("; ")[2] for record in caplog.records] == ["the previous model stays"]
     if n > 1:
         rewards = buffer.sample(200).rewards
         assert rewards.abs().max() > np.abs(buffer.rewards).max()  # sums of several

@@ -100,7 +100,7 @@ def config(tmp_path: Path) -> TextConfig:
 @pytest.mark.slow
 def test_a_db_of_labels_becomes_a_model_that_says_what_was_preferred(config: TextConfig) -> None:
     assert config.save is not None
-    folder = train_dpo(config)
+    folder = train_dpo(config).path
     assert folder == config.save / "d"
     cpu = torch.device("cpu")
     before, after = load_language_model(config.model, cpu), load_language_model(folder, cpu)

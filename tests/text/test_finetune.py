@@ -298,6 +298,10 @@ def test_what_does_not_fit_is_refused_in_one_line(
             "--judge operator:lt: expected a function of one answer, got one of two",
         ),
         ({"judge": ["nobody"]}, "--judge nobody: expected critics, no-questions"),
+        (
+            {"judge": ["shorter", "elsewhere:shorter"]},
+            "--judge elsewhere:shorter: expected another name than shorter, which has a chart already",
+        ),
         ({"resume": done.run_dir, "updates": 1}, "its 1 updates are done"),
     )
     for options, match in wrong:

@@ -1,5 +1,6 @@
 """Folders of language models, and what their layers compute apart."""
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_prompts_bare_and_in_a_chat_template(tmp_path: Path) -> None:
     plain = load_language_model(tmp_path / "b", torch.device("cpu"), chat=False)
     assert plain.encode("w0 w1") == [4, 5]
     assert bare.encode_answer("w2 w3", finished=True) == [6, 7, 2]
+    several = dataclasses.replace(
+        bare, ends=frozenset((0, 2))
+    )  # as models have that end a turn and a text apart
+    assert several.encode_answer("w2 w3", finished=True) == [6, 7, 2]
     assert bare.decode([6, 7]) == "w2 w3"
     with pytest.raises(UserError, match="has no chat template"):
         load_language_model(tmp_path / "a", torch.device("cpu"), chat=True)

@@ -9,12 +9,12 @@ from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.interrupt import Interrupt
-from lib.preferences.answers import holds_answers, load_answer
+from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answer, prompt_of
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
 from lib.text.layers import token_log_probs
-from lib.text.record import read_prompts, record
+from lib.text.record import AnswerFolders, open_answers, read_prompts, record
 from lib.training.recording import make_recorder
 from tests.label_ui.dbs import segment
 from tests.text.dbs import answer_db
@@ -45,12 +45,13 @@ def _texts(db_path: Path) -> dict[str, list[str]]:
 
 
 def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config: TextConfig) -> None:
-    assert record(config) == 9
+    assert record(config) == (9, False)
     assert config.db_path is not None
     db = SegmentDB(config.db_path)
     assert holds_answers(db)
     assert db.names == [f"{prompt:02d}/{number:08d}.dat" for prompt in range(3) for number in range(3)]
-    assert [load_answer(db, f"0{i}/00000000.dat").prompt for i in range(3)] == ["w1 w2 w3", "w4", "w5 w6"]
+    prompts = [load_answer(db, f"0{i}/00000000.dat").prompt for i in range(3)]
+    assert prompts == ["w4", "w5 w6", "w1 w2 w3"]  # those of a length are sampled together
     model = tiny(config.model)
     for name in db.names:
         answer = load_answer(db, name)
@@ -73,23 +74,57 @@ def test_the_same_command_continues_and_comes_to_the_same_answers(
     asked = iter([False] * 20 + [True] * 100)
     with monkeypatch.context() as patched:
         patched.setattr(Interrupt, "asked", property(lambda _: next(asked), lambda *_: None), raising=False)
-        assert 0 < record(stopped) < 9
-    assert record(stopped) + 0 < 9
+        written, was_stopped = record(stopped)
+        assert 0 < written < 9
+        assert was_stopped
+    assert 0 < record(stopped).written < 9
     assert {prompt: sorted(texts) for prompt, texts in _texts(stopped.db_path).items()} == {
         prompt: sorted(texts) for prompt, texts in whole.items()
     }
-    assert record(stopped) == 0
-    assert record(TextConfig(**{**vars(stopped), "answers": 4})) == 3
-    assert record(TextConfig(**{**vars(stopped), "seed": 1})) == 9
+    assert record(stopped) == (0, False)
+    assert record(TextConfig(**{**vars(stopped), "answers": 4})).written == 3
+    assert record(TextConfig(**{**vars(stopped), "seed": 1})).written == 9
+
+
+def test_two_that_write_into_one_db_share_folders_by_prompt(tmp_path: Path) -> None:
+    db = open_answers(tmp_path / "db")
+    one, other = AnswerFolders(db), AnswerFolders(db)
+    names = [
+        folders.add(Answer(prompt, text, True))
+        for folders, prompt, text in (
+            (one, "about cats", "a"),
+            (other, "about dogs", "b"),
+            (one, "about dogs", "c"),
+            (other, "about cats", "d"),
+            (other, "about birds", "e"),
+        )
+    ]
+    assert [prompt_of(name) for name in names] == ["00", "01", "01", "00", "02"]
+    assert _texts(db.root) == {"about cats": ["a", "d"], "about dogs": ["b", "c"], "about birds": ["e"]}
 
 
 def test_prompts_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "two\\nlines"}\n{"prompt": "x", "more": 1}\n')
     assert read_prompts(tmp_path / "p.jsonl") == ["two\nlines", "x"]
-    for name, content in (("a.txt", b"\n \n"), ("b.txt", b"\xff"), ("c.jsonl", b"[1]"), ("d.jsonl", b"{")):
+    for name, content in (
+        ("a.txt", b"\n \n"),
+        ("b.txt", b"\xff"),
+        ("c.jsonl", b"[1]"),
+        ("d.jsonl", b"{"),
+        ("e.jsonl", b'{"prompt": "\\ud800"}'),
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match="expected"):
             read_prompts(tmp_path / name)
+
+
+def test_a_prompt_of_too_many_tokens_is_named_before_anything_is_sampled(config: TextConfig) -> None:
+    assert config.prompts is not None
+    config.prompts.write_text("w1 w2\n" + "w1 " * (MAX_TOKENS + 1) + "\n")
+    with pytest.raises(UserError, match="expected prompts of at most 8192 tokens, got one of"):
+        record(config)
+    assert config.db_path is not None
+    assert not any(config.db_path.rglob("*.dat"))
 
 
 def test_answers_do_not_go_among_clips(config: TextConfig) -> None:

@@ -238,6 +238,10 @@ def test_length_is_measured_and_taken_out_on_demand(tmp_path: Path) -> None:
     figures = text_figures(controlled)
     assert abs(figures.length.paid) < 1e-9
     assert figures.length.learned < -0.5
+    # What is printed and kept is about what is paid, which no longer knows what the labels are about.
+    assert fit.best.accuracy > 0.7 > 0.5 > controlled.best.accuracy
+    share = figures.held_out
+    assert (controlled.best.correct, controlled.best.decided) == (share.hits, share.count)
     again = load_text_reward(controlled.path, CPU).rate(controlled.data.store.answers)
     assert (
         abs(length_correlation(again, controlled.data.store.words(), controlled.data.store.prompts())) < 1e-4

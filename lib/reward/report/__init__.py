@@ -167,9 +167,15 @@ def by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
 
 
 def kept(epochs: Sequence[Epoch]) -> Epoch:
-    """The epoch whose weights a member keeps."""
+    """The epoch whose weights a member with early stopping keeps."""
     compared = [epoch for epoch in epochs if epoch.counts]
     return min(compared, key=lambda epoch: epoch.held_out_loss) if compared else epochs[-1]
+
+
+def kept_epochs(fit: Fit) -> list[Epoch]:
+    """The epoch whose weights each member keeps: the last one of a policy, which has no early stopping."""
+    policy = fit.config.policy is not None
+    return [epochs[-1] if policy else kept(epochs) for epochs in by_member(fit.history)]
 
 
 def lowest_train_loss(history: Sequence[Epoch]) -> float:
@@ -233,7 +239,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "least": [_clip(fit, figures, i, scale) for i in ends[1]],
         "charts": {
             "gauge": plots.gauge(gauge_title, held_out, figures.ceiling),
-            "learning": plots.learning_curves(members, [kept(epochs) for epochs in members]),
+            "learning": plots.learning_curves(members, kept_epochs(fit)),
             "paid_for": figures.paid_for and plots.paid_for(figures.paid_for),
             "calibration": plots.calibration(figures.bins),
             "returns": plots.returns(
