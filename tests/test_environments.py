@@ -17,7 +17,7 @@ def call(cwd: Path, script: str, *args: object, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(9)
 def test_dicts_and_bounds(tmp_path: Path) -> None:
     small = ("-e", REACH, "--num-envs", 8, "--eval-games", 2, "--seed", 1)
     call(
@@ -113,7 +113,7 @@ def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> N
     assert "learned return" in said
 
 
-@pytest.mark.slow
+@pytest.mark.slow(7)
 def test_the_pole_that_many_know(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     call(

@@ -235,7 +235,7 @@ def work(*_: Any, **__: Any) -> Any:
     raise AssertionError("work began")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(0)
 @pytest.mark.parametrize(("line", "says"), FLAGS, ids=[" ".join(line)[:60] for line, _ in FLAGS])
 def test_bad_flags_are_found_before_any_work(
     artefacts: Path,
@@ -343,7 +343,7 @@ def test_states_and_folders_of_a_clock_that_is_set_back(
     assert young.exists(), "it may be in the making, whatever the clock says"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(9)
 def test_training_that_nobody_reads_any_more_keeps_what_it_has(tmp_path: Path) -> None:
     words = ["-n", "x", "-e", "MovingDot-v0", "--num-envs", "2", "--steps", "1M", "--eval-games", "1"]
     with subprocess.Popen(

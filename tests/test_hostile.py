@@ -148,7 +148,7 @@ def test_policies_with_wrong_content_are_refused(tmp_path: Path, name: str) -> N
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(0)
 @pytest.mark.parametrize("config", [None, [1], "x", 3, {"env": 5}, {"env": ""}, {1: 2}], ids=repr)
 def test_a_policy_whose_configuration_is_none_is_played_in_the_default_environment(
     tmp_path: Path, config: Any
@@ -190,7 +190,7 @@ WRONG: dict[str, list[Any]] = {
 REWARDS = [(key, value) for key, values in WRONG.items() for value in values]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(0)
 @pytest.mark.parametrize(("key", "value"), REWARDS, ids=[f"{key} {value!r}"[:40] for key, value in REWARDS])
 def test_reward_models_with_wrong_content_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "r.dat"

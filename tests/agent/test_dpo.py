@@ -181,8 +181,9 @@ def test_fitted_as_a_whole_it_learns_to_see(tmp_path: Path, all_layers: bool) ->
     assert (chosen == [[right] * 5 for right in RIGHT]) == all_layers
 
 
-@pytest.mark.parametrize("all_layers", [False, True])
-@pytest.mark.parametrize("kind", ["separate", "shared", "small"])
+@pytest.mark.parametrize(
+    ("kind", "all_layers"), [("separate", False), ("shared", False), ("small", False), ("small", True)]
+)
 def test_a_fitted_policy_implies_a_reward(tmp_path: Path, kind: str, all_layers: bool) -> None:
     torch.manual_seed(0)
     before = PolicyNet(ACTIONS, kind=kind)
@@ -225,9 +226,9 @@ def _rising(history: list[Epoch]) -> list[Epoch]:
 def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
-    fork_db(tmp_path / "db", 60)
-    fitted = fit_labels(flags(tmp_path))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
+    fork_db(tmp_path / "db", 40)
+    fitted = fit_labels(flags(tmp_path, epochs=18))
     # Over whole clips the opposite would come out: what follows the steps that are fitted to is the other action.
     share = figures_of(fitted).held_out
     assert (
@@ -242,10 +243,10 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
     assert (fitted.config.frame_stride, fitted.config.l2) == (1, 0.0)
 
 
-@pytest.mark.parametrize("all_layers", [False, True])
+@pytest.mark.parametrize("all_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers: bool) -> None:
     torch.manual_seed(1)
-    before = PolicyNet(ACTIONS, kind="small" if all_layers else "separate")  # as a whole it takes longer
+    before = PolicyNet(ACTIONS, kind="small")
     saved(tmp_path / "v0.dat", before)
     # Comparisons where the first half is dark, and play where the second one is.
     fork_db(tmp_path / "db", 30, halves=1)

@@ -14,20 +14,21 @@ def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
     assert all(np.array_equal(played[0], later) for later in played)
     assert played[0].max() < 4
 
-    held.drop(np.array([True, False]))
-    never = HeldActions(2, num_actions=4, prob=0.0, shortest=3, longest=3, seed=0)
-    assert never.replace(np.array([9, 8]))[0].tolist() == [9, 8]
-    lengths = []
-    some = HeldActions(1, num_actions=4, prob=0.2, shortest=2, longest=5, seed=1)
-    run = 0
-    for _ in range(2000):
-        if some.replace(np.array([9]))[1][0]:
-            run += 1
-        elif run:
-            lengths.append(run)
-            run = 0
-    assert min(lengths) == 2
-    assert max(lengths) >= 5  # two may follow each other
+    asked = HeldActions(2, num_actions=4, prob=0.0, shortest=3, longest=3, seed=0)
+    assert asked.replace(np.array([9, 8]))[0].tolist() == [9, 8]
+    asked.begin(np.array([True, True]))
+    assert asked.replace(np.array([9, 8]))[1].tolist() == [True, True]
+    asked.drop(np.array([True, False]))
+    assert [asked.replace(np.array([9, 8]))[1].tolist() for _ in range(3)] == [
+        [False, True],
+        [False, True],
+        [False, False],
+    ]
+
+    some = HeldActions(500, num_actions=4, prob=0.0, shortest=2, longest=5, seed=1)
+    some.begin(np.ones(500, bool))
+    steps = sum(some.replace(np.full(500, 9))[1].astype(int) for _ in range(10))
+    assert set(steps.tolist()) == {2, 3, 4, 5}
 
 
 def test_state_entropy_is_the_distance_to_the_nth_neighbour() -> None:

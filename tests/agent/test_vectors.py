@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.actor_critic import assess, update
+from lib.agent.actor_critic import ActorCritic, assess, update
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import evaluate
@@ -141,6 +141,16 @@ def test_the_penalty_prices_gaussians() -> None:
     assert batch.actions.shape == (8, 2)
     # Means nearly alike: each of two numbers has −1 − 0 + e²/2 − ½.
     assert parts["kl_ref"].item() == pytest.approx(2 * (-1.5 + np.e**2 / 2), rel=0.02)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_finetune_sees_vectors_on_the_scale_that_its_policy_learned_with(frozen: bool) -> None:
+    network = reach_policy()
+    flags = config(algo="a2c", freeze_convs=frozen)
+    learner = ActorCritic(network, make_world(REACH, 4), flags, CPU, False, 0)
+    before = [value.clone() for value in network.body.buffers()]
+    learner.advance()
+    assert all(map(torch.equal, before, network.body.buffers())) == frozen
 
 
 def test_the_score_is_clipped_on_atari_alone() -> None:

@@ -100,7 +100,7 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
 def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pipeline = Pipeline(tmp_path, max_minutes=1 / 60)
+    pipeline = Pipeline(tmp_path, max_minutes=1 / 600)
 
     def work(_: Path | None) -> bool:
         with Interrupt() as interrupt:

@@ -15,6 +15,7 @@ import torch
 from experiments import rounds
 from experiments.pipeline import TIME_IS_UP
 from experiments.rounds import RoundsConfig, learn_from_comparisons, shares, table
+from lib.agent.config import TrainConfig
 from lib.preferences.labels import Label, LabelLog
 from lib.runs import STATE
 from tests.experiments.paper import Paper
@@ -87,7 +88,8 @@ def test_the_cpu_preset_fits_into_an_hour() -> None:
     assert config.games >= 20
     longest, start = 3_000, 10  # steps of the longest game, which the others wait for; seconds of a script
     evaluation = config.eval_games * longest / 1300
-    training = config.v0_steps / 1500 + rounds._V0_EVALUATIONS * evaluation
+    assert TrainConfig(name="v0", **config.train_v0).num_envs == 16  # two fifths slower than 64
+    training = config.v0_steps / 900 + rounds._V0_EVALUATIONS * evaluation
     finetune = config.steps / 1200 + (1 + config.steps // config.eval_every) * evaluation
     fits = 4 * 60 * sum(range(1, config.rounds + 1)) / 3
     watching = (config.games + config.lives) * longest / 1300 + 20

@@ -59,5 +59,5 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
     assert "| v6 | 2 ± 13 |" in capsys.readouterr().out
 
 
-def test_after_max_minutes_the_next_run_does_the_rest(tmp_path: Path) -> None:
+def test_max_minutes_is_over_before_the_first_stage(tmp_path: Path) -> None:
     assert skill.main(["--out", str(tmp_path / "out"), "--max-minutes", "0.0001"]) == TIME_IS_UP

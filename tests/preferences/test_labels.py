@@ -364,11 +364,16 @@ def test_a_writer_waits_for_the_lock(log: LabelLog) -> None:
     log.append(Label(A, B, 1))
     with open(log.path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        ready = WRITER.replace("for number", "print('ready', flush=True)\nfor number", 1)
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(log.path), "a"], cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", ready, str(log.path), "a"],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
         )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(1.5)
+            writer.wait(0.3)
         assert len(log.read()) == 1
     assert writer.wait(600) == 0
     assert len(log.read()) == 101

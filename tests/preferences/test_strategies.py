@@ -85,7 +85,7 @@ def db(tmp_path: Path) -> FakeDB:
 # --- what all of them share -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(0)
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("count", [2, 3, 7, 30])
 def test_every_pair_is_asked_once_and_then_no_more(db: FakeDB, name: str, count: int) -> None:

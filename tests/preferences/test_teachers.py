@@ -545,7 +545,6 @@ def game_begins() -> Game:
     return game
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "survival", "rest"),
     [
@@ -568,7 +567,6 @@ def test_seaquest_values_air_first_then_hits_and_divers(
     assert seaquest(clips[name]) == survival * 100_000 + rest
 
 
-@pytest.mark.slow
 def test_seaquest_reads_neither_the_flags_nor_the_actions(clips: dict[str, Segment]) -> None:
     seen = clips["rammed"]
     assert seen.sidecar is not None
@@ -659,6 +657,7 @@ def test_air_excuses_the_moment_after_a_life_began() -> None:
     assert air(clip(game, full - 5, full + 45)) == AIR["idle"]
 
 
+@pytest.mark.slow
 def test_air_grades_clips_without_a_refuel(dives: dict[str, Segment]) -> None:
     worst_to_best = [
         "lost with a diver",
