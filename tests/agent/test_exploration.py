@@ -27,7 +27,7 @@ def test_held_actions_last_as_long_as_asked_and_end_with_their_game() -> None:
 
     some = HeldActions(500, num_actions=4, prob=0.0, shortest=2, longest=5, seed=1)
     some.begin(np.ones(500, bool))
-    steps = sum(some.replace(np.full(500, 9))[1].astype(int) for _ in range(10))
+    steps = np.sum([some.replace(np.full(500, 9))[1] for _ in range(10)], axis=0)
     assert set(steps.tolist()) == {2, 3, 4, 5}
 
 
