@@ -229,13 +229,14 @@ class CheckpointFolder:
         """What a resumed run needs to know of the folder, for `restore`."""
         return {"best": dict(self._best), "written": sorted(self._written), "kept": sorted(self._kept)}
 
-    def restore(self, state: dict[str, Any], steps: int, name: str) -> None:
+    def restore(self, state: dict[str, Any], steps: int, name: str, created: str) -> None:
         """Continues a run from its state, and includes what the run wrote after that state.
 
         Args:
           state: what `state` said.
           steps: how long the policy had been trained by then.
           name: of the run; policies that it wrote later count as bests of their criterion.
+          created: when the state was written; what is older is an earlier run's of the same name.
         """
         self._best = dict(state["best"])
         self._written, self._kept = set(state["written"]), set(state["kept"])
@@ -246,7 +247,7 @@ class CheckpointFolder:
                 continue
             config = content.get("config")
             ours = isinstance(config, dict) and config.get("name") == name
-            if ours and content.get("steps", 0) > steps:
+            if ours and content.get("steps", 0) > steps and str(content.get("created", "")) >= created:
                 self._written.add(self._at(link).resolve().name)
                 if link in (found := _criteria_of(content["evaluation"])):
                     self._best[link] = found[link]

@@ -159,7 +159,13 @@ def _within(where: tuple[str, float, float], segment: Segment, env_id: str) -> n
     if name not in known:
         expected = f"one of its probes, {', '.join(known)}" if known else "no range: it has no probes"
         raise UserError(f"--keep-where {name}={low:g}:{high:g}: expected for {env_id} {expected}")
-    values = known[name](step_of(segment))[::_KEPT_STRIDE]
+    try:
+        values = known[name](step_of(segment))[::_KEPT_STRIDE]
+    except IndexError:
+        raise UserError(
+            f"--keep-where {name}={low:g}:{high:g}: expected frames as {env_id} draws them, got others of "
+            f"{segment.frames.shape[1]}×{segment.frames.shape[2]} pixels"
+        ) from None
     kept: np.ndarray = (values >= low) & (values <= high)
     return kept
 

@@ -69,7 +69,10 @@ class AlikePairs:
         none = np.zeros(1, bool)
         seen = None if segment.observations is None else segment.observations[:1]
         first = Step(segment.frames[:1], np.zeros(1, np.float32), none, none, none, seen)
-        return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
+        try:
+            return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
+        except IndexError:  # frames of another size than the game's
+            return {}
 
     def _groups(self, names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
         """The probes and segments of each situation."""

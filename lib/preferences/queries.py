@@ -126,7 +126,8 @@ class RandomPairs:
         """At most `size` of the segments that can form pairs, sorted: whole groups, drawn at random."""
         groups = self._groups(names)
         if len(groups) == 1:
-            return [groups[0][i] for i in sorted(rng.choice(len(groups[0]), size, replace=False))]
+            chosen = rng.choice(len(groups[0]), min(size, len(groups[0])), replace=False)
+            return [groups[0][i] for i in sorted(chosen)]
         found: list[str] = []
         for at in rng.permutation(len(groups)):
             if found and len(found) + len(groups[at]) > size:

@@ -1,5 +1,6 @@
 """Cutting segments out of a batch of running games at little cost."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,7 +128,10 @@ class SegmentRecorder:
         present = [path for path in self._db_path.glob("*/*.dat") if path.stem.isdecimal()]
         self._first_number = 1 + max((int(path.stem) for path in present), default=-1)
         self._max_bytes = np.inf if max_mb is None else max_mb * 1e6
-        self._present_bytes = sum(path.stat().st_size for path in present)
+        self._present_bytes = 0
+        for path in present:
+            with contextlib.suppress(FileNotFoundError):  # another process drops old ones
+                self._present_bytes += path.stat().st_size
         self._drop_oldest = drop_oldest
         self._make_room()
         self._begin()

@@ -329,7 +329,8 @@ def _vectors(plain: dict[str, Any], key: str, steps: int, most: int) -> np.ndarr
         raise Refused(f"{key} must have shape ({steps}, 1 to {most}), not {_brief(shape)}")
     if not isinstance(data, bytes | memoryview) or len(data) != 4 * math.prod(shape):
         raise Refused(f"{key} of shape {shape} must be {4 * math.prod(shape)} bytes")
-    return np.frombuffer(data, "<f4").astype(np.float32, copy=False).reshape(shape)
+    # A copy: a view would keep the frames beside it in memory for as long.
+    return np.frombuffer(data, "<f4").astype(np.float32).reshape(shape)
 
 
 def _brief(shape: object) -> str:

@@ -351,7 +351,10 @@ class SimulatedLabeller:
                 taken.add(query.pair)
                 if not all(self._readable(name) for name in query.pair):
                     continue
-                said, erred = self._answer(query.sample1, query.sample2, mean)
+                try:
+                    said, erred = self._answer(query.sample1, query.sample2, mean)
+                except SegmentError:  # dropped since it was read
+                    continue
                 label = Label(
                     query.sample1,
                     query.sample2,

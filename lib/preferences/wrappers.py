@@ -117,7 +117,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         a picture, else `env.render()`.
       seed: decides, together with `env_index`, which steps begin a segment.
       policy: checkpoint of the recording policy, for the sidecar.
-      max_mb: size of the DB from which on nothing more is recorded.
+      max_mb: size of the DB from which on nothing more is recorded: what lay in it, and this wrapper's clips. Several
+        wrappers on one DB get a part each.
 
     Raises:
       UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is

@@ -101,6 +101,16 @@ class ClipMember(MemberFit):
         self.network = clips.network()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.lr, weight_decay=config.l2)
 
+    def begin_from(self, weights: dict[str, torch.Tensor]) -> bool:
+        network = self.network
+        if not isinstance(network, RewardNet) or network.spec.observation_size is None:
+            return super().begin_from(weights)
+        mean, std = network.mean.clone(), network.std.clone()
+        fit = super().begin_from(weights)
+        if fit:  # the first clips of a run do not show what later ones will
+            network.see_in(mean, std)
+        return fit
+
     def penalty(self) -> torch.Tensor | None:
         """A scalar that each update adds to the loss of its pairs, if any."""
         return None

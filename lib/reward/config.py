@@ -225,7 +225,18 @@ class FitConfig:
             )
         if self.fresh_weights and not self.watch:
             raise UserError("--fresh-weights expects refits: add --watch")
-        for name in ("features", "half_frames", "watch", "audit", "audit_reward", "model"):
+        others = (
+            "features",
+            "half_frames",
+            "mask",
+            "shift",
+            "noise",
+            "dropout",
+            "watch",
+            "audit",
+            "audit_reward",
+        )
+        for name in (*others, "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:

@@ -174,6 +174,18 @@ class RewardNet(nn.Module):
             found = found + self.linear(features).float()
         return found.squeeze(-1)
 
+    @torch.no_grad()
+    def see_in(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        """Standardises vectors by another mean and standard deviation, float32 `[D]`, and computes the same of all within the clip."""
+        shift, ratio = (mean - self.mean) / self.std, std / self.std
+        for layer in (self.out[0], self.linear):
+            if isinstance(layer, nn.Linear):
+                of_vector = layer.weight[:, : len(mean)]
+                layer.bias.add_(of_vector @ shift)
+                of_vector.mul_(ratio)
+        self.mean.copy_(mean)
+        self.std.copy_(std)
+
     def for_paying(self) -> "RewardNet":
         """A copy that computes the same in evaluation mode, but faster: batch norms folded, no dropout."""
         fast = RewardNet(

@@ -265,7 +265,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
       env_index: number of this environment among several, or of the first of a vector; each needs its own.
       seed: decides, with `env_index`, which steps begin a segment.
       policy: checkpoint of the recording policy, for the sidecar.
-      max_mb: size of the DB at which recording stops.
+      max_mb: size of the DB at which recording stops: what lay in it, and the clips of this wrapper.
       true_reward_first: until there is a model, pay the environment's own reward rather than 0.
 
     Raises:

@@ -134,4 +134,4 @@ class Checkpoints(Hook):
         self._saved_at = state["saved_at"]
         self._monitor.last_good = self._run_dir / STATE
         if self.folder is not None:
-            self.folder.restore(state["folder"], state["steps"], str(self._config.name))
+            self.folder.restore(state["folder"], state["steps"], str(self._config.name), state["created"])

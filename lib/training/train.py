@@ -159,20 +159,22 @@ def build(
         _check_kind(config, reference[0], config.kl_reference)
         check_policy(reference[0], world, config.kl_reference)
         parents["reference"] = {"file": str(config.kl_reference), **lineage(reference[1])}
-    live = None
+    live: LiveReward | None = None
     if config.reward is not None:
         path = config.reward
         if reward is not None:
             reward.check(world.spec, path, world.env_id)
             parents["reward"] = {"file": str(path), **reward.origin}
         else:
-            live = LiveReward(
-                path,
-                device,
-                bf16=bf16,
-                pessimism=config.pessimism,
-                check=lambda model: model.check(world.spec, path, world.env_id),
-            )
+
+            def check(model: RewardModel) -> None:
+                model.check(world.spec, path, world.env_id)
+                if (
+                    live is not None and live.model is not None
+                ):  # the first one ends the run, a later one is skipped
+                    _check_input(config, model)
+
+            live = LiveReward(path, device, bf16=bf16, pessimism=config.pessimism, check=check)
     if state is not None:
         if live is None:
             check_same_reward(config, parents, state["parents"])
@@ -245,11 +247,7 @@ def build(
     if live is not None:
 
         def pay_by(model: RewardModel) -> None:
-            if config.off_policy and model.input == "frame":
-                raise UserError(
-                    f"{config.reward}: a reward model of frames cannot rate a replay's steps again, because "
-                    "a replay keeps no frames: fit one with 03_reward_train.py --input observation"
-                )
+            _check_input(config, model)
             another = checkpoints.use_reward(model)
             learner.use_reward(model, another)
             evaluation.use_reward(model, another)
@@ -325,6 +323,14 @@ def _policy_to_train(
         )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}
+
+
+def _check_input(config: TrainConfig, model: RewardModel) -> None:
+    if config.off_policy and model.input == "frame":
+        raise UserError(
+            f"{config.reward}: a reward model of frames cannot rate a replay's steps again, because a replay keeps no "
+            "frames: fit one with 03_reward_train.py --input observation"
+        )
 
 
 def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None:

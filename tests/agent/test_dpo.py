@@ -370,6 +370,12 @@ def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
     with pytest.raises(UserError, match="expected actions of 4 numbers like the clips, got 4 actions"):
         Policies(flags(tmp_path, dbs=[tmp_path / "numbers"]))
-    for name, value in {"half_frames": True, "watch": True, "ensemble": 3}.items():
+    for name, value in {
+        "half_frames": True,
+        "watch": True,
+        "ensemble": 3,
+        "mask": ["0,0,2,2"],
+        "shift": 2,
+    }.items():
         with pytest.raises(UserError, match="--policy fits"):
             flags(tmp_path, **{name: value})

@@ -58,6 +58,12 @@ def test_random_is_uniform_over_the_last_pairs_too() -> None:
     assert min(counts.values()) > 20
 
 
+def test_some_of_few_are_all_of_them() -> None:
+    many = RandomPairs(lambda name: name[:2])
+    names = [*(f"00/{number}" for number in range(4)), *(f"{number:02d}/0" for number in range(1, 60))]
+    assert many.some(names, 40, np.random.default_rng(0)) == names[:4]
+
+
 def test_same_seed_same_pairs() -> None:
     first, second = (RandomPairs().propose(names(50), set(), 20, np.random.default_rng(3)) for _ in range(2))
     assert first == second

@@ -1003,6 +1003,16 @@ def test_pickles_bent_out_of_shape_are_refused(tmp_path: Path, name: str) -> Non
     assert REASONS.get(name, "not a list of lib.rlhf.EpisodeStep") in reason(tmp_path, BENT[name])
 
 
+def test_vectors_do_not_keep_the_frames_in_memory(tmp_path: Path, segment: Segment) -> None:
+    seen = np.zeros((len(segment.actions), 3), np.float32)
+    save_segment(tmp_path / "s.dat", dataclasses.replace(segment, observations=seen))
+    loaded = load_segment(tmp_path / "s.dat").observations
+    assert loaded is not None
+    while isinstance(loaded.base, np.ndarray):
+        loaded = loaded.base
+    assert loaded.base is None, "a view of the whole file"
+
+
 # --- The database -----------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """The reward model: the original's weights fit, what it pays is standardised, others are refused."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,24 @@ def test_the_loss_has_its_units_back() -> None:
     fitted = torch.stack([member.network(frames, actions) for member in members]).detach()
     mended = model.unstandardised(model.each(frames, actions).numpy())
     np.testing.assert_allclose(mended, fitted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_in_other_units_a_network_of_vectors_computes_the_same_and_sees_further(linear: bool) -> None:
+    torch.manual_seed(0)
+    form: dict[str, Any] = {"input": "observation", "observation_size": 3, "linear": linear}
+    network = RewardNet((84, 84, 3), 2, **form).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    network.mean.copy_(torch.tensor([0.0, 1.0, -2.0]))
+    network.std.copy_(torch.tensor([0.1, 1.0, 2.0]))
+    other = copy.deepcopy(network)
+    other.see_in(torch.tensor([0.5, 1.0, 0.0]), torch.tensor([1.0, 0.5, 2.0]))
+    near, actions = torch.rand(20, 3), torch.arange(20) % 2
+    torch.testing.assert_close(other(near, actions), network(near, actions))
+    far = torch.tensor([[1.5, 0, 0], [2.5, 0, 0]])
+    assert torch.equal(*network(far, actions[[0, 0]]).split(1))
+    assert not torch.equal(*other(far, actions[[0, 0]]).split(1))
 
 
 def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:

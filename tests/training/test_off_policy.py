@@ -158,6 +158,8 @@ def test_each_new_reward_model_pays_for_the_whole_replay(algo: str, tmp_path: Pa
             def then() -> Any:
                 if self.learner.steps == 30:
                     reward_file(reward, algo, seed=1)
+                if self.learner.steps == 34:  # which a replay cannot be rated by: it is skipped
+                    reward_file(reward, algo, seed=2, input="frame")
                 return advance()
 
             self.learner.advance = then

@@ -314,7 +314,7 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         "model_000020-rw=8-steps=9.dat",
     }  # each the best at something
     second = CheckpointFolder(tmp_path)
-    second.restore(state, 10, "x")
+    second.restore(state, 10, "x", "")
     second.save(ActorPolicy(network), 21, games(7), {"name": "x"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=8-steps=9.dat"
     assert (tmp_path / "best-learned.dat").resolve().name == "model_000010-rw=5-steps=9.dat"
@@ -325,6 +325,13 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         "model_000030-rw=9-steps=9.dat",
     }  # nothing is left behind
     stranger = CheckpointFolder(tmp_path)
-    stranger.restore(state, 10, "y")
+    stranger.restore(state, 10, "y", "")
     stranger.save(ActorPolicy(network), 40, games(6), {"name": "y"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000040-rw=6-steps=9.dat"
+    # Nor what an earlier run of the same name left there: it stays, and this one has bests of its own.
+    later = CheckpointFolder(tmp_path)
+    later.restore({"best": {}, "written": [], "kept": []}, 15, "y", "9999-01-01T00:00:00+00:00")
+    later.save(ActorPolicy(network), 20, games(3), {"name": "y"}, {})
+    assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=3-steps=9.dat"
+    later.save(ActorPolicy(network), 25, games(4), {"name": "y"}, {})
+    assert (tmp_path / "model_000040-rw=6-steps=9.dat").exists()
