@@ -22,6 +22,7 @@ read. What was read once is remembered, so that later calls know more.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -99,7 +100,7 @@ def make_strategy(
         )
     informed: Strategy
     if name == "recent":
-        informed = RecentPairs(db, pairs, _answer_policy if answers else _clip_policy)
+        informed = RecentPairs(db, pairs, _answer_policy, _written) if answers else RecentPairs(db, pairs)
     elif name == "diversity":
         informed = DiversePairs(db)
     elif name == "alike":
@@ -156,7 +157,7 @@ class WithRandomShare:
 class RecentPairs:
     """Pairs of which both segments come from the newest policy, and from the newest tenth of the DB, first.
 
-    Newest is the highest number in a segment's file name. The recorder counts it on from the highest in the DB, so it
+    Newest is the highest number in a clip's file name, and of answers the file written last. The recorder counts it on from the highest in the DB, so it
     orders several recordings into one DB one after the other; two that run at once are interleaved. Files of the
     original format are ordered by their number too, because they have nothing else. The policy of a segment is
     in its sidecar, which is read from the newest segment downwards as far as it is needed. Only when the pairs of the
@@ -168,10 +169,12 @@ class RecentPairs:
         db: SegmentDB,
         pairs: RandomPairs | None = None,
         policy_of: Callable[[SegmentDB, str], str] | None = None,
+        age_of: Callable[[SegmentDB, str], float] | None = None,
     ) -> None:
         self._db = db
         self._pairs = pairs or RandomPairs()
-        self._policy_of = policy_of or _clip_policy
+        self._policy_of, self._age_of = policy_of or _clip_policy, age_of or _number
+        self._ages: dict[str, float] = {}
         self._policies: dict[str, str | None] = {}  # None: the segment cannot be read
 
     def propose(
@@ -200,7 +203,8 @@ class RecentPairs:
 
     def _groups(self, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
         """Segments of one policy and its name, newest first; then those that are not read yet or cannot be."""
-        order = sorted(names, key=lambda name: (-_number(name), name))
+        self._ages |= {name: self._age_of(self._db, name) for name in names if name not in self._ages}
+        order = sorted(names, key=lambda name: (-self._ages[name], name))
         largest, reads = max(READS // 2, len(names) // 10), READS
         group: list[str] = []
         unread: list[str] = []
@@ -243,9 +247,17 @@ def _answer_policy(db: SegmentDB, name: str) -> str:
     return load_answer(db, name).policy
 
 
-def _number(name: str) -> int:
-    """1234 for 00/00001234.dat."""
+def _number(db: SegmentDB, name: str) -> float:
+    """1234 for 00/00001234.dat: clips are numbered as they are recorded."""
     return int(name.rpartition("/")[2].removesuffix(".dat"))
+
+
+def _written(db: SegmentDB, name: str) -> float:
+    """When an answer was written; answers are numbered by prompt."""
+    try:
+        return os.stat(f"{db.root}/{name}").st_mtime
+    except OSError:
+        return 0.0
 
 
 # --- By how it looks ------------------------------------------------------------------------------------------

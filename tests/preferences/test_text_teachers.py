@@ -1,6 +1,7 @@
 """Teachers of answers, and that only answers to one prompt are compared."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_every_strategy_for_texts_stays_within_prompts(strategy: str, tmp_path: 
             assert query.pair not in taken
             taken.add(query.pair)
     assert len(taken) == 200
+
+
+def test_recent_answers_are_those_written_last(tmp_path: Path) -> None:
+    db = SegmentDB(answer_db(tmp_path / "db", random_texts(6, 3)))
+    for name in db.names:  # the last two prompts were answered later than all others, by fewer answers
+        late = name >= "04"
+        os.utime(tmp_path / "db" / name, (2e9, 2e9) if late else (1e9, 1e9))
+    strategy = make_strategy("recent", db, random_share=0, answers=True)
+    queries = strategy.propose(db.names, set(), 4, np.random.default_rng(0))
+    assert {name[:2] for query in queries for name in query.pair} <= {"04", "05"}
 
 
 def test_a_teacher_of_answers_may_be_there_before_they_are(tmp_path: Path) -> None:
