@@ -157,11 +157,12 @@ class WithRandomShare:
 class RecentPairs:
     """Pairs of which both segments come from the newest policy, and from the newest tenth of the DB, first.
 
-    Newest is the highest number in a clip's file name, and of answers the file written last. The recorder counts it on from the highest in the DB, so it
-    orders several recordings into one DB one after the other; two that run at once are interleaved. Files of the
-    original format are ordered by their number too, because they have nothing else. The policy of a segment is
-    in its sidecar, which is read from the newest segment downwards as far as it is needed. Only when the pairs of the
-    newest policy have run out, those with older segments come.
+    Newest is the highest number in a clip's file name, and of answers, which are numbered by prompt, the file written
+    last. The recorder counts on from the highest number in the DB, so it orders several recordings into one DB one after
+    the other; two that run at once are interleaved. Files of the original format are ordered by their number too,
+    because they have nothing else. The policy of a segment is in its sidecar, which is read from the newest segment
+    downwards as far as it is needed. Only when the pairs of the newest policy have run out, those with older segments
+    come.
     """
 
     def __init__(

@@ -225,18 +225,8 @@ class FitConfig:
             )
         if self.fresh_weights and not self.watch:
             raise UserError("--fresh-weights expects refits: add --watch")
-        others = (
-            "features",
-            "half_frames",
-            "mask",
-            "shift",
-            "noise",
-            "dropout",
-            "watch",
-            "audit",
-            "audit_reward",
-        )
-        for name in (*others, "model"):
+        looks = ("features", "half_frames", "mask", "shift", "noise", "dropout")
+        for name in (*looks, "watch", "audit", "audit_reward", "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:

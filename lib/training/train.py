@@ -169,9 +169,8 @@ def build(
 
             def check(model: RewardModel) -> None:
                 model.check(world.spec, path, world.env_id)
-                if (
-                    live is not None and live.model is not None
-                ):  # the first one ends the run, a later one is skipped
+                # A later one that does not fit is skipped; the first one ends the run, when it is to pay.
+                if live is not None and live.model is not None:
                     _check_input(config, model)
 
             live = LiveReward(path, device, bf16=bf16, pessimism=config.pessimism, check=check)
