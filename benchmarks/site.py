@@ -45,7 +45,7 @@ class Site:
         words = [str(SCRIPT), "-d", str(self.db), "--port", str(self.port), *self.flags]
         self.process = self.launch(words, before)
         for line in self.process.stdout:
-            found = re.search(r"http://\S+token=\S+", line)
+            found = re.search(r"https?://\S+token=\S+", line)
             if found:
                 self.link = found[0]
                 return self

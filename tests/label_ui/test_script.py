@@ -2,17 +2,25 @@
 
 import json
 import os
+import re
 import runpy
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 import torch
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from lib.label_ui import serve
+from lib.label_ui.access import MAX_BODY
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
@@ -146,3 +154,38 @@ def test_open_hands_the_link_to_a_browser_where_there_is_a_screen(tmp_path: Path
         site.stop()
         assert opened.exists() == bool(screen)
     assert opened.read_text() == site.link
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_the_page_is_served_over_tls_and_takes_no_huge_message(tmp_path: Path) -> None:
+    page = (SCRIPT.parent / "docs/labelling.md").read_text()
+    (command,) = re.findall(r"^openssl .*", page, re.MULTILINE)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path, capture_output=True)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    flags = ("--ssl-cert", str(cert), "--ssl-key", str(key))
+    site = ForkedSite(make_db(tmp_path / "db", 4), tmp_path / "state", *flags).start()
+    try:
+        with pytest.raises(OSError, match=r"closed|reset"):
+            urllib.request.urlopen(site.link.replace("https", "http"), timeout=60)
+        trusted = ssl.create_default_context(cafile=cert)
+        connection = HTTPSConnection("localhost", site.port, context=trusted, timeout=60)
+        connection.request("GET", site.link.partition(str(site.port))[2])
+        entered = connection.getresponse()
+        entered.read()
+        assert entered.status == 303
+        cookie, *parts = entered.headers["Set-Cookie"].split("; ")
+        assert "Secure" in parts
+        here = {"Cookie": cookie, "Origin": f"https://localhost:{site.port}"}
+        for origin, status in ((here["Origin"], 422), (f"http://localhost:{site.port}", 403)):
+            connection.request("POST", "/api/vote", "{}", here | {"Origin": origin})
+            refused = connection.getresponse()
+            refused.read()
+            assert refused.status == status, "the page's own origin is that of https"
+        address = f"wss://localhost:{site.port}/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+        with connect(address, ssl=trusted, additional_headers=here) as socket_io:
+            socket_io.send("4" + "x" * MAX_BODY)
+            with pytest.raises(ConnectionClosed, match="1009"):
+                list(socket_io)
+    finally:
+        site.stop()
