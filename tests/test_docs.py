@@ -1,5 +1,6 @@
 """Commands and programs in README.md and docs/."""
 
+import importlib
 import re
 import runpy
 import shlex
@@ -9,6 +10,7 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +26,28 @@ SCRIPTS = CONFIGS | {"demo.py": demo.DemoConfig}
 
 
 def commands() -> list[list[str]]:
-    """Command lines of the stages in all fenced blocks, word by word."""
+    """Command lines of scripts and modules in all fenced blocks, word by word."""
     found = []
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
             for line in re.sub(r"\\\n", " ", block).splitlines():
+                line = re.sub(r"^(\.venv/bin/python -m |torchrun --nproc-per-node \d+ )", "./", line)
                 script = line.split(" ")[0].removeprefix("./")
-                if line.startswith("./") and script in SCRIPTS:
-                    found.append([script, *shlex.split(line, comments=True)[1:]])
+                if line.startswith("./") and config_of(script) is not None:
+                    words = shlex.split(
+                        re.sub(r"[][…]", "", line), comments=True
+                    )  # "[--games 12]": may be left out
+                    found.append([script, *words[1:]])
     return found
+
+
+def config_of(script: str) -> type[Any] | None:
+    """What reads the flags of a script, or of a module by its dotted name."""
+    if not script.startswith(("experiments.", "benchmarks.")):
+        return SCRIPTS.get(script)
+    module = importlib.import_module(script)
+    read = re.search(r"cli\.parse\((\w+)", Path(str(module.__file__)).read_text())
+    return vars(module)[read[1]] if read else None
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -43,7 +58,9 @@ def test_every_command_can_be_read_by_its_script(
     script, *flags = words
     if script == "02_label_ui.py":  # it wants its DB to be there
         (tmp_path / flags[flags.index("-d") + 1]).mkdir(parents=True)
-    config = cli.parse(SCRIPTS[script], flags)
+    config_class = config_of(script)
+    assert config_class is not None
+    config = cli.parse(config_class, flags)
     env = getattr(config, "env", None)
     if env is not None and ("NoFrameskip" in env or env.startswith("ALE/")):
         assert atari_settings(env)
