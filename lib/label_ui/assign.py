@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -30,8 +30,9 @@ class Assigner:
       leases: The pairs that pages hold.
       stats: Tells labellers where they stand.
       model: The reward model's view, whose doubted labels can be asked again; None without a model.
-      strategies: What may choose pairs, by name; "random", which needs no time, is always among them. The others
-        choose in advance in their own threads, and random pairs fill in until theirs are ready.
+      make: Makes what may choose pairs, by name, for the DB as it is; again when one that was empty turns out to hold
+        answers. "random", which needs no time, is always among them. The others choose in advance in their own threads,
+        and random pairs fill in until theirs are ready.
       strategy: Name of the strategy that chooses pairs unless a page asks for another.
       repeat_rate: Share of queries that are repeat checks, 0 to 1.
       rng: Draws pairs and sides.
@@ -47,26 +48,31 @@ class Assigner:
         stats: Statistics,
         model: ModelView | None,
         *,
-        strategies: Mapping[str, Strategy],
+        make: Callable[[], Mapping[str, Strategy]],
         strategy: str,
         repeat_rate: float,
         rng: np.random.Generator,
     ) -> None:
-        slow = {name: one for name, one in strategies.items() if name != "random"}
         self.strategy = strategy
-        self.strategies = ["random", *slow]
         self._db = db
         self._leases = leases
         self._stats = stats
         self.model = model
         self._repeat_rate = repeat_rate
         self._rng = rng
+        self._make = make
+        self._begin()
+
+    def _begin(self) -> None:
+        slow = {name: one for name, one in self._make().items() if name != "random"}
+        self.strategies = ["random", *slow]
         self._prefetchers = {
             name: QueryPrefetcher(one, self._free, rng)
-            for (name, one), rng in zip(slow.items(), rng.spawn(len(slow)), strict=True)
+            for (name, one), rng in zip(slow.items(), self._rng.spawn(len(slow)), strict=True)
         }
-        if strategy in self._prefetchers:
-            self._prefetchers[strategy].wake()  # so that the first pair need not be a random one
+        self._of_answers = self._db.answers
+        if self.strategy in self._prefetchers:
+            self._prefetchers[self.strategy].wake()  # so that the first pair need not be a random one
 
     def batch(self, ask: BatchRequest) -> BatchReply:
         """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
@@ -78,6 +84,8 @@ class Assigner:
         db = self._db
         with db.lock:
             db.sync()
+            if db.answers != self._of_answers:
+                self._begin()
             offers = [offer for offer in ask.keep if self._keep(offer, ask.page, who)]
             ids = {offer.id for offer in offers}
             for lease in self._leases.held_by(ask.page):
@@ -98,6 +106,7 @@ class Assigner:
                 standing=self._stats.standing(who),
                 notice="" if offers else self._why_none(playable, live, ask.strategy),
                 problems=[*db.broken.values(), *stuck][:20],
+                answers=db.answers,
             )
 
     def leave(self, page: str) -> None:

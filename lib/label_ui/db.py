@@ -67,6 +67,7 @@ class LabelledDB:
         self.log = LabelLog(root / "labels.json")
         self.ledger = Ledger()
         self.broken: dict[str, str] = {}
+        self._broken_at: dict[str, tuple[int, ...] | None] = {}  # the file's signature then
         self._segments = SegmentDB(root)
         self._look()
         self._clips = ClipStore(self._segments)
@@ -94,6 +95,9 @@ class LabelledDB:
                     self._look()
                 self._names = self._segments.names
                 self._known = frozenset(self._names)
+                for name in list(self.broken):  # one that was being copied may be whole now
+                    if signature(self.root / name) != self._broken_at[name]:
+                        del self.broken[name]
             found = signature(self.log.path)
             if found != self._labels_read:
                 self.ledger.update(self.log.read())
@@ -172,7 +176,8 @@ class LabelledDB:
             return load(id)
         except SegmentError as error:
             with self.lock:
-                self.broken[self.name_of(id)] = str(error)
+                name = self.name_of(id)
+                self.broken[name], self._broken_at[name] = str(error), signature(self.root / name)
             raise
 
     def thumbnail(self, id: str) -> Clip:

@@ -22,7 +22,7 @@ class Desk:
 
     Args:
       root: The DB's folder.
-      strategies: What may choose pairs, by name; see :class:`Assigner`.
+      make_strategies: Makes what may choose pairs, by name; see :class:`Assigner`.
       strategy: Name of the strategy that chooses pairs unless a page asks for another.
       ratings: What a reward model pays for the segments; None without a model.
       repeat_rate: Share of queries that are repeat checks, 0 to 1.
@@ -42,7 +42,7 @@ class Desk:
         self,
         root: Path,
         *,
-        strategies: Mapping[str, Strategy] | None = None,
+        make_strategies: Callable[[], Mapping[str, Strategy]] = dict,
         strategy: str = "random",
         ratings: Ratings | None = None,
         repeat_rate: float = 0.05,
@@ -62,7 +62,7 @@ class Desk:
             leases,
             self.stats,
             self.model,
-            strategies=strategies or {},
+            make=make_strategies,
             strategy=strategy,
             repeat_rate=repeat_rate,
             rng=rng,

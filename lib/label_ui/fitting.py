@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from lib.cli import UserError
 from lib.interrupt import ending_with_parent
 
 FIRST_LOOK = 20
@@ -50,6 +51,8 @@ class Fitting:
             if await self._fit():
                 await asyncio.to_thread(self._show, self._out / "reward-page.dat")
                 self.failed = False
+        except (UserError, OSError) as error:
+            self.lines.append(str(error))
         finally:
             self.running = False
 

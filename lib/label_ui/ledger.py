@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lib.preferences.labels import RECHECK, Label, Pair
+from lib.preferences.labels import Label, Pair, counted
 
 Labeller = tuple[str | None, str | None]
 """Annotator and teacher, as :attr:`Label.labeller` has them."""
@@ -63,7 +63,7 @@ class Ledger:
           lines: Every line of the log, in order.
         """
         known = len(self._lines)
-        if known > len(lines) or (known and lines[known - 1] != self._lines[-1]):
+        if lines[:known] != self._lines:  # quick: unchanged ones are the same objects
             self._clear()
             known = 0
         for line in lines[known:]:
@@ -95,8 +95,7 @@ class Ledger:
 
     def _count(self, pair: Pair, sign: int) -> None:
         """Adds or subtracts a pair's labels, without rechecks of other people's labels."""
-        said = list(self.standing.get(pair, {}).values())
-        for label in [label for label in said if label.strategy != RECHECK] or said[:1]:
+        for label in counted(list(self.standing.get(pair, {}).values())):
             if label.label is None:
                 self.skipped += sign
             else:

@@ -94,6 +94,8 @@ class BatchReply(BaseModel):
     """Why there are no more pairs; empty while there are."""
     problems: list[str] = []
     """Segments that were left out and strategies that failed, one sentence each."""
+    answers: bool
+    """As in `Session`; a page that was opened on an empty DB may learn it only now."""
 
 
 class VoteReply(BaseModel):

@@ -11,6 +11,7 @@ import ssl
 import sys
 import warnings
 import webbrowser
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -106,7 +107,7 @@ def serve(config: LabelConfig) -> int:
             ratings = Ratings(rater, config.reward.name)
     desk = Desk(
         config.db_path,
-        strategies=_strategies(config, rater),
+        make_strategies=partial(_strategies, config, rater),
         strategy=config.strategy,
         ratings=ratings,
         repeat_rate=config.repeat_rate,
@@ -253,8 +254,8 @@ def _user() -> str:
 
 def _address(host: str) -> str:
     """The browser's name for an address that the server listens on."""
-    if is_loopback(host):
-        return "localhost" if ":" not in host else f"[{host}]"
+    if host == "127.0.0.1":
+        return "localhost"
     if host in ("0.0.0.0", "::"):
         name = socket.getfqdn()
         return socket.gethostname() if name.startswith("localhost") else name

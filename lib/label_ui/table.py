@@ -129,6 +129,8 @@ class LabelTable:
             ui.notify(str(error), type="negative")
             return
         people = sorted({display_name(label.labeller) for label in labels})
+        if self._filter.labeller not in people:
+            self._labellers.value = _EVERYBODY
         self._labellers.set_options([_EVERYBODY, *people])
         found = [label for label in reversed(labels) if self._filter.admits(label, disputed)]
         start = (self._page - 1) * ROWS

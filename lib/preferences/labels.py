@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,11 @@ def current(labels: Iterable[Label]) -> list[Label]:
     return [label for label in last.values() if not label.cancelled]
 
 
+def counted(said: Sequence[Label]) -> Sequence[Label]:
+    """Of the labels that hold on one pair, those that count: rechecks of other people's labels do not."""
+    return [label for label in said if label.strategy != RECHECK] or said[:1]
+
+
 def answers(
     labels: Iterable[Label],
 ) -> dict[tuple[Pair, tuple[str | None, str | None]], list[Label]]:
@@ -245,13 +250,15 @@ class LabelLog:
         Torn or foreign lines are left out, listed in `problems`, and reported once. Cheap to call again.
 
         Raises:
-          UserError: the path is no regular file.
+          UserError: the path is no regular file, or another user's.
           OSError: it cannot be read; a missing file is no error but has no labels.
         """
         try:
             fd = self._open(os.O_RDONLY)
         except FileNotFoundError:
             data, status = b"", None
+        except PermissionError as error:
+            raise UserError(f"{self.path}: cannot be read: {error.strerror}") from None
         else:
             with open(fd, "rb") as file:
                 status = _status(os.fstat(fd))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lib.cli import UserError
 from lib.files import NotRecorded, signature, write_atomic
-from lib.preferences.labels import LabelLog, current
+from lib.preferences.labels import Label, LabelLog, Pair, counted, current
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""
@@ -151,8 +151,10 @@ def _parsed(data: bytes) -> TrainingProgress | None:
         if (content["format"], content["version"]) != ("progress", 1):
             return None
         parts = {field.name: content[field.name] for field in dataclasses.fields(TrainingProgress)}
-        return TrainingProgress(**{**parts, "plan": LabelPlan(**content["plan"])})
-    except (ValueError, KeyError, TypeError, RecursionError):
+        progress = TrainingProgress(**{**parts, "plan": LabelPlan(**content["plan"])})
+        progress.due  # noqa: B018  # which needs numbers
+        return progress
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
@@ -173,11 +175,16 @@ class LabelCount:
         self.problem = ""
 
     def read(self) -> int:
-        """Labels that hold, without "cannot tell"; the previous number if the file cannot be read (`problem`)."""
+        """Labels that hold, without "cannot tell" and what `counted` leaves out; the previous number if the file cannot be read (`problem`)."""
         try:
             now = signature(self._log.path)
             if now != self._seen:
-                self._count = sum(label.label is not None for label in current(self._log.read()))
+                held: dict[Pair, list[Label]] = {}
+                for label in current(self._log.read()):
+                    held.setdefault(label.pair, []).append(label)
+                self._count = sum(
+                    label.label is not None for said in held.values() for label in counted(said)
+                )
                 self._seen = now
             self.problem = ""
         except (OSError, UserError) as error:

@@ -290,18 +290,11 @@ class SimulatedLabeller:
     ) -> None:
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
         of_text, own = teacher in TEXT_TEACHERS, is_own(teacher)
-        answers = holds_answers(self._db) if self._db.names else of_text
-        if answers != of_text and not own:
-            raise UserError(
-                f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {db_path} holds "
-                f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"
-            )
+        self._asked_for, self._began_empty = teacher, not self._db.names
+        answers = of_text if self._began_empty else self._holds_answers()
         stranger = ("--myopia", myopia, "myopic") if of_text else ("--keyword", keyword, "keyword")
         if stranger[1] is not None:
             raise UserError(f"{stranger[0]} belongs to --teacher {stranger[2]}; got --teacher {teacher}")
-        self._load: Callable[[str], Segment | Answer] = (
-            partial(load_answer, self._db) if answers else self._db.load
-        )
         if own:
             for flag, given in (("--beta", beta), ("--myopia", myopia), ("--threshold", threshold)):
                 if given is not None:
@@ -313,9 +306,28 @@ class SimulatedLabeller:
             self._teacher = make_teacher(teacher, error_rate, beta, myopia, threshold)
         self._name = teacher if keyword is None else f"{teacher}:{keyword}"
         self._seed, self._rng = seed, np.random.default_rng(seed)
-        self._queries = make_strategy(strategy, self._db, rater, random_share, answers)
+        self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
+        self._read(answers)
         self._values: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+
+    def _holds_answers(self) -> bool:
+        """Whether the DB, which is not empty, holds answers; raises UserError if the teacher compares the other kind."""
+        teacher = self._asked_for
+        answers, of_text = holds_answers(self._db), teacher in TEXT_TEACHERS
+        if answers != of_text and not is_own(teacher):
+            raise UserError(
+                f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {self._db.root} holds "
+                f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"
+            )
+        return answers
+
+    def _read(self, answers: bool) -> None:
+        """Reads and compares what the DB holds."""
+        self._queries = self._make_strategy(answers)
+        self._load: Callable[[str], Segment | Answer] = (
+            partial(load_answer, self._db) if answers else self._db.load
+        )
 
     def count_segments(self) -> int:
         """The number of segments now."""
@@ -336,6 +348,9 @@ class SimulatedLabeller:
         db, rng, names = self._db, self._rng, self._db.names
         if len(names) < 2:
             raise UserError(f"{db.root}: expected at least two clips to compare, found {len(names)}")
+        if self._began_empty:
+            self._began_empty = False
+            self._read(self._holds_answers())
         taken: set[Pair] = {label.pair for label in current(self._log.read())}
         mean = self._mean(names) if self._teacher.threshold else 0.0
         written = wrong = ties = skipped = 0

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.site import Site
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segments import Segment, load_segment, save_segment
-from tests.browser.conftest import PATIENCE, Tab
+from tests.browser.conftest import PATIENCE, READY, Tab
 
 Serve = Callable[..., Site]
 Enter = Callable[..., Tab]
@@ -290,11 +290,13 @@ def test_broken_and_odd_segments_get_a_sentence(
     tab.page.wait_for_function(
         "() => /different sizes|Left out|left out/.test(document.querySelector('#status').textContent)"
     )
-    for _ in range(3):
-        tab.ready()
-        tab.page.keyboard.press("x")
-        tab.wait_status("Saved")
-        tab.page.wait_for_timeout(100)
+    for says in (
+        "different sizes",
+        "different sizes",
+        "Saved",
+    ):  # of the pair on screen, as long as there is one
+        tab.press("x")
+        tab.wait_status(says)
     tab.page.wait_for_selector("text=every one of the 3 pairs")
     assert all("00000009" not in line["sample1"] + line["sample2"] for line in tab.site.labels())
     tab.page.goto(f"{tab.site.base}/")
@@ -310,6 +312,8 @@ def test_the_name_is_asked_once_and_can_be_changed(serve: Serve, enter: Enter) -
     tab.page.goto(f"{site.base}/label")
     tab.page.wait_for_selector("dialog[open]")
     tab.page.keyboard.press("1")
+    for _ in range(2):  # a browser lets a page prevent the first only
+        tab.page.keyboard.press("Escape")
     tab.page.fill("#askname", "grace")
     tab.page.keyboard.press("Enter")
     tab.press("1")
@@ -467,6 +471,62 @@ def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None
     assert [line.get("flag") for line in site.labels() if not line.get("cancelled")] == ["odd", "odd"]
 
 
+def test_a_flag_stays_with_its_pair_while_another_is_answered(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.press("1")
+    tab.ready()
+    flagged = tab.shown()
+    tab.page.keyboard.press("f")
+    tab.page.keyboard.type("odd")
+    tab.page.keyboard.press("Enter")
+    tab.page.keyboard.press("u")
+    tab.press("2")
+    tab.ready()
+    assert tab.shown() == flagged
+    assert tab.page.locator("#flag").get_attribute("title") == "Flagged: odd"
+    tab.press("1")
+    assert site.labels()[-1]["flag"] == "odd"
+
+
+def test_new_pairs_leave_the_pair_on_screen_whenever_they_come(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    held: list[Any] = []
+    released: list[bool] = []
+    tab.page.route("**/api/batch", lambda route: route.continue_() if released else held.append(route))
+    tab.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    tab.page.keyboard.press("n")
+    tab.press("1")
+    tab.ready()
+    shown = tab.shown()
+    ahead = tab.page.locator("#list button").last.get_attribute("title")
+    released.append(True)
+    for route in held:
+        route.continue_()
+    tab.page.wait_for_function(
+        "last => Array.from(document.querySelectorAll('#list button')).at(-1).title !== last", arg=ahead
+    )
+    tab.page.wait_for_timeout(500)
+    assert tab.shown() == shown
+
+
+def test_a_clip_that_failed_once_does_not_hold_answers_up(site: Site, enter: Enter) -> None:
+    tab = enter(site)
+    failed: list[str] = []
+
+    def fail_once(route: Any) -> None:
+        if failed:
+            route.continue_()
+        else:
+            failed.append(route.request.url)
+            route.fulfill(status=503, json={"error": "a test"})
+
+    tab.page.route("**/clip/*", fail_once)
+    tab.page.goto(f"{site.base}/label")
+    tab.page.wait_for_selector(READY, timeout=PATIENCE // 5)  # not only at the next heartbeat
+    tab.page.keyboard.press("1")
+    assert failed
+
+
 def test_the_page_says_what_a_training_has_due(serve: Serve, enter: Enter) -> None:
     site = serve("--name", "ada")
     tab = enter(site).label()
@@ -502,6 +562,19 @@ def test_a_pair_that_came_while_nobody_looked_is_timed_from_then_on(site: Site, 
     tab.press("2")
     tab.wait_labels(2)
     assert 0 <= site.labels()[1]["response_ms"] < 20_000
+
+
+def test_a_tab_opened_in_the_background_is_timed_once_it_is_seen(site: Site, enter: Enter) -> None:
+    tab = enter(site)
+    see = "state => Object.defineProperty(document, 'visibilityState', {{ value: {}, configurable: true }})"
+    tab.page.add_init_script(f"({see.format('state')})(sessionStorage.seen ?? 'hidden')")
+    tab.label()
+    tab.page.wait_for_timeout(3000)
+    tab.page.evaluate(see.format("'visible'"))
+    tab.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    tab.page.keyboard.press("1")
+    tab.wait_labels(1)
+    assert site.labels()[0]["response_ms"] < 2500
 
 
 def test_an_answer_that_is_not_counted_is_not_passed_over(site: Site, enter: Enter) -> None:

@@ -103,6 +103,13 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
     assert (last["annotator"], last["label"], last["sample1"]) == ("ada", 2, name(0))
     assert len(site.standing()) == 3
 
+    page.get_by_role("combobox", name="Labeller").click()
+    page.get_by_role("option", name="bob").click()
+    expect(1)
+    page.get_by_role("button", name="Delete this label of bob").click()
+    page.get_by_role("button", name="Delete", exact=True).last.click()
+    expect(2)  # of everybody: bob has none any more
+
 
 def test_pages_turn_and_the_table_is_seen_and_walked_in_the_dark(serve: Serve, enter: Enter) -> None:
     site = serve()

@@ -151,6 +151,56 @@ def test_an_answer_is_sent_as_soon_as_anything_shows_that_the_server_is_there(
     assert len(site.labels()) == 1
 
 
+def test_one_of_those_that_waited_was_dropped_and_the_page_goes_on_saying_so(
+    site: Site, enter: Enter
+) -> None:
+    tab = enter(site).label()
+    tab.context.set_offline(True)
+    for key in "12":
+        tab.ready()
+        tab.page.keyboard.press(key)
+    tab.wait_status("2 answers wait")
+    sent: list[str] = []
+
+    def drop_first(route: Route) -> None:
+        sent.append(route.request.url)
+        if len(sent) == 1:
+            reply = {"outcome": "dropped", "reason": "a test"}
+            route.fulfill(json=reply)
+        else:
+            route.continue_()
+
+    tab.page.route("**/api/vote", drop_first)
+    tab.context.set_offline(False)
+    tab.wait_labels(1)
+    tab.wait_status("An answer was not counted: a test.")
+    tab.page.wait_for_timeout(500)
+    assert "not counted" in tab.status()
+
+
+def test_answers_keep_their_order_though_the_clock_is_set_back(site: Site, enter: Enter) -> None:
+    bodies = (
+        enter(site)
+        .label()
+        .page.evaluate(
+            """async () => {
+            const { Outbox } = await import("/static/outbox.js");
+            const open = () => new Outbox("none", "page", () => {}, () => {});
+            const now = Date.now();
+            const box = open();
+            Date.now = () => now;
+            box.add("/none", "first");
+            Date.now = () => now - 1e6;
+            box.add("/none", "second");
+            const after = open();
+            after.add("/none", "third");
+            return open().ops.map(({ body }) => body);
+        }"""
+        )
+    )
+    assert bodies == ["first", "second", "third"]
+
+
 @pytest.mark.parametrize("how", ["close", "leave"])
 def test_a_closed_tab_gives_its_pairs_to_others_at_once(
     serve: Serve, enter: Enter, seaquest: Path, tmp_path: Path, how: str
@@ -261,6 +311,23 @@ def test_two_tabs_of_one_person(site: Site, enter: Enter) -> None:
         two.page.bring_to_front()
         two.press("2")
     assert len(site.standing()) == len(site.labels()) == 6
+
+
+def test_a_duplicated_tab_is_another_where_there_are_no_locks(site: Site, enter: Enter) -> None:
+    """As over plain http to another machine. A duplicate begins with a copy of what its session stored."""
+    one = enter(site)
+    one.context.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined })")
+    one.label()
+    one.page.wait_for_timeout(500)
+    stored = one.page.evaluate("() => JSON.stringify(sessionStorage)")
+    two = Tab(one.context, site)
+    two.page.goto(site.base)
+    two.page.evaluate("stored => Object.assign(sessionStorage, JSON.parse(stored))", stored)
+    two.label()
+    assert one.shown() != two.shown()
+    one.page.reload()
+    one.ready()
+    assert one.page.evaluate("() => sessionStorage.page") in stored, "a tab that is alone keeps its own"
 
 
 def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:

@@ -54,6 +54,30 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
     assert not any("/thumb/" in url or "/clip/" in url for url in tab.requests)
 
 
+def test_enter_held_down_on_a_button_answers_once(texts: Path, serve: Serve, enter: Enter) -> None:
+    site = serve(db=texts)
+    tab = enter(site).label()
+    tab.page.focus("[data-answer='1']")
+    for _ in range(30):
+        tab.page.keyboard.down("Enter")
+        tab.page.wait_for_timeout(20)
+    tab.page.keyboard.up("Enter")
+    tab.wait_status("Saved")
+    assert len(site.labels()) == 1
+
+
+def test_answers_may_come_into_a_db_that_was_empty(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    (tmp_path / "texts").mkdir()
+    site = serve("--strategy", "recent", db=tmp_path / "texts")
+    tab = enter(site)
+    tab.page.goto(f"{site.base}/label")
+    tab.page.wait_for_selector("text=no clips yet")
+    answer_db(tmp_path / "texts", random_texts(6, 3))
+    tab.press("1", "2", "1", "2", "1", "2")
+    assert {line["strategy"] for line in site.labels()} >= {"recent"}
+    assert all(prompt_of(line["sample1"]) == prompt_of(line["sample2"]) for line in site.labels())
+
+
 def test_the_overview_counts_the_pairs_within_each_prompt(texts: Path, serve: Serve, enter: Enter) -> None:
     page = enter(serve(db=texts)).page
     page.set_viewport_size({"width": 390, "height": 844})

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,15 @@ from lib.label_ui.assign import CHECK_DISTANCE
 from lib.label_ui.db import NotSaved
 from lib.label_ui.desk import Desk
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
+from lib.preferences.answers import holds_answers, prompt_of
 from lib.preferences.labels import Label, LabelLog, current
+from lib.preferences.queries import Strategy
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
+from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import SegmentError
+from lib.preferences.strategies import make_strategy
 from tests.label_ui.dbs import make_db
+from tests.text.dbs import answer_db, random_texts
 
 
 class User:
@@ -448,6 +455,43 @@ def test_a_broken_segment_is_left_out_and_named(root: Path, desk: Desk) -> None:
     assert len(reply.pairs) == 10
     assert "00/00000000.dat" in reply.problems[0]
     assert desk.stats.overview().broken
+
+
+def test_a_segment_that_was_broken_while_it_was_copied_is_shown_once_it_is_whole(
+    root: Path, desk: Desk, clock: Clock
+) -> None:
+    name = desk.db.playable()[0]
+    whole = (root / name).read_bytes()
+    (root / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SegmentError):
+        desk.db.clip(desk.db.clip_id(name))
+    clock.time += 10
+    assert name not in desk.db.playable()
+    (root / name).write_bytes(whole)
+    clock.time += 10
+    assert name in desk.db.playable()
+    desk.db.clip(desk.db.clip_id(name))
+
+
+def test_a_db_that_was_empty_gets_the_strategies_of_what_comes(tmp_path: Path, clock: Clock) -> None:
+    root = tmp_path / "texts"
+    root.mkdir()
+    db = SegmentDB(root)
+
+    def strategies() -> dict[str, Strategy]:
+        db.refresh()
+        return {"recent": make_strategy("recent", db, random_share=0.0, answers=holds_answers(db))}
+
+    desk = Desk(root, make_strategies=strategies, strategy="recent", repeat_rate=0, clock=clock, now=clock)
+    user = User(desk)
+    empty = user.batch()
+    assert (empty.pairs, empty.answers) == ([], False)
+    answer_db(root, random_texts(6, 3))
+    clock.time += 10
+    assert user.batch(0).answers
+    while not (offers := [offer for offer in user.batch(4).pairs if offer.strategy == "recent"]):
+        time.sleep(0.01)
+    assert all(prompt_of(offer.sample1) == prompt_of(offer.sample2) for offer in offers)
 
 
 def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:

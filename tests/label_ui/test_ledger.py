@@ -1,5 +1,7 @@
 """The ledger counts as it goes; here all is counted anew."""
 
+import dataclasses
+
 import numpy as np
 
 from lib.label_ui.ledger import Ledger
@@ -43,3 +45,11 @@ def test_counts_are_those_of_what_holds() -> None:
     ledger.update(lines[:1])  # another file: all is counted anew
     assert (ledger.usable, ledger.skipped) == counted(ledger)
     assert ledger.usable + ledger.skipped <= 1
+
+
+def test_an_edit_of_an_earlier_line_is_noticed() -> None:
+    lines = [Label("00/0.dat", f"00/{number}.dat", 1, annotator="ada") for number in (1, 2, 3)]
+    ledger = Ledger()
+    ledger.update(lines)
+    ledger.update([dataclasses.replace(lines[0], label=None), *lines[1:]])
+    assert (ledger.usable, ledger.skipped) == (2, 1)

@@ -1,5 +1,6 @@
 """What the page makes of a reward model: pairs chosen ahead, curves, the labels it doubts, rechecks."""
 
+import asyncio
 import itertools
 import os
 import threading
@@ -15,6 +16,7 @@ from lib.cli import UserError
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.assign import IN_HAND
 from lib.label_ui.desk import Desk
+from lib.label_ui.fitting import Fitting
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
 from lib.label_ui.model_view import ModelView
 from lib.label_ui.prefetch import READY, QueryPrefetcher
@@ -142,7 +144,7 @@ def rated(table: dict[str, tuple[float, float]]) -> tuple[Table, Ratings]:
 
 
 def test_nobody_waits_for_a_strategy_and_random_pairs_say_so(root: Path, slow: Alphabetical) -> None:
-    desk = Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0, seed=0)
+    desk = Desk(root, make_strategies=lambda: {"first": slow}, strategy="first", repeat_rate=0.0, seed=0)
     user = User(desk)
     offers = user.batch(8).pairs  # the strategy has not chosen a single pair and holds its thread
     assert len(offers) == IN_HAND
@@ -161,14 +163,14 @@ def test_nobody_waits_for_a_strategy_and_random_pairs_say_so(root: Path, slow: A
 
 
 def test_a_page_that_holds_pairs_gets_none_at_random(root: Path, slow: Alphabetical) -> None:
-    user = User(Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0))
+    user = User(Desk(root, make_strategies=lambda: {"first": slow}, strategy="first", repeat_rate=0.0))
     held = user.batch(8).pairs
     assert user.batch(8, keep=held).pairs == held
 
 
 def test_pages_choose_among_the_strategies_there_are(root: Path, slow: Alphabetical) -> None:
     slow.may.set()
-    desk = Desk(root, strategies={"random": RandomPairs(), "first": slow}, repeat_rate=0.0)
+    desk = Desk(root, make_strategies=lambda: {"random": RandomPairs(), "first": slow}, repeat_rate=0.0)
     assert desk.assign.strategies == ["random", "first"]
     user = User(desk)
     assert {offer.strategy for offer in user.batch(4).pairs} == {"random"}
@@ -185,7 +187,7 @@ def test_a_strategy_that_fails_is_named_and_random_pairs_go_on(
 ) -> None:
     slow.error = error
     slow.may.set()
-    user = User(Desk(root, strategies={"first": slow}, strategy="first", repeat_rate=0.0))
+    user = User(Desk(root, make_strategies=lambda: {"first": slow}, strategy="first", repeat_rate=0.0))
     until(lambda: any(problem.endswith("the model is gone") for problem in user.batch().problems))
     assert {offer.strategy for offer in user.batch().pairs} == {"random"}
     slow.error = None
@@ -392,3 +394,23 @@ def test_without_a_model_nothing_is_rated(root: Path) -> None:
     for path in ("clips?order=most", "doubts?labeller=ada", f"curve/{desk.db.clip_id(NAMES[0])}"):
         assert client.get(f"/api/model/{path}").status_code == 404
     assert {offer.strategy for offer in User(desk).batch(2, strategy="recheck").pairs} == {"random"}
+
+
+def test_a_fit_whose_model_cannot_be_shown_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(reward: Path) -> None:
+        raise UserError("--dev cuda: there is none")
+
+    async def fitted(self: Fitting) -> bool:
+        return True
+
+    async def done() -> Fitting:
+        fitting = Fitting(tmp_path, tmp_path / "mine", refuse)
+        fitting.start()
+        while fitting.running:
+            await asyncio.sleep(0.01)
+        return fitting
+
+    monkeypatch.setattr(Fitting, "_fit", fitted)
+    fitting = asyncio.run(done())
+    assert fitting.failed
+    assert list(fitting.lines) == ["--dev cuda: there is none"]

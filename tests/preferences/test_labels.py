@@ -474,3 +474,14 @@ def test_a_label_whose_segments_are_gone_is_not_written(tmp_path: Path) -> None:
     assert not log.append(Label("00/1.dat", "00/2.dat", 1), gone)
     assert log.append(Label("00/3.dat", "00/4.dat", 2), lambda: True)
     assert [label.sample1 for label in log.read()] == ["00/3.dat"]
+
+
+def test_another_users_labels_are_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LabelLog(tmp_path / "labels.json")
+
+    def denied(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(log, "_open", denied)  # root may read everything
+    with pytest.raises(UserError, match=r"labels\.json: cannot be read: Permission denied$"):
+        log.read()

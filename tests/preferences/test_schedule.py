@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.preferences.labels import Label, LabelLog
+from lib.preferences.labels import RECHECK, Label, LabelLog
 from lib.preferences.schedule import (
     PROGRESS,
     LabelCount,
@@ -145,3 +145,19 @@ def test_labels_that_cannot_be_read_keep_their_count_and_say_why(tmp_path: Path)
     path.rmdir()
     (tmp_path / "elsewhere").rename(path)
     assert (count.read(), count.problem) == (1, "")
+
+
+def test_rechecks_of_other_peoples_labels_are_no_further_ones(tmp_path: Path) -> None:
+    log = LabelLog(tmp_path / "labels.json")
+    log.append(Label("00/1.dat", "00/2.dat", 1, annotator="ada"))
+    log.append(Label("00/1.dat", "00/2.dat", 2, annotator="bob", strategy=RECHECK))
+    assert LabelCount(tmp_path).read() == 1
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"budget": "many"}, {"opening": None}])
+def test_a_plan_that_no_number_follows_from_is_a_broken_file(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    ProgressWriter(tmp_path).write(TrainingProgress(LabelPlan(100, 50, 2), 10, "training"))
+    content = json.loads((tmp_path / PROGRESS).read_text())
+    content["plan"] |= wrong
+    (tmp_path / PROGRESS).write_text(json.dumps(content))
+    assert ProgressReader(tmp_path).read() is None

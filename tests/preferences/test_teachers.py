@@ -14,6 +14,7 @@ import pytest
 
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld
+from lib.preferences.answers import prompt_of
 from lib.preferences.labels import TEACHERS, Label, LabelLog, current
 from lib.preferences.schedule import LabelCount, LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segment_db import SegmentDB
@@ -29,6 +30,7 @@ from lib.preferences.teachers import (
 from lib.preferences.values import AIR, air, midwater, myopic_score, score, seaquest
 from lib.reporting import Progress
 from tests.envs.seaquest_game import Game, begun
+from tests.text.dbs import answer_db, random_texts
 
 
 def scored(*scores: float, size: tuple[int, int] = (5, 4)) -> Segment:
@@ -865,3 +867,23 @@ def test_a_file_that_names_a_teacher_of_somebodys_own_imports_nothing(
     assert [label.teacher for label in current(log.read())] == ["hostile_teacher:run"]
     with pytest.raises(UserError, match="expected one of"):
         make_teacher("hostile_teacher:run")
+
+
+def test_a_teacher_of_ones_own_waits_at_a_db_of_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_of_answers.py").write_text("def longer(answer): return len(answer.text)\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "db").mkdir()
+    labeller = SimulatedLabeller(tmp_path / "db", "mine_of_answers:longer", strategy="recent", random_share=0)
+    answer_db(tmp_path / "db", random_texts(4, 3))
+    assert labeller.give(6).written == 6
+    assert all(prompt_of(label.sample1) == prompt_of(label.sample2) for label in labels(tmp_path / "db"))
+
+
+def test_a_teacher_of_clips_waits_and_answers_come(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    labeller = SimulatedLabeller(tmp_path / "db", "score")
+    answer_db(tmp_path / "db", random_texts(4, 3))
+    with pytest.raises(UserError, match=r"--teacher score compares clips, and .* holds answers"):
+        labeller.give(1)

@@ -20,6 +20,7 @@ export class Answers {
     this.given = []; // [{offer, answer, flag}], latest last; what Undo takes back
     this.older = true; // whether the server may have earlier answers than these
     this.pending = null; // the one that the page waits for: {op, offer, answer, flag, pressed}
+    this.lost = false; // whether one of those that wait in the outbox was dropped
     this.undone = new Set(); // ids of offers that came back; what held before the answer taken back may hold again
   }
 
@@ -60,15 +61,17 @@ export class Answers {
     const dropped = reply.outcome === "dropped";
     if (reply.standing) panel.standing(reply.standing);
     if (dropped) {
+      this.lost ||= Boolean(op.late);
       panel.say(`An answer was not counted: ${reply.reason}.`, { alert: true });
       this.given = this.given.filter(({ offer }) => offer.id !== op.body.offer?.id);
     }
     if (this.pending?.op === op) this.moveOn(dropped);
     else if (op.late && !outbox.waiting) {
       mode.caughtUp(dropped);
-      if (!dropped) panel.say("Connected again. All waiting answers are saved.");
+      if (!this.lost) panel.say("Connected again. All waiting answers are saved.");
       mode.refill();
     }
+    if (!outbox.waiting) this.lost = false;
   }
 
   moveOn(dropped = false) {
@@ -110,8 +113,8 @@ export class Answers {
     note.keep(offer, last.flag);
     deck.set([offer, ...deck.offers.filter(({ id }) => id !== last.offer.id)]);
     mode.remember();
-    stage.display();
     panel.say(`Undone: ${SAID[last.answer]}. Answer this pair again.`);
+    stage.display();
     await outbox.flush();
     this.page.showState();
     if (!outbox.offline) mode.refill();

@@ -84,6 +84,7 @@ export class Comparing {
       this.timer = setTimeout(() => this.refill(), RETRY);
       return;
     }
+    if (reply.answers !== this.page.session.answers) return location.reload();
     if (outbox.waiting) outbox.flush(); // the server is there: what waits need not wait any longer
     else outbox.reached();
     // The labeller may have answered during the request: keep what came off the deck off it, keep what was put on it
@@ -111,10 +112,8 @@ export class Comparing {
     const { answers, deck, panel } = this.page;
     if (answers.pending) return;
     panel.say("New pairs drawn.");
-    const current = deck.offers.slice(0, 1);
-    await this.filling;
-    deck.set(current);
-    await this.refill(current);
+    while (this.filling) await this.filling;
+    await this.refill(deck.offers.slice(0, 1));
   }
 
   // Brings a pair of the list forward.
@@ -132,8 +131,8 @@ export class Comparing {
     const lengths = stage.player.lengths ?? ""; // of this pair, before the next one is on screen
     deck.drop(offer.id);
     this.remember();
-    stage.display(pressed);
     if (!dropped && !outbox.offline) panel.say(`Saved: ${SAID[answer]}.${lengths}`);
+    stage.display(pressed);
     this.page.showState();
     if (!outbox.offline) this.refill();
   }

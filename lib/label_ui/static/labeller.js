@@ -24,6 +24,8 @@ export class Labeller {
         if (this.name) resolve();
         else event.preventDefault();
       };
+      // A browser lets the first Esc be prevented, and not the second.
+      $("ask").onclose = () => this.name || $("ask").showModal();
       $("askform").onsubmit = (event) => {
         event.preventDefault();
         const name = $("askname").value.trim();

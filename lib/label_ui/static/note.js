@@ -6,13 +6,14 @@ export class Note {
   constructor(panel) {
     this.panel = panel;
     this.text = "";
+    this.offer = null; // the pair on screen
     this.earlier = new Map(); // offer id → the note it had, for pairs that come back
   }
 
   wire() {
     $("noteform").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.set($("note").value.trim() || "flagged");
+      this.flag($("note").value.trim() || "flagged");
     });
   }
 
@@ -35,23 +36,30 @@ export class Note {
       $("note").blur();
       this.from?.focus();
     }
-    if (text) this.panel.say(`Flagged: ${text}`);
+  }
+
+  flag(text) {
+    this.set(text);
+    this.panel.say(`Flagged: ${text}`);
   }
 
   // Takes what was typed without Enter, before an answer by a click or a tap.
   take() {
     const typed = $("noteform").hidden ? "" : $("note").value.trim();
-    if (typed) this.set(typed);
+    if (typed) this.flag(typed);
     return this.text;
   }
 
-  // Another pair is on screen.
+  // Another pair is on screen; the one before may come back.
   show(offer) {
+    if (this.offer) this.keep(this.offer, this.text);
+    this.offer = offer;
     this.set(this.earlier.get(offer.id) ?? "");
   }
 
   // Keeps a note for a pair that will be shown (again).
   keep(offer, text) {
     if (text) this.earlier.set(offer.id, text);
+    else this.earlier.delete(offer.id);
   }
 }

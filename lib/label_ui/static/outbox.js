@@ -25,7 +25,6 @@ export class Outbox {
     this.page = page;
     this.onResult = onResult;
     this.onState = onState;
-    this.count = 0;
     this.failures = 0;
     this.sending = null;
     this.timer = null;
@@ -40,6 +39,7 @@ export class Outbox {
   adopt() {
     const keys = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix)).sort();
     this.ops = keys.map((key) => ({ key, ...JSON.parse(localStorage.getItem(key)) }));
+    this.time = Number(keys.at(-1)?.slice(this.prefix.length).split("-")[0] ?? 0);
   }
 
   get waiting() {
@@ -47,9 +47,8 @@ export class Outbox {
   }
 
   add(path, body) {
-    this.count += 1;
-    const order = `${Date.now().toString().padStart(15, "0")}-${this.count.toString().padStart(6, "0")}`;
-    const op = { key: `${this.prefix}${order}-${this.page}`, path, body };
+    this.time = Math.max(this.time + 1, Date.now()); // one after the other even where the clock is set back
+    const op = { key: `${this.prefix}${this.time.toString().padStart(15, "0")}-${this.page}`, path, body };
     try {
       localStorage.setItem(op.key, JSON.stringify({ path, body }));
     } catch {

@@ -32,7 +32,6 @@ export class Playback {
 
   // Does what a key says: one of `actions` or of the player's own.
   key(event, actions) {
-    if (event.key === "Enter" && event.repeat) event.preventDefault(); // it would press the button again and again
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       event.preventDefault();
       this.stepBy(event.key === "ArrowLeft" ? -1 : 1);
@@ -90,6 +89,7 @@ export function giveFocusBack() {
 
 // Does what a key says: one of `known`, by key. Held down, only those in `repeating` are done again and again.
 export function pressed(event, known, repeating = []) {
+  if (event.key === "Enter" && event.repeat) event.preventDefault(); // it would press the button again and again
   if (event.key === " " && event.target.matches("button:focus-visible, a:focus-visible")) return; // there by Tab: press it
   // What the key says; where it lies, if digits need Shift or letters are not Latin on this keyboard.
   let key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

@@ -24,7 +24,7 @@ export class Stage {
   }
 
   wire() {
-    let hidden = null;
+    let hidden = document.visibilityState === "hidden" ? 0 : null;
     document.addEventListener("visibilitychange", () => {
       // Time spent elsewhere is no response time.
       if (document.visibilityState === "hidden") hidden = performance.now();
@@ -107,7 +107,9 @@ export class Stage {
     outbox.failed(error.status ? error.message : "");
     setTimeout(() => {
       deck.retry(offer);
-      if (deck.current?.id === offer.id && this.shown !== offer.id) this.display();
+      if (deck.current?.id !== offer.id || this.shown === offer.id) return;
+      deck.load(offer).then(() => outbox.waiting || outbox.reached(), () => {});
+      this.display();
     }, 1000);
   }
 
