@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.rounds > 1 and len(config.algos) > 1:
         raise UserError("--rounds expects a single one of --algos: each round asks about its model's answers")
     out = config.out
+    for algo in config.algos:  # what a finetune refuses need not wait for the stages before it
+        tuning(config, algo, config.model, out, algo)
     settle(config, out, free=("out", "algos"))
     held = round(config.topics / 3)
     for name, topics in (("held-out", TOPICS[:held]), ("train", TOPICS[held : config.topics])):

@@ -202,6 +202,12 @@ class TextConfig:
             return
         if self.algo == "dpo" and self.resume is not None:
             raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
+        if self.algo == "dpo" and not self.kl:
+            raise UserError("--kl 0: --algo dpo expects β above 0, or nothing is learned; try --kl 0.1")
+        if self.stop_on_drift and not self.judge:
+            raise UserError(
+                "--stop-on-drift expects a judge who falls while the learned reward rises: add --judge NAME"
+            )
         if (
             not self.lora
             and self.unfrozen != "all"

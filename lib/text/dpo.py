@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from lib.checkpoints import storable
+from lib.cli import UserError
 from lib.learner import ALONE
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
@@ -103,8 +104,15 @@ class PolicyMember(AnswerMember):
 class Policies(OnAnswers[LanguageModel]):
     """Trains a policy's layers above `--cut`, with this β."""
 
-    def __init__(self, config: FitConfig, lines: Sequence[int] | None = None, *, beta: float) -> None:
-        super().__init__(config, lines)
+    def __init__(
+        self,
+        config: FitConfig,
+        lines: Sequence[int] | None = None,
+        *,
+        beta: float,
+        chat: bool | None = None,
+    ) -> None:
+        super().__init__(config, lines, chat)
         self.beta, self._root = beta, root_of(self.data.language, self.data.shape.at)
 
     @functools.cached_property
@@ -144,9 +152,11 @@ class Policies(OnAnswers[LanguageModel]):
         results: dict[str, Any],
         refit: dict[str, Any] | None,
     ) -> None:
-        save_policy(
-            path, model, self._root, {"config": storable(config, ""), "parents": parents, "results": results}
-        )
+        about = {"config": storable(config, ""), "parents": parents, "results": results}
+        try:
+            save_policy(path, model, self._root, about)
+        except OSError as error:
+            raise UserError(f"--save {path}: could not be written: {error.strerror}") from error
 
 
 def train_dpo(config: TextConfig) -> AnyFit[Any, Any]:
@@ -180,5 +190,5 @@ def train_dpo(config: TextConfig) -> AnyFit[Any, Any]:
         l2=0.0,
         frame_stride=1,
     )
-    policies = functools.partial(Policies, beta=config.kl)
+    policies = functools.partial(Policies, beta=config.kl, chat=config.chat)
     return fit(fitting, ALONE, policies, file="{}", resumable=False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lib.agent.evaluate import Evaluation
+from lib.agent.finetune_metrics import BY_REWARD
 from lib.cli import UserError, one_line
 from lib.interrupt import Stopped
 from lib.preferences.answers import Answer, distinct_2
@@ -21,6 +22,11 @@ from lib.reward.report.page import signed, write_page
 from lib.text.config import TextConfig
 from lib.text.learner import Prompt, TextLearner
 
+_TAKEN = (
+    *("score", "scores", "reward", "reward_best", "reward_interval", "interval", "run", "games"),
+    *("steps", "length", "kl", "finished", "distinct_2", *BY_REWARD),
+)
+"""Names that other figures have, on the charts or in the files of evaluations."""
 _SEED = 10_000  # evaluations draw other answers than training does
 _SHOWN = 6  # answers before and after on the terminal
 _ON_PAGE = 20
@@ -100,13 +106,13 @@ def judges_of(names: Sequence[str]) -> dict[str, Callable[[Answer], float]]:
     """The judges of `--judge`, by the names of their charts.
 
     Raises:
-      UserError: there is no such judge, or two would have one chart.
+      UserError: there is no such judge, or it has the name of another figure.
     """
     judges: dict[str, Callable[[Answer], float]] = {}
     for name in names:
         chart = name.rpartition(":")[2]
-        if chart in (*judges, "learned", "kl", "finished"):
-            raise UserError(f"--judge {name}: expected another name than {chart}, which has a chart already")
+        if chart in judges or chart in _TAKEN or chart.startswith("best_of_"):
+            raise UserError(f"--judge {name}: expected another name than {chart}, which another figure has")
         judges[chart] = judge_of(name)
     return judges
 

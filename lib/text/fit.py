@@ -132,15 +132,17 @@ def _within(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
 
 
 class OnAnswers(Material[Model, TextData]):
-    """The answers of a fit, for any network; arguments and errors as for `Material`."""
+    """The answers of a fit, for any network; arguments and errors as for `Material`, `chat` as for a language model."""
 
-    def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, config: FitConfig, lines: Sequence[int] | None = None, chat: bool | None = None
+    ) -> None:
         _check_flags(config)
         self.config, self.device = config, resolve_device(config.dev)
         self.bf16 = resolve_bf16(config.bf16, self.device)
         store = AnswerStore()
         found = read_labels(config.dbs, store, config.weights(), config.only, lines, prompt_of)
-        language = load_language_model(_folder(config, store), self.device, self.bf16)
+        language = load_language_model(_folder(config, store), self.device, self.bf16, chat)
         self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
 
     @property
@@ -283,7 +285,9 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
 def _shape(config: FitConfig, language: LanguageModel) -> Shape:
     count = len(language.network.model.layers)
     at = round(count * 2 / 3) if config.cut is None else config.cut
-    at = max(0, count + at) if at < 0 else at  # from the end
+    if at < -count:  # from the end, as --algo dpo counts
+        raise UserError(f'--unfrozen {-at}: {language.folder} has {count} layers; take fewer, or "all"')
+    at = count + at if at < 0 else at
     upper = min(config.upper, count - at)
     if at > count:
         raise UserError(f"--cut {at}: {language.folder} has {count} layers")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 
 POLICY = "policy.json"
 """The file that makes a folder a finetuned model: upper layers over the model of another folder."""
-_MAX_POLICY = 1 << 21  # bytes
+_MAX_POLICY = 1 << 26  # bytes; an evaluated answer takes some 160
 
 
 @dataclass(frozen=True)
@@ -211,13 +212,10 @@ def save_policy(folder: Path, model: LanguageModel, root: Root, about: Mapping[s
     changed = adapters(base) if root.rank else above(base, root.at).state_dict()
     kept = {name: value.detach().cpu().contiguous() for name, value in changed.items()}
     described = {**about, **dataclasses.asdict(root), "folder": str(root.folder)}
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    write_atomic(part / _file_of(root), save(kept))
-    write_atomic(part / POLICY, (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode())
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    with _part_of(folder) as part:
+        write_atomic(part / _file_of(root), save(kept))
+        write_atomic(part / POLICY, (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode())
+        shutil.rmtree(folder, ignore_errors=True)
     sync_folder(folder.parent)
 
 
@@ -306,24 +304,49 @@ def merge(folder: Path, target: Path) -> None:
     dtype = getattr(torch, str(stored.get("dtype", stored.get("torch_dtype"))), torch.float32)
     fold(model.network)
     try:
-        save_whole(target, model.network.to(dtype), model.tokenizer)
+        # Its tokenizer.json as it is: reward models know the vocabulary by the fingerprint of these bytes.
+        save_whole(target, model.network.to(dtype), model.tokenizer, model.root.folder / "tokenizer.json")
     except OSError as error:
         raise UserError(f"--merge {target}: could not be written: {error.strerror}") from None
 
 
-def save_whole(folder: Path, network: Any, tokenizer: Any) -> None:
+def save_whole(folder: Path, network: Any, tokenizer: Any, vocabulary: Path | None = None) -> None:
     """Writes a network and its tokenizer as a Hugging Face folder, which appears when it is whole.
+
+    Args:
+      folder: where to.
+      network: a model of transformers.
+      tokenizer: of transformers.
+      vocabulary: the tokenizer.json to copy; None: the tokenizer's, in this version's format.
 
     Raises:
       OSError: it cannot be written.
     """
+    with _part_of(folder) as part:
+        try:
+            network.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+        except OSError:
+            raise
+        except Exception as error:  # safetensors and tokenizers have their own for a full disk
+            raise OSError(errno.EIO, one_line(str(error))[:200]) from None
+        if vocabulary is not None:
+            shutil.copyfile(vocabulary, part / "tokenizer.json")
+        for path in part.glob("*.safetensors"):  # made readable by their owner alone
+            shutil.copymode(part / "config.json", path)
+
+
+@contextlib.contextmanager
+def _part_of(folder: Path) -> Iterator[Path]:
+    """An empty folder to write to, which takes another's name at the end, or is gone if that fails."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    network.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    for path in part.glob("*.safetensors"):  # made readable by their owner alone
-        shutil.copymode(part / "config.json", path)
-    part.rename(folder)
+    try:
+        part.mkdir(parents=True)
+        yield part
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _check(folder: Path) -> None:

@@ -33,7 +33,8 @@ def tell_memory(
     tokens = longest + config.tokens
     width, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
     layers = max(len(base.layers) - at, reward.shape.upper)
-    keys = 2 * width * shape.num_key_value_heads // shape.num_attention_heads
+    head = getattr(shape, "head_dim", None) or width // shape.num_attention_heads
+    keys = 2 * head * shape.num_key_value_heads
     # Of a layer, autograd keeps about twelve tensors of its width and four of its inner width for each token.
     learning = config.micro_batch * tokens * layers * 4 * (12 * width + 4 * inner) + 3 * 4 * 512 * words
     sampling = config.batch_size * (tokens * len(base.layers) * keys * size + 20 * words)

@@ -33,8 +33,12 @@ from lib.text.language import LanguageModel, load_language_model
 from lib.text.sampling import as_answer, sample
 
 
-def read_prompts(path: Path) -> list[str]:
+def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
     """Prompts of a file: its lines, or the "prompt" of each line of .jsonl, without empty lines and repetitions.
+
+    Args:
+      path: the file.
+      flag: by which it was named.
 
     Raises:
       UserError: the file cannot be read, or has no prompts.
@@ -42,7 +46,7 @@ def read_prompts(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--prompts {path}: expected a text file in UTF-8: {error}") from None
+        raise UserError(f"{flag} {path}: expected a text file in UTF-8: {error}") from None
     prompts = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -61,7 +65,7 @@ def read_prompts(path: Path) -> list[str]:
             )
         prompts.append(prompt)
     if not prompts:
-        raise UserError(f"--prompts {path}: expected a prompt a line, found none")
+        raise UserError(f"{flag} {path}: expected a prompt a line, found none")
     return list(dict.fromkeys(prompts))
 
 
@@ -117,7 +121,12 @@ class AnswerFolders:
         return draw in self._made.get(self._folders.get(prompt, ""), ())
 
     def add(self, answer: Answer) -> str:
-        """Writes an answer under the next free name of its prompt's folder, which it returns."""
+        """Writes an answer under the next free name of its prompt's folder, which it returns.
+
+        Raises:
+          SegmentError: it is too large for a DB, or damaged.
+          UserError: the DB cannot be written to.
+        """
         try:
             while True:
                 folder = self._folder(answer.prompt)
@@ -191,15 +200,20 @@ def record(config: TextConfig) -> Recorded:
         for at in range(0, len(lacking), config.batch_size):
             batch = lacking[at : at + config.batch_size]
             for answer in _sampled(model, batch, config, lambda: interrupt.asked):
-                folders.add(answer)
+                try:
+                    folders.add(answer)
+                except SegmentError as error:
+                    progress.line(str(error))
+                    continue
                 written += 1
                 count += len(answer.tokens)
             seconds = time.monotonic() - began
             if interrupt.asked:
                 break
+            done = at + len(batch)
             progress.update(
                 f"{wanted - len(lacking) + written} of {wanted} answers, {format_count(count / seconds)} tokens/s, "
-                f"{format_duration(seconds / written * (len(lacking) - written))} to go"
+                f"{format_duration(seconds / done * (len(lacking) - done))} to go"
             )
         seconds = time.monotonic() - began
         progress.line(

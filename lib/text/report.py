@@ -12,6 +12,7 @@ from lib.reporting import Charts
 from lib.reward.report import (
     agreement_in,
     by_member,
+    decided_share,
     kept,
     lowest_train_loss,
     report_path,
@@ -101,6 +102,7 @@ def text_figures(fit: TextFit) -> TextFigures:
             finite=bool(np.isfinite(paid).all()),
             spread=float(np.std(paid)),
             still_falling=still_falling(fit.history, config.epochs),
+            fitted_decided=decided_share(pairs, fit.train),
         )
     )
     if abs(length.paid) > _LENGTH_ALONE:

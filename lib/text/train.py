@@ -13,6 +13,7 @@ import torch
 
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import Evaluation
+from lib.agent.finetune_metrics import BY_REWARD
 from lib.checkpoints import storable
 from lib.cli import UserError
 from lib.devices import resolve_bf16
@@ -46,21 +47,22 @@ STAGE = "01_text.py"
 
 
 class TextFolder(CheckpointFolder):
-    """`model_<answers>` folders of `lib.text.language.save_policy`, and the links best, best-learned and latest.
+    """`model_<answers>-<run>` folders of `lib.text.language.save_policy`, and the links best, best-learned and latest.
 
     Args:
       root: where to.
       base: the model that all of them are finetuned from.
+      run: the name of the run's folder, which no other run has.
     """
 
     suffix = ""
 
-    def __init__(self, root: Path, base: Root) -> None:
+    def __init__(self, root: Path, base: Root, run: str) -> None:
         super().__init__(root)
-        self._base = base
+        self._base, self._run = base, run
 
     def _name(self, steps: int, games: Evaluation) -> str:
-        return f"model_{steps:06d}"
+        return f"model_{steps:06d}-{self._run}"
 
     def _write(
         self,
@@ -118,6 +120,8 @@ def finetune(config: TextConfig) -> Finetuned:
     Raises:
       UserError: the flags, a file, the memory or the disk are insufficient; says what to do.
     """
+    if config.model.is_symlink():  # such as saves/latest, which --save saves moves
+        config = dataclasses.replace(config, model=config.model.parent / config.model.readlink())
     assert config.name is not None
     assert config.reward is not None
     with contextlib.ExitStack() as stack:
@@ -152,7 +156,9 @@ def finetune(config: TextConfig) -> Finetuned:
             def pay_by(model: Any) -> None:
                 another = checkpoints.use_reward(model)
                 learner.use_reward(model, another)
-                evaluation.use_reward(model, another)
+                evaluation.use_reward(model, another, BY_REWARD if judges else ("score", *BY_REWARD))
+                if another and not judges and folder is not None:  # the score is a learned reward, too
+                    folder.forget_best("best.dat")
 
             live = LiveReward(config.reward, load=load)
             newest = NewestReward(config, live, recording, progress, stop, pay_by, ranks)
@@ -175,8 +181,8 @@ def finetune(config: TextConfig) -> Finetuned:
             language, at, reward, prompts, settings, bf16, lambda: stop.asked, ranks, config.lora
         )
 
-        folder = None if config.save is None or not first else TextFolder(config.save, root)
         run_dir = run_folder(config, config.algo or "", ranks, stack)
+        folder = None if config.save is None or not first else TextFolder(config.save, root, run_dir.name)
         charts = open_charts(config, run_dir, state, first, stack)
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
@@ -236,7 +242,7 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt],
     """Those to train on, and those held out."""
     texts = read_prompts(config.prompts)
     if config.eval_prompts is not None:
-        held_out = read_prompts(config.eval_prompts)
+        held_out = read_prompts(config.eval_prompts, "--eval-prompts")
         texts = [text for text in texts if text not in set(held_out)]
     else:
         kept = len(texts) - max(1, len(texts) // 10)

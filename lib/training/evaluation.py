@@ -1,6 +1,6 @@
 """Evaluations of the policy while it learns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,14 +141,20 @@ class EvaluationHook(Hook):
     def after(self, learner: Learner, made: Advance) -> None:
         self._if_due(learner)
 
-    def use_reward(self, model: RewardModel, another: bool) -> None:
-        """Lets a reward model measure from now on. Another model's figures are compared with its own first evaluation."""
+    def use_reward(self, model: RewardModel, another: bool, by_reward: Collection[str] = BY_REWARD) -> None:
+        """Lets a reward model measure from now on.
+
+        Args:
+          model: measures.
+          another: whether it differs from the previous one; its figures are then compared with its own first evaluation.
+          by_reward: names of its figures.
+        """
         self._measure.reward = model
         if not another:
             return
         self._since = len(self.readings)
         if self._first is not None:
-            self._first = {name: values for name, values in self._first.items() if name not in BY_REWARD}
+            self._first = {name: values for name, values in self._first.items() if name not in by_reward}
 
     def state(self) -> dict[str, Any]:
         return {

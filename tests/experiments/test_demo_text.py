@@ -53,6 +53,13 @@ def test_the_stages_make_a_table_and_a_second_run_does_nothing_again(
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.dat")}
 
 
+def test_what_a_finetune_refuses_is_refused_before_the_first_stage(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="--rollout 6: expected a multiple of --answers, 4"):
+        demo_text.main(["--out", str(out), "--algos", "ppo", "grpo", "--rollout", "6"])
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_a_second_round_compares_answers_of_the_first_ones_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ from lib.text.reward import (
     save_text_reward,
 )
 from tests.text.dbs import answer_db, random_texts
-from tests.text.tiny import tiny
+from tests.text.tiny import full_disk, tiny
 
 CPU = torch.device("cpu")
 
@@ -71,6 +71,11 @@ def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> Non
     member = TextMember(network, 0.5, 2.0)
     path = tmp_path / "reward.dat"
     save_text_reward(path, TextRewardModel(language, [member]), {}, {}, {})
+    with (
+        full_disk(1000),
+        pytest.raises(UserError, match=r"--export-reward .*could not be written: .*too large"),
+    ):
+        export_reward(path, tmp_path / "out")
     export_reward(path, tmp_path / "out")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

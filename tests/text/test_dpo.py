@@ -17,7 +17,7 @@ from lib.text.dpo import Policies, PolicyNet, implicit_rewards, train_dpo
 from lib.text.language import load_language_model
 from lib.text.layers import token_log_probs
 from tests.text.dbs import answer_db, random_texts
-from tests.text.tiny import save_tiny
+from tests.text.tiny import full_disk, save_tiny
 from tests.text.word_world import WORDS, Optimum
 
 BETA = 0.25
@@ -120,6 +120,23 @@ def test_a_db_of_labels_becomes_a_model_that_says_what_was_preferred(config: Tex
 def test_resume_is_refused(config: TextConfig) -> None:
     with pytest.raises(UserError, match="--algo dpo cannot be resumed"):
         dataclasses.replace(config, resume=config.runs)
+
+
+def test_flags_about_the_model_are_heeded(config: TextConfig) -> None:
+    with pytest.raises(UserError, match=r"--unfrozen 9: .* has 4 layers; take fewer"):
+        train_dpo(dataclasses.replace(config, unfrozen="9"))
+    with pytest.raises(UserError, match=r"--chat: .* has no chat template"):
+        train_dpo(dataclasses.replace(config, chat=True))
+
+
+def test_a_full_disk_is_told_in_one_line(config: TextConfig) -> None:
+    assert config.db_path is not None
+    assert config.save is not None
+    fitting = FitConfig(dbs=[config.db_path], name="d", out=config.save, model=config.model, cut=2, upper=9)
+    material = Policies(fitting, beta=0.1)
+    with full_disk(1000), pytest.raises(UserError, match=r"--save .*d: could not be written: File too large"):
+        material.save(config.save / "d", material.data.language, {}, {}, {}, None)
+    assert not list(config.save.iterdir())
 
 
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:

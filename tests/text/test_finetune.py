@@ -20,9 +20,10 @@ from lib import cli
 from lib.cli import UserError
 from lib.preferences.answers import Answer
 from lib.preferences.segment_db import SegmentDB
-from lib.runs import load_state
+from lib.runs import load_state, parse_resumable
 from lib.text import memory
-from lib.text.config import TextConfig
+from lib.text.config import MAY_DIFFER, TextConfig
+from lib.text.evaluation import judges_of
 from lib.text.language import load_language_model, merge, read_policy
 from lib.text.learner import TextLearner
 from lib.text.record import record
@@ -37,7 +38,7 @@ from lib.text.reward import (
 from lib.text.roles import Experience
 from lib.text.train import STAGE, finetune
 from lib.tools.lineage import lineage_text
-from tests.text.tiny import save_tiny, tiny_finetune
+from tests.text.tiny import save_tiny, tiny, tiny_finetune
 from tests.training.test_ranks import in_ranks
 
 CPU = torch.device("cpu")
@@ -53,12 +54,12 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def publish(config: TextConfig, version: int, upper: int = 2) -> None:
+def publish(config: TextConfig, version: int, upper: int = 2, mean: float = 0.0) -> None:
     """A reward model as 03_reward_train.py --watch would publish it; those of different versions pay differently."""
     assert config.reward is not None
     network = TextRewardNet(load_language_model(config.model, CPU).network.model, Shape(1, upper))
     torch.nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(version))
-    model = TextRewardModel(load_language_model(config.model, CPU), [TextMember(network, 0.0, 3.0)])
+    model = TextRewardModel(load_language_model(config.model, CPU), [TextMember(network, mean, 3.0)])
     save_text_reward(config.reward, model, {}, {"labels": 10 * version}, {}, {"version": version})
 
 
@@ -128,6 +129,19 @@ def test_a_new_reward_model_pays_from_the_next_update_on(
     published(3)
     assert finetune(dataclasses.replace(watching, resume=done.run_dir, updates=5)).checkpoint is not None
     np.testing.assert_allclose(updates[4].scores, models[3].rate(updates[4].answers), atol=1e-5)
+
+
+def test_without_a_judge_best_forgets_what_another_reward_model_paid(
+    config: TextConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(config, 1, mean=-150.0)  # pays 50 more
+    meanwhile(monkeypatch, {2: lambda: publish(config, 2)})
+    finetune(
+        dataclasses.replace(config, watch_reward=True, judge=[], eval_updates=1, eval_best_of=1, updates=3)
+    )
+    assert config.save is not None
+    for link in ("best", "best-learned"):
+        assert read_policy(config.save / link)["parents"]["reward"]["version"] == 2
 
 
 def watches(root: Path) -> list[int]:
@@ -209,6 +223,28 @@ def test_a_run_leaves_small_folders_that_are_models(
     about = read_policy(again.checkpoint)
     assert (about["at"], about["folder"]) == (2, str(config.model))
     load_language_model(again.checkpoint, CPU)
+
+
+@pytest.mark.slow
+def test_a_later_run_into_the_same_folder_leaves_checkpoints_and_resumes_when_its_link_moved(
+    config: TextConfig,
+) -> None:
+    assert config.save is not None
+    short = dataclasses.replace(config, updates=1)
+    first = finetune(short).checkpoint
+    assert first is not None
+    before = (first / "top.safetensors").read_bytes()
+    later = dataclasses.replace(short, model=config.save / "latest", seed=5)
+    second = finetune(later)
+    assert second.checkpoint is not None
+    assert (config.save / "latest").resolve() == second.checkpoint.resolve() != first.resolve()
+    assert (first / "top.safetensors").read_bytes() == before
+    assert read_policy(second.checkpoint)["parents"]["policy"]["file"] == str(first)
+    again = ["--resume", str(second.run_dir), "--updates", "2"]
+    resumed = finetune(parse_resumable(TextConfig, MAY_DIFFER, again)).checkpoint
+    assert resumed is not None
+    kept = {path.name for path in config.save.glob("model_*")}
+    assert {first.name, resumed.name} <= kept <= {first.name, second.checkpoint.name, resumed.name}
 
 
 @pytest.mark.slow
@@ -300,8 +336,9 @@ def test_what_does_not_fit_is_refused_in_one_line(
         ({"judge": ["nobody"]}, "--judge nobody: expected critics, no-questions"),
         (
             {"judge": ["shorter", "elsewhere:shorter"]},
-            "--judge elsewhere:shorter: expected another name than shorter, which has a chart already",
+            "--judge elsewhere:shorter: expected another name than shorter, which another figure has",
         ),
+        ({"eval_prompts": Path("nowhere.txt")}, "--eval-prompts nowhere.txt: expected a text file"),
         ({"resume": done.run_dir, "updates": 1}, "its 1 updates are done"),
     )
     for options, match in wrong:
@@ -324,6 +361,8 @@ def test_what_does_not_fit_is_refused_in_one_line(
         (["--algo", "ppo"], "--algo ppo expects --name"),
         (["--algo", "ppo", "-n", "x", "-r", "r", "--lora", "8", "--unfrozen", "2"], "leave out --unfrozen"),
         (["--algo", "dpo", "-n", "x", "--db-path", "d", "--save", "s", "--lora", "8"], "dpo trains layers"),
+        (["--algo", "dpo", "-n", "x", "--db-path", "d", "--save", "s", "--kl", "0"], "dpo expects β above 0"),
+        (["--algo", "ppo", "-n", "x", "-r", "r", "--stop-on-drift"], "--stop-on-drift expects a judge"),
         (["--db-path", "d", "--watch-reward"], "--watch-reward expects a reward model that pays"),
         (["--algo", "rloo", "-n", "x", "-r", "r", "--answers", "1"], "expected --answers 2 or more"),
         (["--algo", "grpo", "-n", "x", "-r", "r", "--rollout", "63"], "expected a multiple of --answers, 4"),
@@ -339,6 +378,24 @@ def test_flags_that_do_not_go_together(
     with pytest.raises(SystemExit):
         cli.parse(TextConfig, ["-m", "m", "--prompts", "p", *flags])
     assert match in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["score", "steps", "scores", "interval", "length", "reward", "run", "agreement", "best_of_4"]
+)
+def test_a_judge_has_no_other_figures_name(name: str) -> None:
+    with pytest.raises(UserError, match=f"expected another name than {name}, which another figure has"):
+        judges_of([f"elsewhere:{name}"])
+
+
+def test_memory_counts_keys_of_their_own_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_free", lambda device: float("inf"))
+    config = dataclasses.replace(tiny_finetune(tmp_path), tokens=8192, batch_size=10_000, micro_batch=1)
+    language = tiny(tmp_path / "wide", "qwen3", head_dim=64)
+    network = TextRewardNet(language.network.model, Shape(1, 2))
+    reward = TextRewardModel(language, [TextMember(network, 0.0, 1.0)])
+    # 81,920,000 tokens × 4 layers × keys and values of 2 heads × 64 × 4 bytes = 335.5 GB, and logits
+    assert "about 335.6 GB of activations" in memory.tell_memory(config, language, reward, 2, 0)
 
 
 def test_hostile_checkpoints_are_refused(config: TextConfig, tmp_path: Path) -> None:

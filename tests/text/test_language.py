@@ -4,15 +4,16 @@ import dataclasses
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from lib.cli import UserError
-from lib.text.language import load_language_model
+from lib.text.language import load_language_model, merge, read_policy, root_of, save_policy, save_whole
 from lib.text.layers import between, padded, upper_copy
-from tests.text.tiny import FAMILIES, save_tiny, tiny
+from tests.text.tiny import FAMILIES, full_disk, save_tiny, tiny
 
 
 def _apart(base: Any, at: int, tokens: torch.Tensor) -> torch.Tensor:
@@ -109,3 +110,35 @@ def test_hostile_and_foreign_folders_are_refused_in_one_line(tmp_path: Path) -> 
     refused("torn", "cannot be read")
     refused("tokenizer", "tokenizer.json")
     refused("nowhere", "make model")
+
+
+def test_a_merged_model_has_the_vocabulary_that_reward_models_know(tmp_path: Path) -> None:
+    written = save_tiny(tmp_path / "model") / "tokenizer.json"
+    written.write_text(json.dumps(json.loads(written.read_text())))  # as another version of tokenizers would
+    language = load_language_model(tmp_path / "model", torch.device("cpu"))
+    save_policy(tmp_path / "policy", language, root_of(language, 2), {})
+    merge(tmp_path / "policy", tmp_path / "whole")
+    assert load_language_model(tmp_path / "whole", torch.device("cpu")).vocabulary == language.vocabulary
+
+
+def test_a_full_disk_is_an_error_in_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "model")
+    root = root_of(language, 2)
+    save_policy(tmp_path / "policy", language, root, {"steps": 1})
+    for network in (language.network, SimpleNamespace(save_pretrained=lambda folder: None)):
+        with full_disk(1000), pytest.raises(OSError, match="File too large") as said:
+            save_whole(tmp_path / "whole", network, language.tokenizer)
+        assert said.value.strerror is not None
+    with full_disk(1000), pytest.raises(UserError, match=r"--merge .*could not be written: .*too large"):
+        merge(tmp_path / "policy", tmp_path / "whole")
+    with full_disk(1000), pytest.raises(OSError, match="File too large"):
+        save_policy(tmp_path / "policy", language, root, {"steps": 2})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "policy"]
+    assert read_policy(tmp_path / "policy")["steps"] == 1
+
+
+def test_what_a_large_evaluation_writes_can_be_read(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "model")
+    evaluation = {f"measure {number}": [-0.12345678901234567] * 14_000 for number in range(7)}
+    save_policy(tmp_path / "policy", language, root_of(language, 2), {"evaluation": evaluation})
+    assert read_policy(tmp_path / "policy")["evaluation"] == evaluation

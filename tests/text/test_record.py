@@ -1,6 +1,8 @@
 """01_text.py: answers into a DB, stopped and continued."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
 from lib.text.layers import token_log_probs
 from lib.text.record import AnswerFolders, open_answers, read_prompts, record
+from lib.text.sampling import as_answer
 from lib.training.recording import make_recorder
 from tests.label_ui.dbs import segment
 from tests.text.dbs import answer_db
@@ -84,6 +87,22 @@ def test_the_same_command_continues_and_comes_to_the_same_answers(
     assert record(stopped) == (0, False)
     assert record(TextConfig(**{**vars(stopped), "answers": 4})).written == 3
     assert record(TextConfig(**{**vars(stopped), "seed": 1})).written == 9
+
+
+def test_an_answer_too_long_for_a_db_is_left_out_alone(
+    config: TextConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def long(model: Any, prompt: str, *rest: Any, **known: Any) -> Answer:
+        answer = as_answer(model, prompt, *rest, **known)
+        return dataclasses.replace(answer, text="-" * 70_000) if prompt == "w4" else answer
+
+    monkeypatch.setattr("lib.text.record.as_answer", long)
+    batches = dataclasses.replace(config, batch_size=3)  # the first is left out as a whole
+    assert record(batches) == (6, False)
+    assert capsys.readouterr().out.count("not saved: text must be a text of at most 65536 bytes") == 3
+    assert record(batches) == (0, False)
+    assert config.db_path is not None
+    assert sorted(_texts(config.db_path)) == ["w1 w2 w3", "w5 w6"]
 
 
 def test_two_that_write_into_one_db_share_folders_by_prompt(tmp_path: Path) -> None:
