@@ -24,6 +24,7 @@ from lib.cli import UserError, flag
 from lib.label_ui.config import LabelConfig
 from lib.preferences.schedule import SCHEDULES
 from lib.reward.config import FitConfig
+from lib.runs import STATE
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
@@ -123,7 +124,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
         "runs": runs / "agent",
     }
     agent = cli.words(TrainConfig(**train | train_flags(config)))
-    begun = max((state.parent for state in (runs / "agent").glob("*/state.dat")), default=None)
+    begun = last_run(runs / "agent")
     if begun is not None:
         agent = ["--resume", str(begun), "--steps", str(config.steps), "--labels", str(config.labels)]
         agent += ["--dev", config.dev]
@@ -171,15 +172,31 @@ def learn(config: OnlineConfig) -> int | None:
     Returns:
       See `together`.
     """
-    return None if _over(config) else together(commands(config))
+    return None if over(config) else together(commands(config))
 
 
-def _over(config: OnlineConfig) -> bool:
+def over(config: OnlineConfig) -> bool:
     """Whether the training finished before."""
     from lib.preferences.schedule import ProgressReader
 
     progress = ProgressReader(config.out / "db").read()
-    return progress is not None and progress.phase == "over" and progress.steps >= config.steps
+    if progress is not None and progress.phase == "over" and progress.steps >= config.steps:
+        return True
+    run = last_run(config.out / "runs" / "agent")  # stopped after its last evaluation it never said "over"
+    return run is not None and trained(run, config.steps)
+
+
+def last_run(runs: Path) -> Path | None:
+    """The last run in a folder that has a state; None where there is none."""
+    return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
+
+
+def trained(run: Path, steps: int) -> bool:
+    """Whether a training has made and evaluated so many steps: there is nothing to resume. False for a fit."""
+    from lib.checkpoints import load_checkpoint
+
+    state = load_checkpoint(run / STATE, "trainer")
+    return "examined" in state and bool(state["examined"] >= steps)
 
 
 def together(stages: dict[str, list[str]]) -> int | None:

@@ -14,10 +14,10 @@ from lib.training.train import train
 
 
 class KeepsRewards(SAC):
-    """SAC to whose replay a new reward model pays for new steps alone; the first one pays for the opening too."""
+    """SAC to whose replay a new reward model pays for new steps alone; one before the first step pays for the opening too."""
 
     def use_reward(self, model: RewardModel, another: bool = True) -> None:
-        if self.player.reward is None:
+        if self.steps == 0:
             super().use_reward(model, another)
         self.player.reward = model
 

@@ -19,11 +19,10 @@ import online
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
-from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
 from lib.label_ui.config import LabelConfig
 from lib.reward.config import FitConfig
-from lib.runs import STATE, write_config
+from lib.runs import write_config
 
 if TYPE_CHECKING:
     from experiments.measures import MeasureConfig
@@ -228,7 +227,7 @@ class Pipeline:
             raise TimeUp
         command = [*script.split(), *cli.words(config)]
         run = None if runs is None else self._unfinished(name, runs)
-        if run is not None and _trained(run, config):
+        if run is not None and online.trained(run, config.steps):
             self._note(name, "done", 0.0, ["(finished when it was stopped)"])
             print(f"== {title}: done before", flush=True)
             return
@@ -287,13 +286,11 @@ class Pipeline:
             file.write(json.dumps(attempt) + "\n")
 
     def _unfinished(self, name: str, runs: Path) -> Path | None:
-        """The run of a stage that can be resumed: it has a state, and resuming has not failed before."""
-        if any(
-            attempt["stage"] == name and attempt["how"] == "failed" and "--resume" in attempt["command"]
-            for attempt in self._attempts
-        ):
+        """The run of a stage that can be resumed: it has a state, and resuming it did not fail the last time."""
+        last = [attempt for attempt in self._attempts if attempt["stage"] == name][-1:]
+        if any(attempt["how"] == "failed" and "--resume" in attempt["command"] for attempt in last):
             return None
-        return max((state.parent for state in runs.glob(f"*/{STATE}")), default=None)
+        return online.last_run(runs)
 
 
 @contextlib.contextmanager
@@ -314,12 +311,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _trained(run: Path, config: Any) -> bool:
-    """Whether a training has made and evaluated all its steps: there is nothing to resume. False for a fit."""
-    state = load_checkpoint(run / STATE, "trainer")
-    return "examined" in state and bool(state["examined"] >= config.steps)
 
 
 def answered(db: Path) -> int:

@@ -100,6 +100,8 @@ def learn(config: RelabellingConfig, pipeline: Pipeline, arm: str, labels: int, 
         )
 
         def work(_: Path | None) -> bool:
+            if online.over(given):
+                return False
             stages = online.commands(given)
             if arm == "kept":
                 stages["agent"][:1] = ["-m", "experiments.kept_rewards"]

@@ -18,6 +18,7 @@ import torch
 import online
 from lib.checkpoints import save_checkpoint
 from lib.preferences.labels import LabelLog
+from lib.runs import save_state
 from tests.scripts import Forked
 
 ROOT = Path(__file__).parents[1]
@@ -175,6 +176,23 @@ def test_any_order_and_any_death(tmp_path: Path) -> None:
             assert last in process.communicate(timeout=600)[0]
             assert process.wait() == 0
     assert len(LabelLog(tmp_path / "db" / "labels.json").read()) == 60
+
+
+def test_a_stop_after_the_last_evaluation_leaves_nothing_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the agent from saying that all is over, which a state then tells."""
+    monkeypatch.setattr(online, "together", lambda stages: 2)
+    run, config = (
+        tmp_path / "runs" / "agent" / "20260101-ppo-online",
+        online.OnlineConfig(out=tmp_path, steps=600),
+    )
+    assert online.learn(config) == 2
+    save_state(run, "01_a2c.py", {"steps": 600, "examined": 300}, {}, {})
+    assert online.learn(config) == 2
+    save_state(run, "01_a2c.py", {"steps": 600, "examined": 600}, {}, {})
+    assert online.learn(config) is None
+    assert online.learn(dataclasses.replace(config, steps=700)) == 2
 
 
 def test_only_the_dot_has_its_own_recipe() -> None:

@@ -29,9 +29,10 @@ from lib.reward.data import Labelled, Pairs, check_enough
 from lib.reward.fit import check_writable, fit_model
 from lib.reward.member import Material
 from lib.reward.split import grown_split, split_by_segment
-from lib.runs import check_name, locked, make_run_dir, write_config
+from lib.runs import Timer, check_name, locked, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
+_RETRY_MINUTES = 1.0
 
 
 @dataclasses.dataclass
@@ -71,7 +72,8 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
     """Fits, waits for labels, refits, and so on until interrupted.
 
     DBs and labels may still be missing at the start. A fit that fails (too few labels to hold some out, a full disk) is
-    reported in one line, and tried again when the next labels are in.
+    reported in one line, and tried again when the next labels are in; while there is no model, also each minute, because a
+    training that waits for the first one asks for no further labels.
 
     Raises:
       UserError: the flags are wrong; says what to do.
@@ -100,7 +102,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
         )
         counts = [LabelCount(db) for db in config.dbs]
         trainings = [ProgressReader(db) for db in config.dbs]
-        tried = 0  # labels of the last attempt, if it failed
+        tried, retry = 0, Timer(_RETRY_MINUTES)  # labels of the last attempt, if it failed
         while not interrupt.asked:
             labels = sum(count.read() for count in counts)
             openings = [labels_due(found.plan, 0) for training in trainings if (found := training.read())]
@@ -109,7 +111,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
             )
             if tried:
                 wanted = max(wanted, tried + config.refit_every)
-            if labels < wanted:
+            if labels < wanted and (before.version or not tried or not retry.due()):
                 unread = "".join(f"; {count.problem}" for count in counts if count.problem)
                 progress.update(f"version {before.version}: {labels} labels, refitting at {wanted}{unread}")
                 time.sleep(_POLL_SECONDS)
@@ -120,8 +122,10 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
                 progress.line("dropped the unfinished fit")
             except (OSError, UserError) as error:
                 tried = labels
+                retry.restart()
                 progress.line(
                     f"no new model: {error}; trying again at {max(wanted, tried + config.refit_every)} labels"
+                    + ("" if before.version else " or in a minute")
                 )
         progress.line(
             f"stopped by request, version {before.version} is in {path}; the same command continues from it"
@@ -169,12 +173,10 @@ def _refit(
       Stopped: interrupted.
     """
     version = before.version + 1
-    continues = before.version > 0 and not config.fresh_weights
     material = kind(
         dataclasses.replace(
             config,
             dbs=[db for db in config.dbs if LabelCount(db).read()],
-            epochs=config.refit_epochs if continues else config.epochs,
             seed=config.seed + before.version,  # another order, and new weights where it begins anew
         )
     )
@@ -184,14 +186,20 @@ def _refit(
     check_enough(data.pairs)
     pairs, names = material.units()
     train, test = _split(config, data, pairs, names, before, progress)
+    start = () if config.fresh_weights else _fitting(before.weights, material)
+    begins, new = "", config.ensemble - len(start)
+    if not new:
+        material.config = dataclasses.replace(material.config, epochs=config.refit_epochs)
+        begins = f", starting from version {before.version}"
+    elif before.weights and not config.fresh_weights:
+        begins = ", beginning with new weights" + (f" in {new} of {config.ensemble} members" if start else "")
     progress.line(
-        f"version {version}: {len(pairs)} labels, {len(train)} to fit, {len(test)} held out"
-        + (f", starting from version {before.version}" if continues else "")
+        f"version {version}: {len(pairs)} labels, {len(train)} to fit, {len(test)} held out{begins}"
     )
     fitted = fit_model(
         *(material, train, test, Charts(None), progress),
         should_stop=lambda: interrupt.asked,
-        start=before.weights if continues else (),
+        start=start,
     )
     if interrupt.asked:  # maybe before its last epoch
         raise Stopped
@@ -224,6 +232,15 @@ def _refit(
     return _Published(version, labels, weights, trained, held_names)
 
 
+def _fitting(
+    weights: Sequence[dict[str, torch.Tensor]], material: Material[Any, Any]
+) -> Sequence[dict[str, torch.Tensor]]:
+    """The weights that members can begin with; none if flags have changed the form of the network."""
+    nothing = np.empty(0, int)
+    fit = weights and material.begin(nothing, nothing, 0).begin_from(weights[0])
+    return weights[: material.config.ensemble] if fit else ()
+
+
 def _ends(pairs: Pairs, positions: np.ndarray) -> np.ndarray:
     """int64: the units of some pairs."""
     return np.concatenate([pairs.first[positions], pairs.second[positions]])
@@ -239,18 +256,18 @@ def _split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out pairs; no segment, or prompt, ever changes sides."""
     assert data.at_random is not None
-    if not before.version:
-        eligible = data.at_random
-        if not eligible.any():  # training waits for a model of these few
-            progress.line("none of the pairs was drawn at random: judging by pairs that a strategy chose")
-            eligible = np.ones(len(pairs), bool)
-        return split_by_segment(pairs, config.held_out, config.seed, eligible, data.db_of)
     here = _wherever(names)
-    sides = (
+    trained, held = (
         np.array([name in side for name in here], bool)
         for side in (set(_wherever(before.trained)), set(_wherever(before.held)))
     )
-    return grown_split(pairs, config.held_out, config.seed + before.version, data.at_random, *sides)
+    eligible = data.at_random & ~trained[pairs.first] & ~trained[pairs.second]
+    if not eligible.any():  # training waits for a model of these few
+        progress.line("no pair drawn at random can be held out: judging by pairs that a strategy chose")
+        eligible = np.ones(len(pairs), bool)
+    if not before.version:
+        return split_by_segment(pairs, config.held_out, config.seed, eligible, data.db_of)
+    return grown_split(pairs, config.held_out, config.seed + before.version, eligible, trained, held)
 
 
 def _wherever(names: Iterable[tuple[str, str]]) -> list[tuple[Path, str]]:

@@ -187,6 +187,22 @@ def test_a_state_that_cannot_be_resumed_is_left(tmp_path: Path) -> None:
     assert not runs.exists()
 
 
+def test_after_a_resume_that_failed_the_next_attempt_can_be_resumed(tmp_path: Path) -> None:
+    runs, resumed = tmp_path / "runs", list[Path | None]()
+
+    def stop(run: Path | None) -> bool:
+        resumed.append(run)
+        if run is None:
+            save_state(runs / str(len(resumed)), "reward", {}, {}, {})
+        return True
+
+    for work, how in ((stop, KeyboardInterrupt), (fail, UserError), (stop, KeyboardInterrupt)):
+        with pytest.raises(how):
+            stage(tmp_path, work, makes=runs, runs=runs)
+    stage(tmp_path, lambda run: resumed.append(run), makes=runs, runs=runs)
+    assert resumed == [None, None, runs / "2"]
+
+
 def test_a_fit_that_was_stopped_is_resumed(tmp_path: Path) -> None:
     run, resumed = tmp_path / "runs" / "run", list[Path | None]()
     run.mkdir(parents=True)

@@ -1,21 +1,31 @@
 """What relabelling is compared with, and the table."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+import online
 from experiments.kept_rewards import KeepsRewards
-from experiments.relabelling import RelabellingConfig, table
+from experiments.pipeline import Pipeline
+from experiments.relabelling import RelabellingConfig, learn, table
 from lib.agent.config import TrainConfig
 from lib.agent.sac import SACNet
+from lib.checkpoints import save_checkpoint
 from lib.envs.spec import Spec
+from lib.runs import save_state
 from tests.agent.worlds import Bandit, Pays
 
 
 def test_kept_rewards_are_those_of_the_model_that_first_paid() -> None:
     world = Bandit(2, Spec(1, True, (2,)))
     config = TrainConfig(name="x", algo="sac", env="Bandit-v0", learning_starts=10**6)
-    learner = KeepsRewards(SACNet(2, 1, 8), world, config, torch.device("cpu"), False, 0)
+
+    def new() -> KeepsRewards:
+        return KeepsRewards(SACNet(2, 1, 8), world, config, torch.device("cpu"), False, 0)
+
+    learner = new()
 
     def pays(worth: float) -> Any:
         return Pays(lambda frames, actions, observations: torch.full((len(actions),), worth), "observation")
@@ -25,6 +35,24 @@ def test_kept_rewards_are_those_of_the_model_that_first_paid() -> None:
         learner.use_reward(pays(worth))
         learner.advance()
     assert learner.replay.state()["learned"][:4, 0].tolist() == [1.0, 1.0, 2.0, 3.0]
+    resumed = new()
+    resumed.load_state(learner.state())
+    resumed.use_reward(pays(4.0))
+    resumed.advance()
+    paid = resumed.replay.state()["learned"][:6, 0].tolist()
+    assert (paid[:4], paid[5]) == ([1.0, 1.0, 2.0, 3.0], 4.0)  # between them new games began
+
+
+def test_a_finished_run_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it was killed before its line was written."""
+    monkeypatch.setattr(online, "together", lambda stages: pytest.fail("started"))
+    config, folder = RelabellingConfig(out=tmp_path, steps=600), tmp_path / "ppo-100-0"
+    save_state(folder / "runs" / "agent" / "run", "01_a2c.py", {"examined": 600}, {}, {})
+    policy = {"state_dict": {}, "evaluation": {"scores": [1.0, 2.0]}}
+    save_checkpoint(folder / "policy" / "latest.dat", "policy", policy, {}, {})
+    pipeline = Pipeline(tmp_path)
+    assert learn(config, pipeline, "ppo", 100, 0) == [1.0, 2.0]
+    assert pipeline.done("ppo-100-0")
 
 
 def test_the_table() -> None:

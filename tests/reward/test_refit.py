@@ -21,6 +21,7 @@ from lib.preferences.labels import LabelLog
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.reward import fit, refit
 from lib.reward.checkpoints import load_reward_model
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs
 from lib.reward.refit import labels_wanted
@@ -211,6 +212,32 @@ def test_a_refit_may_begin_with_new_weights(
     assert "starting from version" not in capsys.readouterr().out
 
 
+def test_weights_of_another_form_are_followed_by_new_ones_and_as_many_epochs_as_at_first(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    started: list[tuple[int, int]] = []
+
+    def fit_model(material: Any, *args: Any, **options: Any) -> Any:
+        started.append((material.config.epochs, len(options["start"])))
+        return fit.fit_model(material, *args, **options)
+
+    monkeypatch.setattr(refit, "fit_model", fit_model)
+    seen = {"input": "observation"}
+    for changed in ({}, seen, seen | {"ensemble": 2}, seen | {"ensemble": 2}):
+        drive(monkeypatch, more(db, grey, 12))
+        refit.keep_refitting(config(tmp_path, **changed))
+    assert started == [(2, 0), (2, 0), (2, 1), (1, 2)]
+    said = [line for line in capsys.readouterr().out.splitlines() if "held out" in line and "labels," in line]
+    assert [line.partition(" held out")[2] for line in said] == [
+        "",
+        ", beginning with new weights",
+        ", beginning with new weights in 1 of 2 members",
+        ", starting from version 3",
+    ]
+
+
 def test_a_fit_that_comes_to_nothing_costs_itself_only(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +253,29 @@ def test_a_fit_that_comes_to_nothing_costs_itself_only(
     assert "no new model: 12 labels are too few to fit on some and judge by others" in said
     assert "trying again at 22 labels" in said
     assert published(tmp_path)["version"] >= 1
+
+
+def test_a_first_fit_that_failed_is_tried_again_without_further_labels(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training that waits for the first model asks for the labels of its opening alone."""
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    ProgressWriter(db).write(TrainingProgress(LabelPlan(100, budget=80, opening=20), 0, "waiting"))
+    full = [OSError(28, "No space left on device")]
+
+    def save(*args: Any) -> None:
+        if full:
+            raise full.pop()
+        Clips.save(*args)
+
+    monkeypatch.setattr(refit, "_RETRY_MINUTES", 0.0)
+    drive(monkeypatch, more(db, grey, 20))
+    refit.keep_refitting(
+        config(tmp_path, refit_every=50), type("FullDisk", (Clips,), {"save": staticmethod(save)})
+    )
+    assert "No space left on device; trying again at 70 labels or in a minute" in capsys.readouterr().out
+    assert published(tmp_path)["version"] == 1
 
 
 def test_labels_that_are_not_fitted_on_bring_no_refit(
@@ -281,20 +331,29 @@ def test_a_db_is_known_again_however_its_path_is_spelt(
     assert {name for _, name in before["trained"]} <= names["trained"]
 
 
-def test_the_first_model_is_judged_by_chosen_pairs_where_there_are_no_others(
+def test_models_are_judged_by_chosen_pairs_where_there_are_no_others(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db = tmp_path / "db"
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
-    for label in LabelLog(grey / "labels.json").read()[:20]:
-        LabelLog(db / "labels.json").append(dataclasses.replace(label, strategy="recent"))
-    drive(monkeypatch)
+    lines = LabelLog(grey / "labels.json").read()
+
+    def add(count: int, strategy: str) -> Callable[[], None]:
+        def append() -> None:
+            for label in lines[:count]:
+                LabelLog(db / "labels.json").append(dataclasses.replace(label, strategy=strategy))
+            del lines[:count]
+
+        return append
+
+    names = {name for label in lines[:20] for name in label.pair}
+    # First the pairs of known clips, which cannot be held out.
+    lines[20:] = sorted(lines[20:], key=lambda label: sum(name not in names for name in label.pair))
+    drive(monkeypatch, add(20, "recent"), add(10, "recent"), add(12, "random"))
     refit.keep_refitting(config(tmp_path))
-    assert (
-        "none of the pairs was drawn at random: judging by pairs that a strategy chose"
-        in capsys.readouterr().out
-    )
-    assert published(tmp_path)["version"] == 1
+    said = "no pair drawn at random can be held out: judging by pairs that a strategy chose"
+    assert capsys.readouterr().out.count(said) == 3
+    assert published(tmp_path)["version"] == 3
 
 
 def test_labels_that_cannot_be_read_are_named_while_it_waits(

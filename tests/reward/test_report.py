@@ -19,11 +19,12 @@ from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import load_segment, save_segment
 from lib.reporting import Charts
+from lib.reward import report
 from lib.reward.model import RewardModel
 from lib.reward.report import figures_of, plots, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip
 from lib.reward.report.figures import ASSUMED, MEASURED, Ceiling, Share
-from lib.reward.report.verdict import LABEL_MORE, WRONG
+from lib.reward.report.verdict import LABEL_MORE, WRONG, Evidence, Verdict, judge_fit
 from tests.reward.clips import clip as grey_clip
 from tests.reward.clips import grey_db, save
 from tests.reward.fits import CPU, unfitted
@@ -106,6 +107,24 @@ def test_figures_agree_with_how_the_fit_was_judged(db: Path, tmp_path: Path) -> 
     assert [entry.pearson.text for entry in figures.correlations] == ["not defined"] * 2
     assert figures.correlations[0].count == 0
     assert figures.verdict.outcome == LABEL_MORE
+
+
+def test_the_verdict_is_told_how_much_of_the_fit_is_ties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the labels fitted to are ties, which count three times."""
+    fit = unfitted(grey_db(tmp_path / "db", segments=24, labels=60), tmp_path)
+    pairs, ties = fit.data.pairs, fit.train[::2]
+    pairs.preference1[fit.train], pairs.preference1[ties], pairs.weight[ties] = 1.0, 0.5, 3.0
+    told: list[Evidence] = []
+
+    def judge(evidence: Evidence) -> Verdict:
+        told.append(evidence)
+        return judge_fit(evidence)
+
+    monkeypatch.setattr(report, "judge_fit", judge)
+    figures_of(fit)
+    assert told[0].fitted_decided == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_teacher_asked_twice_sets_the_ceiling(db: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ GOOD = Evidence(
     finite=True,
     spread=0.5,
     still_falling=False,
+    fitted_decided=1.0,
 )
 
 
@@ -90,6 +91,9 @@ LOG2 = math.log(2)
         ({"train_loss": 0.98 * LOG2}, WRONG, "even on the labels"),
         ({"train_loss": 0.97 * LOG2}, READY, ""),
         ({"train_loss": 0.98 * LOG2, "decided": 199}, READY, ""),
+        # Nine tenths of the labels are ties, whose loss is log 2 at least.
+        ({"train_loss": 0.998 * LOG2, "fitted_decided": 0.1}, WRONG, "even on the labels"),
+        ({"train_loss": 0.997 * LOG2, "fitted_decided": 0.1}, READY, ""),
         # Known by heart.
         ({"held_out_loss": 0.70, "train_loss": 0.34}, WRONG, "memorised"),
         ({"held_out_loss": 0.70, "train_loss": 0.36}, READY, ""),

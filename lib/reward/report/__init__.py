@@ -11,7 +11,7 @@ from lib.envs.world import STEPS_PER_SECOND
 from lib.preferences.labels import Label, LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
-from lib.reward.data import labeller_of
+from lib.reward.data import Pairs, labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
 from lib.reward.report.clips import PageClip, clip, film_strip
@@ -125,6 +125,7 @@ def figures_of(fit: Fit) -> Figures:
             finite=finite,
             spread=float(np.std([segment.mean() for segment in each])) if finite else math.nan,
             still_falling=still_falling(fit.history, config.epochs),
+            fitted_decided=decided_share(pairs, fit.train),
         )
     )
     return Figures(
@@ -187,6 +188,11 @@ def lowest_train_loss(history: Sequence[Epoch]) -> float:
 def still_falling(history: Sequence[Epoch], most: int) -> bool:
     """Whether a member's held-out loss was lowest in the last epoch there may be."""
     return any(kept(epochs).epoch == most > 1 for epochs in by_member(history))
+
+
+def decided_share(pairs: Pairs, train: np.ndarray) -> float:
+    """The share of the fitted labels' weight that is on those that prefer a segment."""
+    return float(np.average(pairs.preference1[train] != 0.5, weights=pairs.weight[train]))
 
 
 def report_path(checkpoint: Path) -> Path:
