@@ -65,7 +65,7 @@ def save_checkpoint(
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, buffer.getvalue())
+        write_atomic(path, buffer.getbuffer())
     except OSError as error:
         raise UserError(
             f"{path}: the {kind} checkpoint could not be written: {error.strerror}; "
@@ -81,8 +81,10 @@ def storable(value: Any, where: str) -> Any:
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if isinstance(value, torch.Tensor):
-        # A copy, since a view would drag its whole storage into the file.
-        return value.detach().to("cpu", copy=True)
+        value = value.detach()
+        whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        # A view would drag its whole storage into the file. Others may be as large as a replay, so they are not copied.
+        return value if whole and value.device.type == "cpu" else value.to("cpu", copy=True)
     if isinstance(value, np.ndarray) and value.dtype != object:
         return torch.from_numpy(value.copy())
     if isinstance(value, np.generic):

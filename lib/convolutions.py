@@ -97,7 +97,8 @@ def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:
     """
     n, channels, height, width = observations.shape
     rows = observations.contiguous().view(torch.int32).view(n, channels, height // 4, 4, width // 4)
-    return rows.permute(0, 2, 4, 1, 3).contiguous().view(torch.uint8).flatten(3)
+    blocks = rows.permute(0, 2, 4, 1, 3).contiguous()
+    return blocks.view(n, height // 4, width // 4, channels * 4).view(torch.uint8)  # of no pictures, too
 
 
 def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:

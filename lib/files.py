@@ -15,7 +15,7 @@ class NotRecorded(OSError):
     """A training run could not write to its DB."""
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Writes a file so that readers see the old content or the new, never a part, even after a loss of power.
 
     Writes a hidden temporary file in the same folder, fsyncs it, renames it over path, and fsyncs the folder. A failure

@@ -74,6 +74,13 @@ def test_checkpoint_of_a_view_is_small(tmp_path: Path) -> None:
     assert path.stat().st_size < 100_000
 
 
+def test_a_checkpoint_is_written_without_a_second_copy_of_what_it_holds(tmp_path: Path) -> None:
+    whole, view = torch.zeros(1000), torch.zeros(1000)[:500]
+    kept = checkpoints.storable([whole, view], "")
+    assert kept[0].data_ptr() == whole.data_ptr()
+    assert kept[1].data_ptr() != view.data_ptr()
+
+
 def test_checkpoint_refuses_what_it_could_not_load(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"checkpoint\['net'\]\[1\]: a Linear cannot"):
         save(tmp_path / "a.dat", net=[1, torch.nn.Linear(1, 1)])

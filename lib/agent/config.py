@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.cli import UserError, as_flag, flag, shown
-from lib.envs.ids import is_atari_id
+from lib.envs.ids import MAX_SEED, is_atari_id
 from lib.preferences.labels import TEACHERS
 from lib.preferences.schedule import SCHEDULES
 
@@ -165,7 +165,9 @@ class TrainConfig:
         default=False, help="finetune --model: a tenth of the learning rate, and --freeze-convs"
     )
 
-    seed: int = flag(group="task and data", default=0, min=0, help="seed of games, weights and actions")
+    seed: int = flag(
+        group="task and data", default=0, min=0, max=MAX_SEED, help="seed of games, weights and actions"
+    )
     clip_score: bool = flag(default=None, help="train on the sign of the score (default: for Atari games)")
     record_prob: float = flag(default=0.0002, min=0, max=1, help="chance per step that a recording begins")
     db_max_mb: float | None = flag(

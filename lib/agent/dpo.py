@@ -96,7 +96,8 @@ class Policies(Clips):
             for name, clip in read_ahead(db.load, db.names):
                 segment = clip.result()
                 inputs, _ = store.inputs(store.add(db, name, segment), _KEPT_STRIDE)
-                seen.append(inputs if where is None else inputs[_within(where, segment, store.env_id)])
+                # A copy: a view would keep all of the clip's steps in memory.
+                seen.append(inputs.copy() if where is None else inputs[_within(where, segment, store.env_id)])
         except SegmentError as error:
             raise UserError(f"--keep {path}: {error}") from error
         if not seen:

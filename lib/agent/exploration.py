@@ -20,8 +20,10 @@ def state_entropy(states: torch.Tensor, others: torch.Tensor, neighbour: int = 5
     Returns:
       float32 `[N]`.
     """
-    scale = others.std(0) + 1e-6
-    distances = torch.cdist(states / scale, others / scale).kthvalue(neighbour, dim=1).values
+    # Far from 0 the products that distances are made of would hide them.
+    mean, scale = others.mean(0), others.std(0) + 1e-6
+    states, others = (states - mean) / scale, (others - mean) / scale
+    distances = torch.cdist(states, others).kthvalue(neighbour, dim=1).values
     return distances / distances.mean().clamp(min=1e-6)
 
 

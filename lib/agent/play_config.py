@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, as_flag, flag
+from lib.envs.ids import MAX_SEED
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class PlayConfig:
         default=False,
         help="play an Atari game through ptan's wrappers, one frame at a time (slow), for comparison",
     )
-    seed: int = flag(default=0, min=0, help="seed of the games and the actions")
+    seed: int = flag(default=0, min=0, max=MAX_SEED, help="seed of the games and the actions")
 
     prompts: Path | None = flag(
         group="answers of a language model",

@@ -1,5 +1,8 @@
 """What an environment's id alone says. Imports nothing, so that --help answers at once."""
 
+MAX_SEED = 2_000_000_000
+"""Of the games: the emulator counts in 32 bits, from a seed on that evaluations and environments add to."""
+
 
 def atari_name(env_id: str) -> str:
     """The id without `ale_py:`, behind which the emulator's own may stand; "" behind any other module."""

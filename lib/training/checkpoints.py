@@ -17,7 +17,7 @@ from lib.runs import STATE, Timer, save_state
 from lib.training.charts import ChartsHook
 from lib.training.loop import Hook, RunConfig
 from lib.training.recording import Recording
-from lib.training.summary import PAGE, log_evaluation, write_summary
+from lib.training.summary import PAGE, log_evaluation, read_evaluations, write_summary
 
 
 class Checkpoints(Hook):
@@ -75,8 +75,11 @@ class Checkpoints(Hook):
         # A full disk is reported by what failed first.
         with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
             self.save_state(learner)
-            if self.folder is not None:
-                write_summary(self.folder.root, self.folder.root / PAGE, self._kept_config)
+            root = None if self.folder is None else self.folder.root
+            if root is not None and [row["run"] for row in read_evaluations(root)[-1:]] == [
+                self._run_dir.name
+            ]:
+                write_summary(root, root / PAGE, self._kept_config)
 
     def use_reward(self, model: RewardModel) -> bool:
         """Notes the reward model that pays from now on; returns whether it differs from the previous one."""

@@ -11,7 +11,7 @@ import torch
 from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy, network_of
 from lib.agent.config import ALGORITHMS, TrainConfig
-from lib.agent.dqn import DQN
+from lib.agent.dqn import DQN, QNet, QPolicy
 from lib.agent.evaluate import evaluate
 from lib.agent.network import ActorPolicy
 from lib.agent.off_policy import OffPolicy
@@ -286,7 +286,10 @@ def _record(config: TrainConfig) -> Trained:
         if config.fork:
             player = Player(world, device, seed, recorder=tap, held=held)
             assert held is not None
-            forks, policy = make_forks(config, world, recorder, held, player), network.acting(bf16)
+            forks = make_forks(config, world, recorder, held, player)
+            policy = network.acting(bf16)
+            if config.model is None and isinstance(network, QNet):
+                policy = QPolicy(network, bf16, epsilon=1.0)
             play: Callable[[], None] = partial(forks.play, policy)
         else:
             parts = network, world, config, device, bf16, seed

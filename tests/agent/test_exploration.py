@@ -43,3 +43,12 @@ def test_state_entropy_is_the_distance_to_the_nth_neighbour() -> None:
     torch.testing.assert_close(
         state_entropy(stretched, stretched), state_entropy(alone, alone), rtol=1e-3, atol=0
     )
+
+
+def test_state_entropy_sees_through_a_number_that_never_changes() -> None:
+    torch.manual_seed(0)
+    moving = torch.randn(300, 3)
+    fixed = torch.cat([moving, torch.full((300, 1), 7.0)], 1)
+    torch.testing.assert_close(
+        state_entropy(fixed[:30], fixed), state_entropy(moving[:30], moving), rtol=1e-3, atol=0
+    )

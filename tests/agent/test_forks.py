@@ -98,3 +98,9 @@ def test_events_fork_as_well(tmp_path: Path) -> None:
 def test_what_cannot_fork_is_refused(flags: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         recorded(tmp_path, **flags)
+
+
+def test_untaught_dqn_plays_its_forks_at_random(tmp_path: Path) -> None:
+    db = recorded(tmp_path, algo="dqn", hold_prob=0.0, hold_longest=20, env_threads=1)
+    actions = np.concatenate([db.load(name).actions[20:] for name in db.names])
+    assert len(np.unique(actions)) > 10

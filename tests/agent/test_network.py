@@ -105,6 +105,14 @@ def test_the_small_one_is_that_of_a3c() -> None:
     torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["separate", "shared", "small"])
+def test_no_picture_is_no_error(kind: str) -> None:
+    """A rank of several may have no row of a minibatch."""
+    logits, values = PolicyNet(18, kind=kind)(torch.empty(0, 4, 84, 84, dtype=torch.uint8))
+    (logits.sum() + values.sum()).backward()
+    assert (logits.shape, values.shape) == ((0, 18), (0,))
+
+
 def test_the_first_policy_is_nearly_uniform() -> None:
     torch.manual_seed(0)
     logits, _ = PolicyNet(18)(torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8))

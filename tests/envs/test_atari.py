@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from ale_py.env import AtariEnv
 
+from lib import cli
+from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld, atari_settings
+from lib.envs.ids import MAX_SEED
 from lib.envs.make import make_world, probes, situation
 from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
@@ -286,3 +289,12 @@ def test_enduro_is_cut_off_before_the_snow() -> None:
         assert step.truncated.all()
         assert (grass in seen, snow in seen) == (True, whole == 780)
         world.close()
+
+
+def test_seeds_go_as_far_as_the_emulator_counts() -> None:
+    world = AtariWorld("PongNoFrameskip-v4", 2, num_threads=1)
+    world.reset(MAX_SEED + 100_000)  # as evaluations and further environments may
+    world.close()
+    assert cli.parse(TrainConfig, ["-n", "x", "--seed", str(MAX_SEED)]).seed == MAX_SEED
+    with pytest.raises(SystemExit):
+        cli.parse(TrainConfig, ["-n", "x", "--seed", str(MAX_SEED + 1)])

@@ -2,12 +2,15 @@
 
 import base64
 import re
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lib.agent.actor_critic import ActorCritic
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.agent.play_config import PlayConfig
@@ -153,7 +156,17 @@ def test_a_run_leaves_its_page_and_a_recorded_game_another(
     done = train(TrainConfig(name="dot", steps=20, save=tmp_path / "v0", **small))  # type: ignore[arg-type]
     (row, last) = read_evaluations(tmp_path / "v0")
     assert (row["run"], row["steps"], last["steps"]) == (done.run_dir.name, 10, 20)
-    assert "<video" not in (tmp_path / "v0" / "summary.html").read_text()
+    said = (tmp_path / "v0" / "summary.html").read_text()
+    assert "<video" not in said
+
+    def stopped_at_once(*arguments: Any, **parts: Any) -> ActorCritic:
+        signal.raise_signal(signal.SIGTERM)
+        return ActorCritic(*arguments, **parts)
+
+    # Another run into the folder, which ends before it has evaluated, leaves the page as it is.
+    other = TrainConfig(name="other", steps=20, save=tmp_path / "v0", **small)  # type: ignore[arg-type]
+    assert train(other, make_learner=stopped_at_once).stopped
+    assert (tmp_path / "v0" / "summary.html").read_text() == said
     play_games(PlayConfig(model=tmp_path / "v0" / "latest.dat", games=1, record=tmp_path / "videos"))
     page = tmp_path / "videos" / "summary.html"
     assert f"on one page: {page}" in capsys.readouterr().out
