@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -411,6 +412,7 @@ def test_a_fit_whose_model_cannot_be_shown_says_why(tmp_path: Path, monkeypatch:
         return fitting
 
     monkeypatch.setattr(Fitting, "_fit", fitted)
-    fitting = asyncio.run(done())
+    with ThreadPoolExecutor(1) as thread:  # Playwright leaves a loop running in this one
+        fitting = thread.submit(asyncio.run, done()).result()
     assert fitting.failed
     assert list(fitting.lines) == ["--dev cuda: there is none"]
