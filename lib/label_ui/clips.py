@@ -17,7 +17,7 @@ from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
-_MAX_NAMES = 2000
+_MAX_ACTIONS, _MAX_NAMES = 100_000, 2000  # characters of a header, which browsers give up on beyond 256 KB
 """Limit on the characters of all action names, which are sent in a header."""
 _JOYSTICK = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
@@ -103,14 +103,13 @@ class ClipStore:
         steps, height, width, _ = segment.frames.shape
         sheet, columns = sprite_sheet(segment.frames)
         sidecar = segment.sidecar
+        actions = [_numbers(action) if segment.continuous else int(action) for action in segment.actions]
         meta = {
             "steps": steps,
             "width": width,
             "height": height,
             "columns": columns,
-            "actions": [
-                _numbers(action) if segment.continuous else int(action) for action in segment.actions
-            ],
+            "actions": actions if len(json.dumps(actions)) <= _MAX_ACTIONS else [],
             "names": action_names(sidecar) if sidecar and not segment.continuous else (),
             "game": sidecar.env_id[:200] if sidecar else "",  # a header has its limits
         }

@@ -56,6 +56,10 @@ def test_what_a_header_says_of_a_clip_stays_short(tmp_path: Path) -> None:
     save_segment(tmp_path / "00" / "00000000.dat", segment(0, env_id="x" * 100_000))
     store = ClipStore(SegmentDB(tmp_path))
     assert len(store.clip(store.id_of("00/00000000.dat")).meta) < 4000
+    long = segment(0, steps=10_000, height=1, width=1)
+    numbers = np.zeros((10_000, 4), np.float32)
+    save_segment(tmp_path / "00" / "00000001.dat", Segment(long.frames, numbers, long.sidecar))
+    assert len(ClipStore(SegmentDB(tmp_path)).clip(store.id_of("00/00000001.dat")).meta) < 100_000
 
 
 def test_store_keeps_its_memory_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ const WORDS = {
 
 function actionText(meta, step) {
   const action = meta.actions[step];
+  if (action === undefined) return ""; // too many for a header
   if (typeof action === "string") return action; // numbers
   const name = meta.names[action];
   if (name === undefined) return `action ${action}`;
