@@ -22,6 +22,7 @@ from torch import nn
 from lib.checkpoints import storable
 from lib.cli import UserError
 from lib.learner import ALONE
+from lib.provenance import made_by
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
 from lib.reward.fit import AnyFit, fit
@@ -152,7 +153,7 @@ class Policies(OnAnswers[LanguageModel]):
         results: dict[str, Any],
         refit: dict[str, Any] | None,
     ) -> None:
-        about = {"config": storable(config, ""), "parents": parents, "results": results}
+        about = storable({"config": config, "parents": parents, "results": results, **made_by()}, "")
         try:
             save_policy(path, model, self._root, about)
         except OSError as error:
