@@ -81,12 +81,13 @@ class Training:
     Args:
       config: the flags.
       stopwatch: takes the time of the parts.
+      warm: begin with a few updates, which no clock sees.
 
     Attributes:
       together: makes one decision of the processes that learn together.
     """
 
-    def __init__(self, config: TrainConfig, stopwatch: Stopwatch | None = None) -> None:
+    def __init__(self, config: TrainConfig, stopwatch: Stopwatch | None = None, warm: bool = True) -> None:
         self._on_gpu = resolve_device(config.dev).type == "cuda"
         with contextlib.ExitStack() as stack:
             # Its progress is written to the same place until it ends.
@@ -96,7 +97,8 @@ class Training:
                     hook.begin(self._run.learner)
             if stopwatch is not None:
                 _time(self._run, stopwatch)
-            self()
+            if warm:
+                self()
             self._stack = stack.pop_all()
         self.together = self._run.ranks.together
 

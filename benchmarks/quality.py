@@ -7,7 +7,7 @@ out. Every recipe is fitted to the same labels: the first 100 of the 300 are tho
 functions behind 03_reward_train.py.
 
 Each fit is recorded when it ends and not repeated, so a stopped run continues, and several processes may share the work
-(`--seeds 0 2 4` beside `--seeds 1 3`). The table covers all recorded fits.
+(`--seeds 0 2 4` beside `--seeds 1 3`). The table covers all recorded fits on this DB with these settings.
 """
 
 import json
@@ -62,8 +62,11 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 """What each recipe changes in the defaults of 03_reward_train.py."""
 
+_SETTINGS = ("db", "error_rate", "frame_stride", "test_pairs")
+"""Fits are compared only where these are the same."""
 _TEST_SHARE = 0.25
 _TEST_STRIDE = 2
+_DRAWS_PER_LABEL = 100
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class QualityConfig:
     frame_stride: int = flag(default=10, min=1, help="--frame-stride of every fit, including the original's")
     test_pairs: int = flag(default=2000, min=10, help="pairs to test on")
     memory_mb: int = flag(default=3000, min=0, help="memory for decoded clips")
-    out: Path = flag(default=Path("benchmarks/results/quality"), help="folder for the figures")
+    out: Path = flag(default=Path("quality-out"), help="folder for the figures")
 
     def __post_init__(self) -> None:
         for name in self.recipes:
@@ -114,7 +117,13 @@ class Task:
     def labels(self, count: int, teacher: Teacher, mean: float) -> list[tuple[int, int, int]]:
         """Different pairs of the training segments with the teacher's answers; those it cannot tell are skipped."""
         found: dict[tuple[int, int], int] = {}
+        draws = 0
         while len(found) < count:
+            draws += 1
+            if draws > _DRAWS_PER_LABEL * count:
+                raise UserError(
+                    f"{self.db.root}: expected {count} pairs that the teacher can tell, found {len(found)}"
+                )
             first, second = (int(end) for end in self.rng.choice(self._train_segments, 2, replace=False))
             if (first, second) in found or (second, first) in found:
                 continue
@@ -178,7 +187,8 @@ def measure(config: QualityConfig) -> Path:
     value = np.array([teacher.value(db.load(name)) for name in names])
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"{config.teacher}.jsonl"
-    done = {(r["recipe"], r["labels"], r["seed"]) for r in read_rows(results)}
+    settings = {name: getattr(config, name) for name in _SETTINGS} | {"db": str(config.db.resolve())}
+    done = {(r["recipe"], r["labels"], r["seed"]) for r in read_rows(results, settings)}
     for count in sorted(config.labels):
         for seed in config.seeds:
             task = Task(db, names, value, seed, config.test_pairs)
@@ -186,13 +196,13 @@ def measure(config: QualityConfig) -> Path:
             for recipe in config.recipes:
                 if (recipe, count, seed) in done:
                     continue
-                row = {"recipe": recipe, "labels": count, "seed": seed}
+                row = {"recipe": recipe, "labels": count, "seed": seed, **settings}
                 row |= _fit_and_test(config, task, labels, recipe, seed)
                 with results.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
     table = config.out / f"{config.teacher}.md"
-    table.write_text(_table(read_rows(results)))
+    table.write_text(_table(read_rows(results, settings)))
     print(table.read_text())
     return table
 
@@ -212,9 +222,10 @@ def _fit_and_test(
     }
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The fits recorded so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def read_rows(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fits with these settings recorded so far."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [row for row in rows if settings.items() <= row.items()]
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -78,6 +78,7 @@ class ZooAgent:
         self._env_id, self._piece = env_id, games * steps
         self._env = self._games(games, seed)
         self.model: A2C | PPO = kind("CnnPolicy", self._env, ent_coef=0.01, seed=seed, device=dev, **settings)
+        torch.backends.cudnn.deterministic = False  # which its seed sets for the whole process
         self.model.set_logger(Logger(None, []))
 
     def _games(self, count: int, seed: int) -> VecEnv:

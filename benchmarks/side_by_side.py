@@ -24,10 +24,14 @@ def at_once(setup: Setup) -> list[Row]:
 
     db = labelled_db(setup.folder / "db", _CLIPS, _LABELS)
     found: dict[str, list[float]] = {stage: [] for stage in _STAGES}
-    with _workers([(stage, {}) for stage in _STAGES], setup, db) as workers:
+    # Alone each takes all cores, at once half of them, as `make online` gives it.
+    half = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
+    kinds = [(stage, threads) for threads in ({}, half) for stage in _STAGES]
+    with _workers(kinds, setup, db) as workers:
+        whole, halves = workers[:2], workers[2:]
         for _ in range(setup.repeats):
-            alone = [_rates([worker])[0] for worker in workers]
-            for stage, rate, undisturbed in zip(_STAGES, _rates(workers), alone, strict=True):
+            alone = [_rates([worker])[0] for worker in whole]
+            for stage, rate, undisturbed in zip(_STAGES, _rates(halves), alone, strict=True):
                 found[stage].append(rate / undisturbed)
     shares = {stage: median(values) for stage, values in found.items()}
     together = [train + fit for train, fit in zip(*found.values(), strict=True)]

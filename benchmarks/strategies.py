@@ -236,7 +236,7 @@ def measure(config: BenchmarkConfig) -> Path:
         )
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"strategies-{config.db.name}.json"
-    settings = {key: getattr(config, key) for key in _SETTINGS}
+    settings = {key: getattr(config, key) for key in _SETTINGS} | {"db": str(config.db.resolve())}
     for seed in range(config.seeds):
         for strategy in config.strategies:
             if any((row["strategy"], row["seed"]) == (strategy, seed) for row in _read(results, settings)):

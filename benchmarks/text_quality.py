@@ -58,15 +58,14 @@ class TextQualityConfig:
         default=None,
         help="answers to other prompts, 16 to each, of which each fit chooses the best of 4 and of 16",
     )
-    out: Path = flag(
-        default=Path("benchmarks/results/text-quality"),
-        help="folder for the figures; another one for another DB, or other settings of labels and fits",
-    )
+    out: Path = flag(default=Path("text-quality-out"), help="folder for the figures")
 
 
 _BEST_OF = (1, 4, 16)
 _FIT = ("labels", "seed", "cut", "upper", "pooling")
 """What tells one fit from another, in a row of the results."""
+_SETTINGS = ("db", "error_rate", "best_db")
+"""Fits are compared only where these are the same."""
 
 
 def measure(config: TextQualityConfig) -> Path:
@@ -77,7 +76,9 @@ def measure(config: TextQualityConfig) -> Path:
     """
     config.out.mkdir(parents=True, exist_ok=True)
     results = config.out / f"{config.teacher}.jsonl"
-    done = {tuple(row[key] for key in _FIT) for row in read_rows(results)}
+    best_db = config.best_db and str(config.best_db.resolve())
+    settings = {"db": str(config.db.resolve()), "error_rate": config.error_rate, "best_db": best_db}
+    done = {tuple(row[key] for key in _FIT) for row in read_rows(results, settings)}
     for seed in config.seeds:
         fits = [
             (count, seed, cut, config.upper, config.pooling)
@@ -88,13 +89,13 @@ def measure(config: TextQualityConfig) -> Path:
             for fit in fits:
                 if fit in done:
                     continue
-                row: dict[str, Any] = dict(zip(_FIT, fit, strict=True))
+                row: dict[str, Any] = dict(zip(_FIT, fit, strict=True)) | settings
                 row |= _fit_and_test(config, row, test, Path(folder))
                 with results.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
     path = config.out / f"{config.teacher}.md"
-    path.write_text(table(read_rows(results)))
+    path.write_text(table(read_rows(results, settings)))
     print(path.read_text())
     return path
 
@@ -196,7 +197,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = [
         ((f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}", judge), row["labels"], row[judge])
         for row in rows
-        for judge in row.keys() - {*_FIT, "held_out", "best"}
+        for judge in row.keys() - {*_FIT, *_SETTINGS, "held_out", "best"}
     ]
     lines = []
     for count in sorted({row["labels"] for row in rows if "best" in row}):

@@ -117,7 +117,7 @@ class TimeConfig:
     env: str = flag(
         positional=True, default="CartPole-v1", choices=tuple(TASKS), help="environment to learn in"
     )
-    out: Path = flag(default=Path("benchmarks/results/time-to-score"), help="folder for the results")
+    out: Path = flag(default=Path("time-to-score-out"), help="folder for the results")
     algos: list[str] = flag(
         default=["a2c", "ppo", "dqn"],
         choices=("a2c", "ppo", "dqn", "a2c-ppo", *RIVALS),
@@ -147,15 +147,12 @@ class Ours:
         self._stage, *self._later = stages
         self._device = resolve_device(self._stage.dev)
         self._arena = make_world(self._stage.env, games)
-        self._training = Training(self._stage)
+        self._training = Training(self._stage, warm=False)
 
     def __call__(self) -> int:
-        before = self._training.steps
-        if self._later and before >= self._stage.steps:
+        if self._later and self._training.steps >= self._stage.steps:
             self._next()
-            before = 0  # its first updates are made on the clock, so they count
-        self._training()
-        return self._training.steps - before
+        return self._training()
 
     @property
     def network(self) -> PolicyNet:
@@ -168,7 +165,7 @@ class Ours:
         assert self._stage.model is not None
         save_policy(self._stage.model, self.network, self._training.steps, {}, dataclasses.asdict(before), {})
         self._training.close()
-        self._training = Training(self._stage)
+        self._training = Training(self._stage, warm=False)
 
     def score(self, games: int, seed: int) -> np.ndarray:
         return evaluate(self._training.policy, self._arena, seed, self._device).scores
@@ -282,6 +279,12 @@ def _cell(minutes: Sequence[float | None]) -> str:
     return f"{each}: {mean:.1f} ± {half:.1f}"
 
 
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether runs with these settings compare."""
+    free = ("out", "algos", "seeds", "scores")
+    return {**one, **dict.fromkeys(free)} == {**other, **dict.fromkeys(free)}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(TimeConfig, argv, description=(__doc__ or "").splitlines()[0])
     known = TASKS[config.env].contenders.keys() | (RIVALS if config.env.endswith("NoFrameskip-v4") else {})
@@ -296,6 +299,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         config.out.mkdir(parents=True, exist_ok=True)
         for line in kept.read_text().splitlines() if kept.exists() else ():
             run = json.loads(line)
+            if not _alike(run["settings"], settings):
+                raise UserError(
+                    f"--out {config.out}: {kept.name} has runs with other flags; name another folder"
+                )
             curves[run["algo"], run["seed"]] = run["curve"]
         for seed in range(config.seeds):
             for algo in config.algos:

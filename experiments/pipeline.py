@@ -22,7 +22,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
 from lib.label_ui.config import LabelConfig
 from lib.reward.config import FitConfig
-from lib.runs import write_config
+from lib.runs import read_config, write_config
 
 if TYPE_CHECKING:
     from experiments.measures import MeasureConfig
@@ -363,7 +363,7 @@ def settle(config: Any, out: Path, free: Sequence[str]) -> None:
     kept = out / "config.json"
     fields = {key: value for key, value in dataclasses.asdict(config).items() if key not in free}
     if kept.exists():
-        before = json.loads(kept.read_text())["config"]
+        before = read_config(out)["config"]
         now = json.loads(json.dumps(fields, default=str))
         if before.keys() != now.keys():
             raise UserError(

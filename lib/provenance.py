@@ -36,22 +36,31 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def git_commit() -> str:
-    """Full hash of this code's commit, with "-dirty" when tracked files differ; "" without git or a repository."""
+    """Full hash of this code's commit, with "-dirty" when tracked files differ; "" where it is not in a repository of its own.
+
+    Installed, it may lie in an environment in somebody else's repository, which does not track it.
+    """
     # Inside hooks GIT_DIR and its kin are set, and may name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # Leaves index.lock to a commit that may be under way; `git describe --dirty` would take it all the same.
     environment["GIT_OPTIONAL_LOCKS"] = "0"
-    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, timeout=10
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        return subprocess.check_output(
+            command, cwd=here.parent, env=environment, stderr=subprocess.DEVNULL, text=True, timeout=10
         )
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)
+        said = git("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return ""
-    head = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or head is None:
+    head = re.search(r"^# branch\.oid ([0-9a-f]{40,64})$", said, re.MULTILINE)
+    if head is None:
         return ""
-    changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+    changed = any(not line.startswith("#") for line in said.splitlines())
     return head[1] + ("-dirty" if changed else "")
 
 

@@ -88,3 +88,6 @@ def test_asking_for_the_commit_leaves_the_repository_alone(
     code.write_text("2")
     assert provenance.git_commit.__wrapped__() == f"{head}-dirty"
     assert (tmp_path / ".git" / "index").read_bytes() == index
+    # Installed into an environment that lies in somebody's repository, which has a commit of its own.
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "untracked"))
+    assert provenance.git_commit.__wrapped__() == ""

@@ -25,6 +25,7 @@ from lib.reward.report.page import write_page
 from lib.reward.report.probes import some_segments
 from lib.runs import check_name, make_run_dir, write_config
 
+_SEED = 30_000  # recording plays other games, evaluations others again
 WINDOWS = 20
 """Windows of 50 steps that each environment plays: a minute of the game."""
 OUT_OF_DATA = 0.05
@@ -240,7 +241,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         check_policy(network, world, config.audit)
         model.check(world.spec, checkpoint, world.env_id)
         policy = network.to(device).eval().acting(bf16)
-        fresh = play_and_rate(policy, world, model, config.seed, device, WINDOWS)
+        fresh = play_and_rate(policy, world, model, _SEED + config.seed, device, WINDOWS)
     finally:
         world.close()
     finding = compare(db, fresh.rated)

@@ -244,6 +244,12 @@ def test_a_folder_is_for_one_experiment(tmp_path: Path) -> None:
         settle(Config(out), out, free=("out",))
 
 
+def test_a_folder_of_another_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UserError, match="belongs to another program"):
+        settle(Config(tmp_path), tmp_path, free=("out",))
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="expected a folder to write to"):
