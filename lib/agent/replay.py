@@ -234,8 +234,8 @@ class Replay:
             self._tree.set(torch.arange(self.capacity, device=self._device), known)
 
     def state(self) -> dict[str, Any]:
-        """All that `load_state` needs: views of the steps kept, as a copy may not fit beside them."""
-        used = slice(self._rows if self._filled == self._rows - 1 else self._open + 1)
+        """All that `load_state` needs: of a full replay the columns themselves, as a copy may not fit beside them."""
+        used = slice(None if self._filled == self._rows - 1 else self._open + 1)
         state = {name: column[used] for name, column in self._kept.items()}
         tree = None if self._tree is None else self._tree.weights
         return state | {"open": self._open, "filled": self._filled, "tree": tree, "highest": self._highest}

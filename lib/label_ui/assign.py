@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from lib.cli import UserError
 from lib.label_ui.db import LabelledDB
 from lib.label_ui.ledger import Labeller
 from lib.label_ui.messages import BatchReply, BatchRequest, Offer
@@ -60,7 +61,7 @@ class Assigner:
         self.model = model
         self._repeat_rate = repeat_rate
         self._rng = rng
-        self._make = make
+        self._make, self._unsuited = make, ""
         self._begin()
 
     def _begin(self) -> None:
@@ -74,6 +75,14 @@ class Assigner:
         if self.strategy in self._prefetchers:
             self._prefetchers[self.strategy].wake()  # so that the first pair need not be a random one
 
+    def _begin_anew(self) -> None:
+        """The DB was empty, and holds answers now. A strategy that cannot choose among them leaves random pairs."""
+        try:
+            self._begin()
+        except UserError as error:
+            self._unsuited, self._of_answers = str(error), self._db.answers
+            self.strategies, self._prefetchers = ["random"], {}
+
     def batch(self, ask: BatchRequest) -> BatchReply:
         """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
 
@@ -85,7 +94,7 @@ class Assigner:
         with db.lock:
             db.sync()
             if db.answers != self._of_answers:
-                self._begin()
+                self._begin_anew()
             offers = [offer for offer in ask.keep if self._keep(offer, ask.page, who)]
             ids = {offer.id for offer in offers}
             for lease in self._leases.held_by(ask.page):
@@ -100,12 +109,12 @@ class Assigner:
                 granted = self._leases.grant(query, left, ask.page)
                 if granted is not None:
                     offers.append(db.offer(granted.id, query, left))
-            stuck = [one.problem for one in self._prefetchers.values() if one.problem]
+            stuck = [self._unsuited, *(one.problem for one in self._prefetchers.values())]
             return BatchReply(
                 pairs=offers,
                 standing=self._stats.standing(who),
                 notice="" if offers else self._why_none(playable, live, ask.strategy),
-                problems=[*db.broken.values(), *stuck][:20],
+                problems=[*db.broken.values(), *filter(None, stuck)][:20],
                 answers=db.answers,
             )
 

@@ -17,7 +17,9 @@ from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
-_MAX_ACTIONS, _MAX_NAMES = 100_000, 2000  # characters of a header, which browsers give up on beyond 256 KB
+_MAX_ACTIONS = 100_000
+"""Limit on the characters of a clip's actions, which are sent in a header; browsers give up on one beyond 256 KB."""
+_MAX_NAMES = 2000
 """Limit on the characters of all action names, which are sent in a header."""
 _JOYSTICK = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),

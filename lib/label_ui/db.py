@@ -172,12 +172,13 @@ class LabelledDB:
     def _shown(self, id: str, load: Callable[[str], Shown], of_answers: bool) -> Shown:
         if self.answers is not of_answers:
             raise KeyError(id)
+        name = self.name_of(id)
+        found = signature(self.root / name)
         try:
             return load(id)
         except SegmentError as error:
             with self.lock:
-                name = self.name_of(id)
-                self.broken[name], self._broken_at[name] = str(error), signature(self.root / name)
+                self.broken[name], self._broken_at[name] = str(error), found
             raise
 
     def thumbnail(self, id: str) -> Clip:

@@ -204,7 +204,7 @@ class TextConfig:
             raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
         if self.algo == "dpo" and not self.kl:
             raise UserError("--kl 0: --algo dpo expects β above 0, or nothing is learned; try --kl 0.1")
-        if self.stop_on_drift and not self.judge:
+        if self.stop_on_drift and not self.judge and self.resume is None:
             raise UserError(
                 "--stop-on-drift expects a judge who falls while the learned reward rises: add --judge NAME"
             )

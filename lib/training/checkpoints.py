@@ -75,11 +75,10 @@ class Checkpoints(Hook):
         # A full disk is reported by what failed first.
         with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
             self.save_state(learner)
-            root = None if self.folder is None else self.folder.root
-            if root is not None and [row["run"] for row in read_evaluations(root)[-1:]] == [
-                self._run_dir.name
-            ]:
-                write_summary(root, root / PAGE, self._kept_config)
+            if self.folder is not None:
+                root, rows = self.folder.root, read_evaluations(self.folder.root)
+                if rows and rows[-1]["run"] == self._run_dir.name:
+                    write_summary(root, root / PAGE, self._kept_config)
 
     def use_reward(self, model: RewardModel) -> bool:
         """Notes the reward model that pays from now on; returns whether it differs from the previous one."""

@@ -10,6 +10,7 @@ from lib.agent.replay import Batch, Replay
 from lib.agent.returns import n_step_returns
 from lib.agent.rollout import Played, Player
 from lib.agent.sum_tree import SumTree
+from lib.checkpoints import storable
 from lib.cli import UserError
 from lib.envs.spec import Spec
 from lib.envs.world import Step
@@ -280,6 +281,15 @@ def test_overwritten_and_stackless_steps_lose_their_priority() -> None:
 
 
 # --- state ------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_full_replay_is_saved_without_a_copy_of_it() -> None:
+    replay = filled([[Row(t, score=float(t)) for t in range(25)]], steps=10)
+    kept, saved = replay.state(), storable(replay.state(), "")
+    columns = {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
+    assert columns.keys() >= {"observations", "actions", "score", "terminal"}
+    for name, column in columns.items():
+        assert saved[name].data_ptr() == column.data_ptr(), name
 
 
 @pytest.mark.parametrize("steps", [10, 100])

@@ -494,6 +494,28 @@ def test_a_db_that_was_empty_gets_the_strategies_of_what_comes(tmp_path: Path, c
     assert all(prompt_of(offer.sample1) == prompt_of(offer.sample2) for offer in offers)
 
 
+def test_a_strategy_that_does_not_suit_what_comes_leaves_random_pairs_and_says_so(
+    tmp_path: Path, clock: Clock
+) -> None:
+    root = tmp_path / "texts"
+    root.mkdir()
+    db = SegmentDB(root)
+
+    def strategies() -> dict[str, Strategy]:
+        db.refresh()
+        return {"diversity": make_strategy("diversity", db, answers=holds_answers(db))}
+
+    desk = Desk(root, make_strategies=strategies, strategy="diversity", clock=clock, now=clock)
+    user = User(desk)
+    assert user.batch().pairs == []
+    answer_db(root, random_texts(6, 3))
+    clock.time += 10
+    for _ in range(2):
+        reply = user.batch()
+        assert {offer.strategy for offer in reply.pairs} == {"random"}
+        assert "--strategy diversity compares frames" in reply.problems[0]
+
+
 def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:
     user = User(desk)
     offer = user.take()
