@@ -104,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             flags = tuning(config, algo, policy, reward, name)
             kind = "the comparisons" if algo == "dpo" else "the learned reward"
             title = f"4. {algo.upper()} finetunes the model on {kind}"
-            pipeline.run(name, title, "01_text.py", flags, finetune(flags), [out / name, flags.runs], flags.runs)
+            pipeline.run(
+                name, title, "01_text.py", flags, finetune(flags), [out / name, flags.runs], flags.runs
+            )
             finetuned[name] = out / name / "latest"
         policy = finetuned[name]
 
