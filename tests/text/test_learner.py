@@ -13,40 +13,15 @@ from torch.nn import functional as F
 from lib.learner import ALONE, Alone
 from lib.preferences.answers import distinct_2
 from lib.text.evaluation import AnswersMeasure
-from lib.text.language import load_language_model
 from lib.text.layers import above, between, log_probs_of, token_log_probs
-from lib.text.learner import LearnerSettings, Prompt, TextLearner
-from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
 from lib.training.ranks import joined
-from tests.text.tiny import FAMILIES, save_tiny
+from tests.text.tiny import FAMILIES, save_tiny, tiny_learner
 from tests.training.test_ranks import in_ranks
-
-
-def _learner(
-    folder: Path,
-    family: str = "llama",
-    at: int = 2,
-    bf16: bool = False,
-    ranks: Alone = ALONE,
-    rank: int = 0,
-    **settings: Any,
-) -> TextLearner:
-    """On prompts of different lengths, with the token that ends an answer among theirs."""
-    made = (folder / "config.json").exists()
-    language = load_language_model(folder if made else save_tiny(folder, family), torch.device("cpu"), bf16)
-    torch.manual_seed(0)
-    network = TextRewardNet(language.network.model, Shape(1, 2))
-    torch.nn.init.normal_(network.head.weight)
-    reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
-    prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
-    usual = {"rollout": 12, "tokens": 8, "lr": 1e-2, "micro_batch": 4}
-    parts = language, 0 if rank else at, reward, prompts, LearnerSettings(**usual | settings), bf16
-    return TextLearner(*parts, ranks=ranks, rank=rank)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_reference_stays_bit_equal_and_the_lower_layers_are_its_own(family: str, tmp_path: Path) -> None:
-    learner = _learner(tmp_path, family)
+    learner = tiny_learner(tmp_path, family)
     before = copy.deepcopy(learner.language.network.state_dict())
     rated = copy.deepcopy(learner.roles.reward.members[0].network.state_dict())
     for _ in range(3):
@@ -68,7 +43,7 @@ def test_the_reference_stays_bit_equal_and_the_lower_layers_are_its_own(family: 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Path) -> None:
     """Log-probabilities of actor and reference, the exact KL and the critic, of each answer alone."""
-    learner = _learner(tmp_path, family, temperature=0.7, lr=1e-3)
+    learner = tiny_learner(tmp_path, family, temperature=0.7, lr=1e-3)
     learner.advance()
     answers = learner.answer(learner._prompts, [7], each=6)
     assert answers is not None
@@ -110,7 +85,7 @@ def test_roles_on_the_trunk_say_what_whole_models_say(family: str, tmp_path: Pat
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_in_bf16_the_kl_to_the_reference_begins_at_0(tmp_path: Path, rank: int) -> None:
-    learner = _learner(tmp_path, bf16=True, rank=rank)
+    learner = tiny_learner(tmp_path, bf16=True, rank=rank)
     answers = learner.answer(learner._prompts, [7])
     assert answers is not None
     seen = learner.roles.experience(answers)
@@ -120,7 +95,7 @@ def test_in_bf16_the_kl_to_the_reference_begins_at_0(tmp_path: Path, rank: int) 
 
 def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
     """Its value before the last token is what the reward model says of the answer without it."""
-    learner = _learner(tmp_path)
+    learner = tiny_learner(tmp_path)
     answers = learner.answer(learner._prompts, [7])
     assert answers is not None
     seen = learner.roles.experience(answers)
@@ -137,7 +112,7 @@ def test_a_critic_begins_as_the_reward_model(tmp_path: Path) -> None:
 def test_micro_batches_make_the_steps_of_whole_ones(algo: str, tmp_path: Path) -> None:
     tops = []
     for micro in (12, 5):
-        learner = _learner(tmp_path / str(micro), algo=algo, answers=2, micro_batch=micro, lr=1e-3)
+        learner = tiny_learner(tmp_path / str(micro), algo=algo, answers=2, micro_batch=micro, lr=1e-3)
         learner.advance()
         tops.append(learner.state()["top"])
     for name, value in tops[0].items():
@@ -146,12 +121,12 @@ def test_micro_batches_make_the_steps_of_whole_ones(algo: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_state_continues_bit_for_bit(rank: int, tmp_path: Path) -> None:
-    whole, first = (_learner(tmp_path / name, kl_target=1.0, rank=rank) for name in "ab")
+    whole, first = (tiny_learner(tmp_path / name, kl_target=1.0, rank=rank) for name in "ab")
     for _ in range(4):
         whole.advance()
     for _ in range(2):
         first.advance()
-    again = _learner(tmp_path / "c", kl_target=1.0, rank=rank)
+    again = tiny_learner(tmp_path / "c", kl_target=1.0, rank=rank)
     again.load_state(copy.deepcopy(first.state()))
     for _ in range(2):
         again.advance()
@@ -163,7 +138,7 @@ def test_a_state_continues_bit_for_bit(rank: int, tmp_path: Path) -> None:
 
 
 def test_in_bf16_the_trained_weights_are_float32_and_sampling_takes_them_up(tmp_path: Path) -> None:
-    learner = _learner(tmp_path, bf16=True, lr=1e-4)
+    learner = tiny_learner(tmp_path, bf16=True, lr=1e-4)
     before = copy.deepcopy(learner.language.network.state_dict())
     scalars = learner.advance().scalars
     assert all(bool(torch.isfinite(torch.as_tensor(value))) for value in scalars.values())
@@ -177,7 +152,7 @@ def test_in_bf16_the_trained_weights_are_float32_and_sampling_takes_them_up(tmp_
 
 
 def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_path: Path) -> None:
-    learner = _learner(tmp_path, critic_warmup=1, unfinished_score=-1.0)
+    learner = tiny_learner(tmp_path, critic_warmup=1, unfinished_score=-1.0)
     before = copy.deepcopy(dict(learner.weights()))
     learner.advance()
     for name, value in learner.weights():
@@ -187,7 +162,7 @@ def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_pat
 
 
 def test_all_prompts_have_their_turn_before_any_comes_again(tmp_path: Path) -> None:
-    learner = _learner(tmp_path, rollout=4, algo="rloo", answers=2)
+    learner = tiny_learner(tmp_path, rollout=4, algo="rloo", answers=2)
     asked = []
     for learner.updates in range(6):
         asked += [prompt.text for prompt in learner._next_prompts()]
@@ -205,7 +180,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def learns(ranks: Alone, folder: Path, case: str) -> dict[str, Any]:
     each = CASES[case].get("answers", 1)
-    learner: Any = _learner(folder, ranks=ranks, lr=0.3, rollout=5 * each, **CASES[case])
+    learner: Any = tiny_learner(folder, ranks=ranks, lr=0.3, rollout=5 * each, **CASES[case])
     # Adam's steps do not tell a small gradient from noise.
     learner._optimizer = torch.optim.SGD([weight for _, weight in learner.weights()])
     said = [learner.advance().scalars for _ in range(3)]
@@ -252,7 +227,7 @@ def test_distinct_pairs_of_words() -> None:
 
 
 def test_an_evaluation_says_what_the_best_of_n_answers_of_the_reference_is_worth(tmp_path: Path) -> None:
-    learner = _learner(tmp_path, algo="rloo", answers=2)
+    learner = tiny_learner(tmp_path, algo="rloo", answers=2)
     prompts = learner._prompts
     measure = AnswersMeasure(learner, prompts, {"long": lambda a: len(a.tokens)}, 1, 3, seed=5)
     first, _ = measure(None, None)

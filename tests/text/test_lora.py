@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lib.cli import UserError
 from lib.learner import Advance
@@ -20,8 +19,7 @@ from lib.text.lora import adapter_size, adapters, fold
 from lib.text.memory import tell_memory
 from lib.text.reward import load_text_reward
 from lib.text.train import finetune
-from tests.text.test_learner import _learner
-from tests.text.tiny import FAMILIES, tiny, tiny_finetune
+from tests.text.tiny import FAMILIES, tiny, tiny_finetune, tiny_learner
 
 CPU = torch.device("cpu")
 LORA: dict[str, Any] = {"lora": 3, "unfrozen": None}
@@ -78,7 +76,7 @@ def test_adapters_begin_as_nothing_are_wa_plus_ba_and_leave_the_base_alone(
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_adapters_alone_learn_and_the_reference_stays_bit_equal(bf16: bool, tmp_path: Path) -> None:
-    learner = _learner(tmp_path, bf16=bf16, rank=3)
+    learner = tiny_learner(tmp_path, bf16=bf16, rank=3)
     base = learner.language.network
     before, said = copy.deepcopy(base.state_dict()), logits(base)
     assert torch.equal(logits(learner.policy().network), said)
@@ -114,6 +112,8 @@ def test_a_checkpoint_holds_adapters_alone_and_merges_into_a_whole_model(
     assert "adapters of rank 3 on the 4 layers are trained" in capsys.readouterr().out
     assert sorted(path.name for path in folder.iterdir()) == ["adapters.safetensors", "policy.json"]
     base = load_language_model(config.model, CPU)
+    from safetensors.torch import load_file
+
     kept = load_file(folder / "adapters.safetensors")
     assert sum(value.numel() for value in kept.values()) == adapter_size(base.network.model.layers, 3)
     model = load_language_model(folder, CPU)

@@ -1,9 +1,21 @@
 """Games neither need nor import what language models need."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+EXTRAS = {"transformers", "tokenizers", "safetensors", "vaderSentiment"}
+
+
+def test_tests_are_collected_without_them() -> None:
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not EXTRAS & {name.partition(".")[0] for name in names}, f"{path}:{node.lineno}"
 
 
 @pytest.mark.slow

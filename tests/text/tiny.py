@@ -13,8 +13,10 @@ import torch
 if not importlib.util.find_spec("transformers"):  # whose import takes seconds, in each worker of pytest-xdist
     pytest.skip("language models need requirements-text.txt", allow_module_level=True)
 
+from lib.learner import ALONE, Alone
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
+from lib.text.learner import LearnerSettings, Prompt, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
 
 FAMILIES = ("llama", "qwen2", "mistral")
@@ -91,3 +93,25 @@ def tiny_finetune(root: Path) -> TextConfig:
         runs=root / "runs",
         bf16=False,
     )
+
+
+def tiny_learner(
+    folder: Path,
+    family: str = "llama",
+    at: int = 2,
+    bf16: bool = False,
+    ranks: Alone = ALONE,
+    rank: int = 0,
+    **settings: Any,
+) -> TextLearner:
+    """On prompts of different lengths, with the token that ends an answer among theirs."""
+    made = (folder / "config.json").exists()
+    language = load_language_model(folder if made else save_tiny(folder, family), torch.device("cpu"), bf16)
+    torch.manual_seed(0)
+    network = TextRewardNet(language.network.model, Shape(1, 2))
+    torch.nn.init.normal_(network.head.weight)
+    reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
+    prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
+    usual = {"rollout": 12, "tokens": 8, "lr": 1e-2, "micro_batch": 4}
+    parts = language, 0 if rank else at, reward, prompts, LearnerSettings(**usual | settings), bf16
+    return TextLearner(*parts, ranks=ranks, rank=rank)
