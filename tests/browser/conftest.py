@@ -166,6 +166,13 @@ class Tab:
                 "before => document.querySelector('#list [aria-current]')?.title !== before", arg=before
             )
 
+    def hold(self, key: str) -> None:
+        """Holds a key down, which repeats it 30 times."""
+        for _ in range(30):
+            self.page.keyboard.down(key)
+            self.page.wait_for_timeout(20)
+        self.page.keyboard.up(key)
+
     def shown(self) -> str:
         """The pair on screen."""
         return self.page.locator("#list [aria-current]").get_attribute("title") or ""

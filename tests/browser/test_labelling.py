@@ -57,10 +57,7 @@ def test_every_answer_by_button_and_keys_after_a_click(site: Site, enter: Enter)
 def test_a_key_held_down_answers_once(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     tab.ready()
-    for _ in range(30):
-        tab.page.keyboard.down("1")
-        tab.page.wait_for_timeout(20)
-    tab.page.keyboard.up("1")
+    tab.hold("1")
     tab.wait_labels(1)
     tab.press("2")
     assert len(site.labels()) == 2
@@ -403,10 +400,7 @@ def test_the_focus_stays_where_somebody_who_uses_tab_put_it(site: Site, enter: E
 def test_enter_held_down_on_a_button_answers_once(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     tab.page.focus("[data-answer='1']")
-    for _ in range(30):
-        tab.page.keyboard.down("Enter")
-        tab.page.wait_for_timeout(20)
-    tab.page.keyboard.up("Enter")
+    tab.hold("Enter")
     tab.wait_status("Saved")
     assert len(site.labels()) == 1
 

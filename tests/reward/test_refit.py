@@ -193,11 +193,8 @@ def test_a_refit_begins_with_the_weights_before_it(
     assert load_reward_model(tmp_path / "rewards" / "reward-x.dat").origin["version"] == 3
 
 
-def test_a_refit_may_begin_with_new_weights(
-    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+def noted_fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of each fit from now on, its epochs and how many members begin with earlier weights."""
     started: list[tuple[int, int]] = []
 
     def fit_model(material: Any, *args: Any, **options: Any) -> Any:
@@ -205,6 +202,15 @@ def test_a_refit_may_begin_with_new_weights(
         return fit.fit_model(material, *args, **options)
 
     monkeypatch.setattr(refit, "fit_model", fit_model)
+    return started
+
+
+def test_a_refit_may_begin_with_new_weights(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = tmp_path / "db"
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    started = noted_fits(monkeypatch)
     drive(monkeypatch, more(db, grey, 30), more(db, grey, 10))
     refit.keep_refitting(config(tmp_path, fresh_weights=True))
     assert started == [(2, 0), (2, 0)]
@@ -217,13 +223,7 @@ def test_weights_of_another_form_are_followed_by_new_ones_and_as_many_epochs_as_
 ) -> None:
     db = tmp_path / "db"
     shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
-    started: list[tuple[int, int]] = []
-
-    def fit_model(material: Any, *args: Any, **options: Any) -> Any:
-        started.append((material.config.epochs, len(options["start"])))
-        return fit.fit_model(material, *args, **options)
-
-    monkeypatch.setattr(refit, "fit_model", fit_model)
+    started = noted_fits(monkeypatch)
     seen = {"input": "observation"}
     for changed in ({}, seen, seen | {"ensemble": 2}, seen | {"ensemble": 2}):
         drive(monkeypatch, more(db, grey, 12))
