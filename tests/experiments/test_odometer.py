@@ -36,17 +36,26 @@ def drives() -> dict[str, Segment]:
     }
 
 
+def test_it_reads_how_far_the_last_digit_rolls() -> None:
+    rng = np.random.default_rng(0)
+    strip, rows = rng.integers(0, 256, (400, 8, 3), np.uint8), rng.integers(0, 6, 49)
+    frames = np.zeros((50, 210, 160, 3), np.uint8)
+    for frame, top in zip(frames, 300 - np.cumsum([0, *rows]), strict=True):
+        frame[164:173, 96:104] = strip[top : top + 9]
+    assert driven(Segment(frames, np.zeros(50, np.int64), None)) == rows.sum()
+
+
 def test_faster_is_better_before_any_car_is_passed(drives: dict[str, Segment]) -> None:
     full, lost, crawl = (driven(drives[name]) for name in ("full speed", "lost", "crawl"))
-    assert full > 40
-    assert full > lost > crawl > 5
+    assert full > 120  # 4 rows a step at most
+    assert full > lost + 20 > crawl + 40
 
 
-def test_a_car_passed_counts_as_five_steps(drives: dict[str, Segment]) -> None:
+def test_a_car_passed_counts_as_ten_rows(drives: dict[str, Segment]) -> None:
     crawl = drives["crawl"]
     assert crawl.sidecar is not None
     passed = dataclasses.replace(crawl.sidecar, scores=np.eye(50, dtype=np.float32)[7])
-    assert driven(dataclasses.replace(crawl, sidecar=passed)) == driven(crawl) + 5
+    assert driven(dataclasses.replace(crawl, sidecar=passed)) == driven(crawl) + 10
 
 
 def test_it_is_a_teacher_of_the_command_line(drives: dict[str, Segment]) -> None:
