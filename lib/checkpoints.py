@@ -59,7 +59,7 @@ def save_checkpoint(
     clash = header.keys() & payload.keys()
     if clash:
         raise ValueError(f"payload may not have the header's keys {sorted(clash)}")
-    content = storable({**header, **payload}, "")
+    content = storable({**header, **payload})
     buffer = io.BytesIO()
     torch.save(content, buffer)
     path = Path(path)
@@ -73,8 +73,8 @@ def save_checkpoint(
         ) from error
 
 
-def storable(value: Any, where: str) -> Any:
-    """A value in the types that weights_only loading admits: tensors and Python's plain types."""
+def storable(value: Any, where: str = "") -> Any:
+    """A value in the types that weights_only loading admits: tensors and Python's plain types; `where` it is, for the error."""
     import numpy as np
     import torch
 

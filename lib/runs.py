@@ -88,7 +88,7 @@ def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
       UserError: The file cannot be written, or read where the run resumes.
     """
     this = {"command": sys.argv, **made_by()}
-    content = {"config": storable(config, ""), **this}
+    content = {"config": storable(config), **this}
     if resumed:
         before = read_config(run_dir)
         content = {**before, "config": content["config"], "resumed": [*before.get("resumed", []), this]}

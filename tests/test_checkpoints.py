@@ -76,7 +76,7 @@ def test_checkpoint_of_a_view_is_small(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_written_without_a_second_copy_of_what_it_holds(tmp_path: Path) -> None:
     whole, view = torch.zeros(1000), torch.zeros(1000)[:500]
-    kept = checkpoints.storable([whole, view], "")
+    kept = checkpoints.storable([whole, view])
     assert kept[0].data_ptr() == whole.data_ptr()
     assert kept[1].data_ptr() != view.data_ptr()
 

@@ -182,16 +182,21 @@ class CheckpointFolder:
           UserError: the folder cannot be written to.
         """
         name = self._name(steps, games)
-        evaluation = {
-            "scores": games.scores.tolist(),
-            "steps": games.steps.tolist(),
-            **{measure: values.tolist() for measure, values in games.measures.items()},
-            **games.overall,
-        }
+        evaluation: dict[str, Any] = {}
+        if evaluated:
+            columns = {"scores": games.scores, "steps": games.steps, **games.measures}
+            evaluation = {measure: values.tolist() for measure, values in columns.items()} | games.overall
         try:
-            self._write(self.root / name, policy, steps, evaluation if evaluated else {}, config, parents)
+            self._write(
+                self.root / name,
+                policy,
+                steps=steps,
+                evaluation=evaluation,
+                config=config,
+                parents=parents,
+            )
             self._written.add(name)
-            for link, value in _criteria(games).items() if evaluated else ():
+            for link, value in _criteria(evaluation).items():
                 if value > self._best.get(link, -float("inf")):
                     self._best[link] = value
                     self._point(link, name)
@@ -204,16 +209,8 @@ class CheckpointFolder:
     def _name(self, steps: int, games: Evaluation) -> str:
         return f"model_{steps:06d}-rw={float(games.scores.mean()):.0f}-steps={games.steps.mean():.0f}{self.suffix}"
 
-    def _write(
-        self,
-        path: Path,
-        policy: Any,
-        steps: int,
-        evaluation: dict[str, Any],
-        config: dict[str, Any],
-        parents: dict[str, Any],
-    ) -> None:
-        save_policy(path, policy.network, steps, evaluation, config, parents)
+    def _write(self, path: Path, policy: Any, **about: Any) -> None:
+        save_policy(path, policy.network, **about)
 
     def _read(self, path: Path) -> dict[str, Any]:
         """What a checkpoint says of itself. Raises UserError."""
@@ -249,7 +246,7 @@ class CheckpointFolder:
             ours = isinstance(config, dict) and config.get("name") == name
             if ours and content.get("steps", 0) > steps and str(content.get("created", "")) >= created:
                 self._written.add(self._at(link).resolve().name)
-                if link in (found := _criteria_of(content["evaluation"])):
+                if link in (found := _criteria(content["evaluation"])):
                     self._best[link] = found[link]
 
     def keep_best(self) -> Path:
@@ -288,18 +285,7 @@ class CheckpointFolder:
         self._written &= wanted
 
 
-def _criteria(games: Evaluation) -> dict[str, float]:
-    """What the best is chosen by, by the name of its link."""
-    found = {"best.dat": float(games.scores.mean())}
-    if "learned" in games.measures:
-        found["best-learned.dat"] = float(games.measures["learned"].mean())
-    if "preferred" in games.overall:
-        found["best-teacher.dat"] = games.overall["preferred"]
-    return found
-
-
-def _criteria_of(evaluation: dict[str, Any]) -> dict[str, float]:
-    """`_criteria` of the evaluation that a checkpoint keeps; empty if it keeps none."""
-    columns = {"best.dat": "scores", "best-learned.dat": "learned"}
-    found = {link: float(np.mean(evaluation[key])) for link, key in columns.items() if key in evaluation}
-    return found | ({"best-teacher.dat": evaluation["preferred"]} if "preferred" in evaluation else {})
+def _criteria(evaluation: dict[str, Any]) -> dict[str, float]:
+    """What the best is chosen by, by the name of its link, of an evaluation as a checkpoint keeps it; {} for none."""
+    measures = {"best.dat": "scores", "best-learned.dat": "learned", "best-teacher.dat": "preferred"}
+    return {link: float(np.mean(evaluation[name])) for link, name in measures.items() if name in evaluation}

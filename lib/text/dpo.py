@@ -153,7 +153,7 @@ class Policies(OnAnswers[LanguageModel]):
         results: dict[str, Any],
         refit: dict[str, Any] | None,
     ) -> None:
-        about = storable({"config": config, "parents": parents, "results": results, **made_by()}, "")
+        about = storable({"config": config, "parents": parents, "results": results, **made_by()})
         try:
             save_policy(path, model, self._root, about)
         except OSError as error:

@@ -64,17 +64,8 @@ class TextFolder(CheckpointFolder):
     def _name(self, steps: int, games: Evaluation) -> str:
         return f"model_{steps:06d}-{self._run}"
 
-    def _write(
-        self,
-        path: Path,
-        policy: Any,
-        steps: int,
-        evaluation: dict[str, Any],
-        config: dict[str, Any],
-        parents: dict[str, Any],
-    ) -> None:
-        about = {"config": config, "parents": parents, "steps": steps, "evaluation": evaluation}
-        save_policy(path, policy, self._base, storable({**about, **made_by()}, ""))
+    def _write(self, path: Path, policy: Any, **about: Any) -> None:
+        save_policy(path, policy, self._base, storable({**about, **made_by()}))
 
     def _read(self, path: Path) -> dict[str, Any]:
         return read_policy(path)

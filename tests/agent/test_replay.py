@@ -285,7 +285,7 @@ def test_overwritten_and_stackless_steps_lose_their_priority() -> None:
 
 def test_the_state_of_a_full_replay_is_saved_without_a_copy_of_it() -> None:
     replay = filled([[Row(t, score=float(t)) for t in range(25)]], steps=10)
-    kept, saved = replay.state(), storable(replay.state(), "")
+    kept, saved = replay.state(), storable(replay.state())
     columns = {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
     assert columns.keys() >= {"observations", "actions", "score", "terminal"}
     for name, column in columns.items():
