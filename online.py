@@ -21,6 +21,7 @@ from typing import IO, Any
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
+from lib.devices import half_of_the_cores
 from lib.label_ui.config import LabelConfig
 from lib.preferences.schedule import SCHEDULES
 from lib.reward.config import FitConfig
@@ -210,9 +211,7 @@ def together(stages: dict[str, list[str]]) -> int | None:
     """
     from lib.interrupt import Interrupt, ending_with_parent  # after the flags: --help need not wait for it
 
-    # Otherwise each takes all cores, and busy threads wait for each other.
-    threads = str(max(1, (os.cpu_count() or 1) // 2))
-    environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**half_of_the_cores(), **os.environ, "PYTHONUNBUFFERED": "1"}
     processes: dict[str, subprocess.Popen[str]] = {}
     readers: list[threading.Thread] = []
     dies_too = ending_with_parent()

@@ -12,6 +12,7 @@ from statistics import median
 
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
+from lib.devices import half_of_the_cores
 
 _CLIPS, _LABELS = 24, 60
 _STAGES = "train", "fit"
@@ -25,8 +26,7 @@ def at_once(setup: Setup) -> list[Row]:
     db = labelled_db(setup.folder / "db", _CLIPS, _LABELS)
     found: dict[str, list[float]] = {stage: [] for stage in _STAGES}
     # Alone each takes all cores, at once half of them, as `make online` gives it.
-    half = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
-    kinds = [(stage, threads) for threads in ({}, half) for stage in _STAGES]
+    kinds = [(stage, threads) for threads in ({}, half_of_the_cores()) for stage in _STAGES]
     with _workers(kinds, setup, db) as workers:
         whole, halves = workers[:2], workers[2:]
         for _ in range(setup.repeats):

@@ -57,6 +57,11 @@ def own_threads(threads: int) -> int:
     return threads if threads or beside == 1 else max(1, (os.cpu_count() or 1) // beside)
 
 
+def half_of_the_cores() -> dict[str, str]:
+    """The environment variable of a process that computes beside another: threads that share cores wait for each other."""
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
+
+
 def has_fast_bf16(device: torch.device) -> bool:
     """Whether bf16 is arithmetic that the device does natively rather than emulates."""
     import torch

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lib.cli import UserError
+from lib.devices import half_of_the_cores
 from lib.interrupt import ending_with_parent
 
 FIRST_LOOK = 20
@@ -62,7 +63,7 @@ class Fitting:
             _SCRIPT,
             self._db,
             *("-n", "page", "-o", self._out, "--runs", self._out / "runs"),
-            env={"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), **os.environ},
+            env={**half_of_the_cores(), **os.environ},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
