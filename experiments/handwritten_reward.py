@@ -22,7 +22,8 @@ from lib.envs.seaquest import TOP, divers, oxygen, submarine_depth
 from lib.envs.spec import Spec
 from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
-from lib.training.train import Trained, train
+from lib.training.parts import Trained
+from lib.training.train import train
 
 _NUM_ACTIONS = 18
 _UP = np.array([Action(number).name.startswith("UP") for number in range(_NUM_ACTIONS)])

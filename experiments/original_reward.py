@@ -18,7 +18,8 @@ from lib.devices import resolve_bf16, resolve_device
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
-from lib.training.train import Trained, train
+from lib.training.parts import Trained
+from lib.training.train import train
 
 WINDOW = 100
 """Steps of one environment that a reward is compared with, itself among them."""

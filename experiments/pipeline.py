@@ -26,7 +26,7 @@ from lib.runs import read_config, write_config
 
 if TYPE_CHECKING:
     from experiments.measures import MeasureConfig
-    from lib.training.train import Trained
+    from lib.training.parts import Trained
 
 TIME_IS_UP = 75
 """Exit status after --max-minutes: EX_TEMPFAIL of sysexits.h, try again."""

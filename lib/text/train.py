@@ -22,7 +22,6 @@ from lib.learner import Advance, Learner
 from lib.provenance import made_by
 from lib.reporting import Progress, format_count
 from lib.reward.live import LiveReward
-from lib.runs import load_state, locked
 from lib.text.config import TextConfig
 from lib.text.evaluation import AnswersMeasure, judges_of, side_by_side
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, root_of, save_policy
@@ -39,7 +38,7 @@ from lib.training.drift import DRIFTED, Drift
 from lib.training.evaluation import EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
-from lib.training.parts import connect, open_charts, run_folder, set_up
+from lib.training.parts import Trained, connect, open_charts, run_folder, set_up, state_to_resume
 from lib.training.ranks import joined
 from lib.training.recording import Recording
 
@@ -90,17 +89,7 @@ class Words(Hook):
         return f"  learned {learned:.2f}  KL {kl:.2f}  {tokens:.0f} tokens"
 
 
-@dataclasses.dataclass(frozen=True)
-class Finetuned:
-    """The result of a finetune."""
-
-    checkpoint: Path | None
-    """Saved last; None without `--save`."""
-    run_dir: Path
-    stopped: bool
-
-
-def finetune(config: TextConfig) -> Finetuned:
+def finetune(config: TextConfig) -> Trained:
     """Finetunes a language model on a learned reward as the configuration says, or resumes a run.
 
     A resumed run on a CPU ends with the same weights as an uninterrupted one.
@@ -124,15 +113,7 @@ def finetune(config: TextConfig) -> Finetuned:
                 "processes of torchrun"
             )
         device = set_up(config.dev, 0, config.seed)
-        state = None
-        if config.resume is not None:
-            if first:
-                stack.enter_context(locked(config.resume))
-            state = load_state(config.resume, STAGE)
-            if state is not None and config.steps <= min(state["steps"], state["examined"]):
-                raise UserError(
-                    f"--resume {config.resume}: its {state['updates']} updates are done; expected a larger number: add --updates N"
-                )
+        state = state_to_resume(config, STAGE, stack, first, "updates")
         judges = judges_of(config.judge)
         bf16 = resolve_bf16(config.bf16, device)
         language = load_language_model(config.model, device, bf16, config.chat)
@@ -203,7 +184,7 @@ def finetune(config: TextConfig) -> Finetuned:
             progress.line(f"stopped by request, {where}; resume with --resume {run_dir}")
         else:
             progress.line(f"stopped by {DRIFTED}, {where}" if stop.reason else where)
-        return Finetuned(checkpoints.saved, run_dir, stopped)
+        return Trained(checkpoints.saved, run_dir, stopped)
 
 
 def _reward_loader(

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,17 @@ from lib.training.loop import Hook, RunConfig
 from lib.training.ranks import joined
 
 STAGE = "01_a2c.py"
+
+
+class Trained(NamedTuple):
+    """The result of a run."""
+
+    checkpoint: Path | None
+    """The policy saved last; None without `--save`."""
+    run_dir: Path
+    """Its curves, configuration and state."""
+    stopped: bool
+    """Whether the user stopped it before its steps were done."""
 
 
 def begin(config: TrainConfig, stack: contextlib.ExitStack) -> tuple[Alone, torch.device, bool, range]:
@@ -98,16 +109,29 @@ def connect(
         set_random_state(state["random"], device)
 
 
-def state_to_resume(config: TrainConfig, stack: contextlib.ExitStack, first: bool) -> dict[str, Any] | None:
-    """The last state of the run to resume; None where there is no such run, or it ended before its first state."""
+def state_to_resume(
+    config: RunConfig, stage: str, stack: contextlib.ExitStack, first: bool, unit: str = "steps"
+) -> dict[str, Any] | None:
+    """The last state of the run to resume; None where there is no such run, or it ended before its first state.
+
+    Args:
+      config: of the run.
+      stage: the script of the run.
+      stack: gets what unlocks the run.
+      first: whether this is the first process, which locks it.
+      unit: what the flag for the length of a run counts; the flag and the state name it.
+
+    Raises:
+      UserError: another process has the run, it is of another script, or nothing of it is left to do.
+    """
     if config.resume is None:
         return None
     if first:
         stack.enter_context(locked(config.resume))
-    state = load_state(config.resume, STAGE)
+    state = load_state(config.resume, stage)
     if state is not None and config.steps <= min(state["steps"], state["examined"]):
         raise UserError(
-            f"--resume {config.resume}: its {state['steps']} steps are done; expected a larger number: add --steps N"
+            f"--resume {config.resume}: its {state[unit]} {unit} are done; expected a larger number: add --{unit} N"
         )
     return state
 
@@ -141,9 +165,10 @@ def kl_penalty(
     """
     if config.model is None or not config.finetunes or not isinstance(network, PolicyNet):
         return None
-    assert reference is None or isinstance(reference, PolicyNet)
-    policy = copy.deepcopy(network)
-    if reference is not None:
+    if reference is None:
+        policy = copy.deepcopy(network)
+    else:
+        assert isinstance(reference, PolicyNet)
         device = next(network.parameters()).device
         policy = reference.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings = config.kl, config.kl_target, config.kl_horizon

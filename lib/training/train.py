@@ -40,6 +40,7 @@ from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
 from lib.training.parts import (
     STAGE,
+    Trained,
     begin,
     check_same_reward,
     connect,
@@ -55,17 +56,6 @@ from lib.training.recording import Recording, Tap, make_forks, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
 """Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
-
-
-class Trained(NamedTuple):
-    """The result of a run."""
-
-    checkpoint: Path | None
-    """The policy saved last; None without `--save`."""
-    run_dir: Path
-    """Its curves, configuration and state."""
-    stopped: bool
-    """Whether the user stopped it before its steps were done."""
 
 
 class Run(NamedTuple):
@@ -139,7 +129,7 @@ def build(
     first = ranks.rank == 0
 
     # What may be refused comes first: starting the emulators takes longest.
-    state = state_to_resume(config, stack, first)
+    state = state_to_resume(config, STAGE, stack, first)
     teacher = None if config.teacher is None else make_teacher(config.teacher)
     if state is None:
         start, reference = (

@@ -13,7 +13,8 @@ from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.reward.model import RewardModel
-from lib.training.train import Trained, train
+from lib.training.parts import Trained
+from lib.training.train import train
 from tests.envs.seaquest_game import Game, begun
 
 NOOP, FIRE, UP, DOWN, UPFIRE = 0, 1, 2, 5, 10
