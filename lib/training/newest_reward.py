@@ -62,19 +62,21 @@ class NewestReward(Hook):
     ) -> None:
         self._config, self._live, self._recording = config, live, recording
         self._progress, self._stop, self._pay_by, self._ranks = progress, stop, pay_by, ranks
-        self._labels = labels
+        self._plan, self._db, self._slack = LabelPlan(config.steps, 0, 0), None, None
+        if labels is not None:
+            self._plan = LabelPlan(
+                labels.steps,
+                labels.labels,
+                labels.opening_labels,
+                labels.label_schedule,
+                labels.label_halving,
+            )
+            self._db, self._slack = labels.db_path, labels.wait_for_labels
         self._writer: ProgressWriter | None = None
         self._count: LabelCount | None = None
+        if self._db is not None and ranks.rank == 0:
+            self._writer, self._count = ProgressWriter(self._db), LabelCount(self._db)
         self._fresh = False  # whether a model was read and not taken yet
-        if labels is None:
-            self._plan = LabelPlan(config.steps, 0, 0)
-        else:
-            self._plan = LabelPlan(
-                *(labels.steps, labels.labels, labels.opening_labels),
-                *(labels.label_schedule, labels.label_halving),
-            )
-            if labels.db_path is not None and ranks.rank == 0:
-                self._writer, self._count = ProgressWriter(labels.db_path), LabelCount(labels.db_path)
         self._problem = ""
 
     def begin(self, learner: Learner) -> None:
@@ -83,7 +85,37 @@ class NewestReward(Hook):
         Raises:
           UserError: the labels of the opening are too few to fit a model on.
         """
-        self._open(learner)
+        steps, recorder, due = learner.steps, self._recording.recorder, labels_due(self._plan, 0)
+        if self._take(steps):
+            return
+        if recorder is not None and due < LEAST_LABELS:
+            raise UserError(
+                f"--opening-labels {due}: expected at least {LEAST_LABELS}, because {self._live.path} holds "
+                "no reward model yet and a fit needs that many"
+            )
+        wanted, before, usual = _SEGMENTS_PER_LABEL * due, 0, 0.0
+        self._progress.line(
+            f"no reward model in {self._live.path} yet: waiting for one"
+            + (f", and recording {wanted} clips to fit it on" if recorder else "")
+        )
+        if recorder is not None and self._db is not None:
+            stored = sum(self._ranks.everyone(recorder.stored))
+            before = max(0, len(SegmentDB(self._db).names) - stored)
+            usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
+        while not self._ranks.together(self._stop()) and not self._take(steps):
+            clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))
+            full = self._ranks.together(recorder is not None and recorder.full)
+            if recorder is not None and clips < wanted and not full:
+                self._say(steps, "opening")
+                learner.play()
+            else:
+                self._say(steps, "waiting")
+                time.sleep(_POLL_SECONDS)
+            if recorder is not None and self._count is not None:
+                said = f"{clips} clips" + (f" ({recorder.obstacle})" if recorder.obstacle else "")
+                self._progress.update(f"opening: {said}, {self._count.read()} of {due} labels")
+        if recorder is not None:
+            recorder.record_prob = usual
 
     def first(self) -> Any:
         """Waits for a model that all processes have read, and returns it. It pays only from `begin` on.
@@ -123,39 +155,6 @@ class NewestReward(Hook):
     def words(self) -> str:
         return f"  reward model {self._live.version}"
 
-    def _open(self, learner: Learner) -> None:
-        steps, recorder, due = learner.steps, self._recording.recorder, labels_due(self._plan, 0)
-        if self._take(steps):
-            return
-        if recorder is not None and due < LEAST_LABELS:
-            raise UserError(
-                f"--opening-labels {due}: expected at least {LEAST_LABELS}, because {self._live.path} holds "
-                "no reward model yet and a fit needs that many"
-            )
-        wanted, before, usual = _SEGMENTS_PER_LABEL * due, 0, 0.0
-        self._progress.line(
-            f"no reward model in {self._live.path} yet: waiting for one"
-            + (f", and recording {wanted} clips to fit it on" if recorder else "")
-        )
-        if recorder is not None and self._labels is not None and self._labels.db_path is not None:
-            stored = sum(self._ranks.everyone(recorder.stored))
-            before = max(0, len(SegmentDB(self._labels.db_path).names) - stored)
-            usual, recorder.record_prob = recorder.record_prob, max(recorder.record_prob, _OPENING_PROB)
-        while not self._ranks.together(self._stop()) and not self._take(steps):
-            clips = before + sum(self._ranks.everyone(0 if recorder is None else recorder.stored))
-            full = self._ranks.together(recorder is not None and recorder.full)
-            if recorder is not None and clips < wanted and not full:
-                self._say(steps, "opening")
-                learner.play()
-            else:
-                self._say(steps, "waiting")
-                time.sleep(_POLL_SECONDS)
-            if recorder is not None and self._count is not None:
-                said = f"{clips} clips" + (f" ({recorder.obstacle})" if recorder.obstacle else "")
-                self._progress.update(f"opening: {said}, {self._count.read()} of {due} labels")
-        if recorder is not None:
-            recorder.record_prob = usual
-
     def _take(self, steps: int) -> bool:
         """Loads a new reward model once every process has read the same, and reports it; returns whether it did."""
         live, taken = self._live, self._agreed()
@@ -187,10 +186,10 @@ class NewestReward(Hook):
 
     def _wait(self, steps: int) -> None:
         """Reports the training's progress and, with --wait-for-labels, waits while too many labels are due."""
-        slack, waited = None if self._labels is None else self._labels.wait_for_labels, False
-        while slack is not None:
+        waited = False
+        while self._slack is not None:
             due = 0 if self._count is None else labels_due(self._plan, steps) - self._count.read()
-            if not self._ranks.together(due > slack and not self._stop()):
+            if not self._ranks.together(due > self._slack and not self._stop()):
                 break
             self._say(steps, "waiting")
             unread = f"; {self._count.problem}" if self._count is not None and self._count.problem else ""
