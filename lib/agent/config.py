@@ -125,17 +125,15 @@ _NEEDS = {
 """Flags that need another flag: its name, and the message if it is missing."""
 
 
-def _by_algorithm(name: str, default: Any = None, **options: Any) -> Any:
+def _by_algorithm(name: str, **options: Any) -> Any:
     """A flag whose default depends on --algo."""
     values = {algo: defaults[name] for algo, defaults in ALGORITHMS.items() if name in defaults}
-    first, *others = (_shown(value) for value in values.values())
-    differing = [
-        f"{algo}: {value}" for algo, value in zip([*values][1:], others, strict=True) if value != first
-    ]
-    options["help"] += f" (default: {'; '.join([first, *differing])})"
-    if type(values[min(values)]) in (int, float):
-        options = {"min": 1 if isinstance(values[min(values)], int) else 0} | options
-    return flag(default=default, **options)
+    first = next(iter(values.values()))
+    others = [f"{algo}: {_shown(value)}" for algo, value in values.items() if value != first]
+    options["help"] += f" (default: {'; '.join([_shown(first), *others])})"
+    if type(first) in (int, float):
+        options = {"min": 1 if isinstance(first, int) else 0} | options
+    return flag(default=None, **options)
 
 
 def _shown(value: float | bool | str) -> str:

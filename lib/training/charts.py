@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ class ChartsHook(Hook):
       progress: on the terminal.
       seconds: of learning between two points.
       unit: what a step is.
-      clock: seconds from any origin.
 
     Attributes:
       others: hooks that have something to add.
@@ -46,12 +45,11 @@ class ChartsHook(Hook):
         progress: Progress,
         seconds: float = LOG_SECONDS,
         unit: str = "steps",
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.others: Sequence[Hook] = ()
         self.last_good: Path | None = None
         self._config, self._charts, self._progress = config, charts, progress
-        self._seconds, self.unit, self._clock = seconds, unit, clock
+        self._seconds, self.unit = seconds, unit
         self._recent: deque[Game] = deque(maxlen=_RECENT_GAMES)
         self._games = 0
         self._usual: deque[float] = deque(maxlen=1000)  # total losses
@@ -65,11 +63,11 @@ class ChartsHook(Hook):
         self._elapsed = 0.0
 
     def before(self, learner: Learner) -> None:
-        self._began = self._clock()
+        self._began = time.perf_counter()
 
     def after(self, learner: Learner, made: Advance) -> None:
         """Raises UserError if something is no longer finite, or the loss has exploded."""
-        self._elapsed += self._clock() - self._began
+        self._elapsed += time.perf_counter() - self._began
         self._games += len(made.games)
         self._recent.extend(made.games)
         self._steps += made.steps

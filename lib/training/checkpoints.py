@@ -50,7 +50,8 @@ class Checkpoints(Hook):
         recording: Recording,
         stage: str,
     ) -> None:
-        self.folder, self.saved = folder, None
+        self.folder = folder
+        self.saved: Path | None = None
         self.hooks: list[Hook] = []
         self._config, self._run_dir, self._parents = config, run_dir, parents
         self._device, self._monitor, self._recording, self._stage = device, monitor, recording, stage
@@ -58,8 +59,6 @@ class Checkpoints(Hook):
         self._saved_at = 0  # steps
         self._state_due = False
         self._timer = Timer(config.checkpoint_minutes)
-
-    saved: Path | None
 
     def before(self, learner: Learner) -> None:
         if self._timer.due():
@@ -100,8 +99,7 @@ class Checkpoints(Hook):
         if self.folder is None:
             return
         self.saved = self.folder.save(
-            *(learner.policy(), learner.steps, games, self._kept_config, self._parents),
-            evaluated=evaluated,
+            learner.policy(), learner.steps, games, self._kept_config, self._parents, evaluated
         )
         self._saved_at = learner.steps
         self._state_due = True
