@@ -61,7 +61,6 @@ class FreshClips:
         self._scores = np.empty((games, SEGMENT_LENGTH), np.float32)
         self._terminal = np.empty((games, SEGMENT_LENGTH), bool)
         self._length, self._begun, self._place = (np.zeros(games, int) for _ in range(3))
-        self._running = np.ones(games, bool)
         self._start: list[torch.Tensor | None] = [None] * games
         self._clips: dict[tuple[int, int], tuple[float, torch.Tensor | None]] = {}
 
@@ -73,7 +72,7 @@ class FreshClips:
           learned: float64 `[B]`, the learned return of each game so far, where there is one.
         """
         step = turn.step
-        for game in map(int, np.flatnonzero(self._running)):
+        for game in map(int, np.flatnonzero(turn.running[: len(self._frames)])):
             length = self._length[game]
             if length == 0:
                 begun = int(self._begun[game])
@@ -96,8 +95,7 @@ class FreshClips:
           learned: as in `before`, this step included.
         """
         outcome = turn.outcome()
-        self._running &= turn.counts[: len(self._running)]
-        for game in map(int, np.flatnonzero(self._running)):
+        for game in map(int, np.flatnonzero(turn.counts[: len(self._frames)])):
             at = self._length[game]
             self._scores[game, at], self._terminal[game, at] = outcome.score[game], outcome.terminal[game]
             self._length[game] = (at + 1) % SEGMENT_LENGTH

@@ -86,8 +86,7 @@ class GamesMeasure:
         metrics = None
         if config.finetunes:
             metrics = FinetuneMetrics(
-                *(self._arena, self._device, seed, self.reward, self._reference),
-                *(self._teacher, baseline),
+                self._arena, self._device, seed, self.reward, self._reference, self._teacher, baseline
             )
             observers.append(metrics)
         result = self._evaluate(policy, self._arena, seed, self._device, observers, self._stop)
@@ -126,12 +125,15 @@ class EvaluationHook(Hook):
         self._first: dict[str, np.ndarray] | None = None
         self._baseline: list[float] | None = None
         self._since = 0
-        self._evaluated_at = 0  # steps
-        self._next = config.eval_every  # steps
 
     @property
     def comparable(self) -> list[Reading]:
         return self.readings[self._since :]
+
+    @property
+    def _evaluated_at(self) -> int:
+        """Steps before the last evaluation."""
+        return self.readings[-1].steps if self.readings else 0
 
     def begin(self, learner: Learner) -> None:
         if self._config.finetunes and not self.readings and not self._stop():
@@ -159,7 +161,6 @@ class EvaluationHook(Hook):
     def state(self) -> dict[str, Any]:
         return {
             "examined": self._evaluated_at,
-            "next_eval": self._next,
             "examiner": {
                 "readings": [tuple(reading) for reading in self.readings],
                 "first": self._first,
@@ -169,7 +170,6 @@ class EvaluationHook(Hook):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._evaluated_at, self._next = state["examined"], state["next_eval"]
         found = state["examiner"]
         self.readings = [Reading(*reading) for reading in found["readings"]]
         # Older states lack "since".
@@ -178,13 +178,13 @@ class EvaluationHook(Hook):
             self._first = {name: values.numpy() for name, values in found["first"].items()}
 
     def _if_due(self, learner: Learner) -> None:
-        steps = learner.steps
-        if self._stop() or steps <= self._evaluated_at or steps < min(self._next, self._config.steps):
+        steps, last = learner.steps, self._evaluated_at
+        due = min(last + self._config.eval_every, self._config.steps)
+        if self._stop() or steps <= last or steps < due:
             return
         self._monitor.check(learner)
         result = self._try(learner)
         if result is not None:
-            self._evaluated_at, self._next = steps, steps + self._config.eval_every
             self._checkpoints.save_policy(learner, result)
 
     def _try(self, learner: Learner) -> Evaluation | None:

@@ -116,11 +116,9 @@ class Recording(Hook):
       error: why nothing is recorded any more, or None.
     """
 
-    error: NotRecorded | None = None
-
     def __init__(self, recorder: SegmentRecorder | None, stop: Stop) -> None:
-        self.recorder = recorder
-        self._stop = stop
+        self.recorder, self._stop = recorder, stop
+        self.error: NotRecorded | None = None
 
     def failed(self, error: NotRecorded) -> None:
         """Ends the run because its DB cannot be written."""
