@@ -91,7 +91,7 @@ def visible(config: VisibleConfig) -> dict[str, Told]:
         environment of which nothing is known.
     """
     policy, _ = load_policy(config.model)
-    if not isinstance(policy, PolicyNet) or policy.observation_size is not None:
+    if not isinstance(policy, PolicyNet) or policy.spec.observation_size is not None:
         raise UserError(f"{config.model}: expected a policy that sees pictures, from a2c or ppo")
     body, store = PolicyBody(policy.state_dict(), config.model), SegmentStore(float("inf"), "observation")
     features: list[torch.Tensor] = []

@@ -208,4 +208,4 @@ def test_reward_models_with_wrong_content_are_refused(tmp_path: Path, key: str, 
 
 def test_what_a_checkpoint_need_not_say_may_be_missing(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "p.dat", "policy", {"state_dict": WEIGHTS}, {}, {})
-    assert load_policy(tmp_path / "p.dat")[0].num_actions == 4
+    assert load_policy(tmp_path / "p.dat")[0].spec.num_actions == 4

@@ -30,7 +30,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_policies_reward_models_segments_and_labels_load(old: Path) -> None:
     network, origin = load_policy(old / "saves" / "v1" / "latest.dat")
-    assert (network.num_actions, network.observation_size) == (2, 4)
+    assert (network.spec.num_actions, network.spec.observation_size) == (2, 4)
     assert origin["parents"]["policy"]["file"] == "saves/v0/best.dat"
     model = load_reward_model(old / "rewards" / "reward-r0.dat")
     assert len(model.members) == 2

@@ -55,7 +55,8 @@ class Policies(Clips):
     def __init__(self, config: FitConfig, lines: Sequence[int] | None = None) -> None:
         assert config.policy is not None
         policy, self._origin = load_policy(config.policy)
-        if not isinstance(policy, PolicyNet) or policy.observation_size is not None or policy.continuous:
+        spec = policy.spec
+        if not isinstance(policy, PolicyNet) or spec.observation_size is not None or spec.continuous:
             raise UserError(
                 f"--policy {config.policy}: expected a policy that sees pictures and chooses among actions, from a2c or ppo"
             )

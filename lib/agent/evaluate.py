@@ -122,7 +122,7 @@ def evaluate(
     """Plays one full game in every environment of a world.
 
     Args:
-      policy: on `device`; its actions are drawn, not the likeliest.
+      policy: on `device`; it acts as it does everywhere: A2C and PPO draw their actions, SAC takes the mean.
       world: B environments; they are reset.
       seed: of the games and of the actions.
       device: where the policy computes.

@@ -1,6 +1,7 @@
 """Clips that fork: several continuations of one moment, to be compared with each other."""
 
 import numpy as np
+import torch
 
 from lib.agent.exploration import HeldActions
 from lib.agent.rollout import Player
@@ -45,6 +46,7 @@ class Forks:
         self._observations = player.look()
         self._step: Step | None = None
 
+    @torch.no_grad()
     def play(self, policy: Policy) -> None:
         """One step of every environment."""
         if self._step is not None:

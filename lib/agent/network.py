@@ -83,16 +83,12 @@ class PolicyNet(nn.Module):
     Vectors: normalised, then two tanh layers of 64 units for each head, as in Schulman et al. 2017, arXiv 1707.06347.
 
     Attributes:
-      num_actions: A, how many actions there are, or how many numbers an action is.
-      continuous: whether it is a Gaussian over A numbers; see lib.agent.distributions.
-      observation_size: D of the vectors that it sees; None where it sees pictures.
+      spec: what it sees and does. Continuous actions are a Gaussian's; see lib.agent.distributions.
       kind: of network, if it sees pictures; the layer of 512 units of a "shared" one belongs to the body.
       algorithms: of --algo, that train it.
     """
 
     algorithms = "a2c or ppo"
-    continuous: bool = False
-    observation_size: int | None = None
 
     def __init__(
         self,
@@ -102,8 +98,8 @@ class PolicyNet(nn.Module):
         kind: str = "separate",
     ) -> None:
         super().__init__()
-        self.num_actions, self.continuous, self.observation_size = num_actions, continuous, observation_size
-        self.kind = kind
+        seen = PICTURE_SHAPE if observation_size is None else (observation_size,)
+        self.spec, self.kind = Spec(num_actions, continuous, seen), kind
         if observation_size is None:
             self.conv = Convolutions(kind)
             sizes = [self.conv.features] if kind == "shared" else [self.conv.features, self.conv.units]
@@ -117,12 +113,6 @@ class PolicyNet(nn.Module):
         if continuous:
             self.policy.append(_WithSpread(num_actions))
 
-    @property
-    def spec(self) -> Spec:
-        """What the policy sees and does."""
-        size = self.observation_size
-        return Spec(self.num_actions, self.continuous, PICTURE_SHAPE if size is None else (size,))
-
     def acting(self, bf16: bool = False) -> "ActorPolicy":
         """The policy of its weights, which follows their changes."""
         return ActorPolicy(self, bf16)
@@ -130,7 +120,7 @@ class PolicyNet(nn.Module):
     @property
     def body(self) -> nn.Module:
         """The part below both heads: the convolutions or the normaliser, which a finetune leaves unchanged."""
-        return self.conv if self.observation_size is None else self.normaliser
+        return self.conv if self.spec.observation_size is None else self.normaliser
 
     def _initialise(self) -> None:
         """Orthogonal weights; a nearly uniform first policy (Andrychowicz et al. 2021, arXiv 2006.05990)."""
@@ -155,9 +145,7 @@ class PolicyNet(nn.Module):
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
         """The body's features of observations, `[N, F]`: all that the heads see."""
-        if self.observation_size is not None:
-            return cast(torch.Tensor, self.normaliser(observations))
-        return cast(torch.Tensor, self.conv(observations))
+        return cast(torch.Tensor, self.body(observations))
 
     def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         """The policy head: float32 logits `[N, A]`, or `[N, 2A]` of a Gaussian."""

@@ -67,8 +67,15 @@ class OffPolicy:
         ours, of_each = world.num_envs, ranks.everyone(world.num_envs)
         before, self._all_envs = sum(of_each[: ranks.rank]), sum(of_each)
         self.replay = Replay(
-            *(world.spec, ours, config.replay_steps * ours // self._all_envs, device, self._paid),
-            *(config.gamma, config.n_step, config.priority, config.replay_mb * ours / self._all_envs),
+            world.spec,
+            ours,
+            config.replay_steps * ours // self._all_envs,
+            device,
+            self._paid,
+            gamma=config.gamma,
+            n_step=config.n_step,
+            priority=config.priority,
+            max_mb=config.replay_mb * ours / self._all_envs,
         )
         first, last = (envs * config.batch_size // self._all_envs for envs in (before, before + ours))
         self._batch_size = max(1, last - first)

@@ -187,11 +187,10 @@ class Collector(Player):
         super().__init__(world, device, seed, reward, recorder, held)
         steps, envs = num_steps, world.num_envs
         self._bf16 = bf16
-        # One row more than a rollout has, for what its last step led to.
+        # One row more than a rollout has, for what its last step led to: the first of the next rollout.
         self._observations = torch.empty(
             steps + 1, *self.viewer.shape, dtype=self.viewer.dtype, device=device
         )
-        self._newest = 0  # row
         self._actions = (
             torch.empty(steps, envs, world.spec.num_actions, device=device)
             if world.spec.continuous
@@ -200,7 +199,7 @@ class Collector(Player):
         self._learned = torch.empty(steps, envs, device=device)
         self._score = np.empty((steps, envs), np.float32)
         self._terminal, self._truncated, self._valid, self._held = np.zeros((4, steps, envs), bool)
-        self.look(self._observations[0])
+        self.look(self._observations[-1])
 
     def collect(self, network: PolicyNet, keep_graph: bool = False, keep_features: bool = False) -> Rollout:
         """T steps further.
@@ -216,16 +215,16 @@ class Collector(Player):
           Views of the collector's own buffers, valid until the next call.
         """
         all_params, all_features = [], []
-        observations = self._observations
-        observations[0] = observations[self._newest]
+        observations, continuous = self._observations, network.spec.continuous
+        observations[0] = observations[-1]
         # One context for all steps: the weights are cast to bf16 once.
         with torch.no_grad(), autocast(self._device, self._bf16):
             for t in range(len(self._actions)):
                 with torch.set_grad_enabled(keep_graph):
                     all_features.append(network.features(observations[t]))
                     all_params.append(network.dist_params(all_features[t]))
-                self._actions[t] = sample_actions(all_params[t], self.generator, network.continuous)
-                actions = bounded_actions(self._actions[t], network.continuous)
+                self._actions[t] = sample_actions(all_params[t], self.generator, continuous)
+                actions = bounded_actions(self._actions[t], continuous)
                 played = self.play(actions, observations[t], observations[t + 1])
                 if t > 0:
                     self._truncated[t - 1] |= played.held & ~self._held[t - 1]
@@ -238,7 +237,6 @@ class Collector(Player):
                 self._terminal[t] = played.step.terminal
                 self._truncated[t] = played.step.truncated
                 self._valid[t] = ~played.step.reset
-                self._newest = t + 1
             last = network.values(network.features(observations[-1]))
             with torch.set_grad_enabled(keep_graph):
                 dist_params, features = torch.stack(all_params), torch.stack(all_features)

@@ -62,7 +62,12 @@ class GymWorld:
         self.spec = dataclasses.replace(single.spec, frame_shape=(height, width, 3))
         self.action_names = single.action_names or [str(action) for action in range(self.spec.num_actions)]
         envs = gymnasium.make_vec(
-            *(env_id, num_envs, "sync"), vector_kwargs={"copy": False}, disable_env_checker=True, **env_kwargs
+            env_id,
+            num_envs,
+            "sync",
+            vector_kwargs={"copy": False},
+            disable_env_checker=True,
+            **env_kwargs,
         )
         assert isinstance(envs, gymnasium.vector.SyncVectorEnv)
         self._envs = envs

@@ -135,5 +135,5 @@ def _chart(rows: Sequence[Row], name: str, title: str, unit: str) -> tuple[str, 
     shown = [row for row in rows if name in row]
     halves = [row.get("interval", 0) for row in shown] if name == "score" else None
     return title, plots.over_training(
-        *(title, unit, [row["steps"] for row in shown], [row[name] for row in shown], halves)
+        title, unit, [row["steps"] for row in shown], [row[name] for row in shown], halves
     )

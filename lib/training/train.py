@@ -192,7 +192,12 @@ def build(
     penalty = kl_penalty(config, network, None if reference is None else reference[0])
     seed = game_seed(config.seed, steps, ranks.rank)
     learner = (make_learner or _LEARNERS[config.algo])(
-        *(network, world, config, device, bf16, seed),
+        network,
+        world,
+        config,
+        device,
+        bf16,
+        seed,
         **({} if config.off_policy else {"penalty": penalty}),
         ranks=ranks,
         reward=reward,

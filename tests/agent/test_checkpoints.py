@@ -166,7 +166,7 @@ def test_a_checkpoint_says_what_it_is(tmp_path: Path, network: PolicyNet) -> Non
 def test_a_bare_state_dict_loads(tmp_path: Path, network: PolicyNet) -> None:
     torch.save(network.state_dict(), tmp_path / "model_000009-rw=460-steps=580.dat")
     loaded, origin = load_policy(tmp_path / "model_000009-rw=460-steps=580.dat")
-    assert loaded.num_actions == 4
+    assert loaded.spec.num_actions == 4
     assert torch.equal(loaded.state_dict()["conv.0.weight"], network.state_dict()["conv.0.weight"])
     assert origin == {}
 

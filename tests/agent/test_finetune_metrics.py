@@ -11,6 +11,7 @@ from torch import nn
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.finetune_metrics import FinetuneMetrics, agreement, changes, preference
 from lib.agent.network import ActorPolicy, PolicyNet
+from lib.envs.spec import Spec
 from lib.interrupt import Stopped
 from lib.preferences.segments import Segment
 from lib.preferences.teachers import Teacher, make_teacher
@@ -35,7 +36,7 @@ class Leaning(PolicyNet):
 
     def __init__(self, threshold: int) -> None:
         nn.Module.__init__(self)
-        self.num_actions, self.threshold = 2, threshold
+        self.spec, self.threshold = Spec(2), threshold
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
         return observations[:, -1, 40, 40].float()

@@ -43,7 +43,7 @@ def test_a_state_dict_of_the_original_loads() -> None:
     generator = torch.Generator().manual_seed(0)
     state = {name: 0.01 * torch.randn(shape, generator=generator) for name, shape in ORIGINAL.items()}
     network = policy_from_state(state, "original.dat")
-    assert network.num_actions == 18
+    assert network.spec.num_actions == 18
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
 
     # The forward pass spelt out: ÷ 255, ReLU between layers, none behind the last.

@@ -37,7 +37,8 @@ def test_a_policy_comes_back_from_its_weights(kind: tuple[int, bool, int | None]
     count, continuous, size = kind
     network = PolicyNet(count, continuous=continuous, observation_size=size)
     loaded = policy_from_state(network.state_dict(), "m.dat")
-    assert (loaded.num_actions, loaded.continuous, loaded.observation_size) == kind
+    spec = loaded.spec
+    assert (spec.num_actions, spec.continuous, spec.observation_size) == kind
     seen = torch.randint(0, 255, (3, 4, 84, 84), dtype=torch.uint8) if size is None else torch.randn(3, size)
     logits, values = loaded(seen)
     assert logits.shape == (3, 2 * count if continuous else count)

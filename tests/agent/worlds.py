@@ -79,14 +79,15 @@ class GreyReader(PolicyNet):
 
     def __init__(self, num_actions: int = 5) -> None:
         nn.Module.__init__(self)
-        self.num_actions = num_actions
+        self.spec = Spec(num_actions)
 
     def features(self, observations: torch.Tensor) -> torch.Tensor:
         assert observations.dtype == torch.uint8
         return observations[:, -1, 40, 40].long()
 
     def dist_params(self, features: torch.Tensor) -> torch.Tensor:
-        return nn.functional.one_hot(features % self.num_actions, self.num_actions).float() * 1e4
+        actions = self.spec.num_actions
+        return nn.functional.one_hot(features % actions, actions).float() * 1e4
 
     def values(self, features: torch.Tensor) -> torch.Tensor:
         return features.float() / 100

@@ -165,11 +165,11 @@ def learns(ranks: Alone, case: str, env: str) -> dict[str, Any]:
 def rollout(network: PolicyNet, generator: torch.Generator, share: range, learned: bool) -> Rollout:
     """Noise of which a third is invalid, more of it in the first environments than in the last."""
     shape, ours = (STEPS, ENVS), slice(share.start, share.stop)
-    observations = 3 + 2 * torch.randn(*shape, network.observation_size or 0, generator=generator)
-    if network.continuous:
-        actions = torch.randn(*shape, network.num_actions, generator=generator)
+    observations = 3 + 2 * torch.randn(*shape, network.spec.observation_size or 0, generator=generator)
+    if network.spec.continuous:
+        actions = torch.randn(*shape, network.spec.num_actions, generator=generator)
     else:
-        actions = torch.randint(network.num_actions, shape, generator=generator)
+        actions = torch.randint(network.spec.num_actions, shape, generator=generator)
     paid, score, chance = torch.randn(3, *shape, generator=generator)
     chance = chance.sigmoid().numpy()
     off = np.linspace(0.6, 0.1, ENVS)
