@@ -41,14 +41,14 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(
             f"--dev {name}: this PyTorch sees no CUDA device (torch {torch.__version__}); {build} or use --dev cpu"
         )
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
-        match = re.fullmatch(r"cuda:([0-9]+)", name)
-        assert match is not None
-    count = torch.cuda.device_count()
-    if match[1] and int(match[1]) >= count:
-        raise UserError(f"--dev {name}: expected cuda:0 to cuda:{count - 1}, the devices this PyTorch sees")
-    return torch.device(name)
+    number, count = match[1] or os.environ.get("LOCAL_RANK"), torch.cuda.device_count()
+    if number is None:
+        return torch.device("cuda")
+    if int(number) >= count:
+        raise UserError(
+            f"--dev cuda:{number}: expected cuda:0 to cuda:{count - 1}, the devices this PyTorch sees"
+        )
+    return torch.device(f"cuda:{number}")
 
 
 def own_threads(threads: int) -> int:
@@ -58,7 +58,7 @@ def own_threads(threads: int) -> int:
 
 
 def half_of_the_cores() -> dict[str, str]:
-    """The environment variable of a process that computes beside another: threads that share cores wait for each other."""
+    """The environment variable of a process that computes beside another: threads that share a core hold each other up."""
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
 
 
@@ -79,8 +79,8 @@ def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
 def keep_in_bf16(frozen: nn.Module) -> None:
     """Turns the weights of a network's linear layers into bf16, for a network that computes under autocast.
 
-    Autocast casts weights that are not trained at every call. For a layer of 3136 by 512 and a few dozen rows that takes several times
-    as long as the product.
+    Autocast casts weights that are not trained at every call. For a layer of 3136 by 512 and a few dozen rows that takes
+    several times as long as the product.
     """
     import torch
     from torch import nn

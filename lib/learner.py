@@ -1,7 +1,7 @@
 """The interface between a learner and the run around it.
 
-A learner plays and learns. It gets its settings when it is made, and knows nothing of files, clocks and charts. The loop (`lib.training.loop`) knows no
-algorithm. A new algorithm is a module with a class that has these methods.
+A learner plays and learns. It gets its settings when it is made, and knows nothing of files, clocks and charts. The loop
+(`lib.training.loop`) knows no algorithm. A new algorithm is a module with a class that has these methods.
 """
 
 from collections.abc import Callable, Iterable

@@ -42,6 +42,15 @@ def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.resolve_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(UserError, match="--dev cuda:2: expected cuda:0 to cuda:1"):
         devices.resolve_device("cuda:2")
+    assert devices.resolve_device("cuda") == torch.device("cuda")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # as torchrun sets it
+    assert [devices.resolve_device(name) for name in ("cuda", "cuda:0")] == [
+        torch.device("cuda:1"),
+        torch.device("cuda:0"),
+    ]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="--dev cuda:2: expected cuda:0 to cuda:1"):
+        devices.resolve_device("cuda")
 
 
 def test_random_generators_go_on() -> None:
