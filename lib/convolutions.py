@@ -81,13 +81,8 @@ def kind_of_pictures(state: dict[str, torch.Tensor], name: str = "conv") -> str:
     """The kind of the convolutions of this name in a state_dict; "separate" if there are none."""
     if f"{name}.7.weight" in state:
         return "shared"
-    return "small" if are_small(state, name) else "separate"
-
-
-def are_small(state: dict[str, torch.Tensor], name: str) -> bool:
-    """Whether the convolutions of this name in a state_dict are the small ones."""
     first = state.get(f"{name}.0.weight")
-    return first is not None and first.shape[:1] == (16,)
+    return "small" if first is not None and first.shape[:1] == (16,) else "separate"
 
 
 def _blocks_of_bytes(observations: torch.Tensor) -> torch.Tensor:

@@ -89,9 +89,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """Defaults that depend on --algo. Flags missing here have no effect with that algorithm."""
 
-OFF_POLICY = ("sac", "dqn")
-"""Algorithms that learn from a replay."""
-
 MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
 """Flags that may be given beside --resume."""
 
@@ -452,7 +449,7 @@ class TrainConfig:
     @property
     def off_policy(self) -> bool:
         """Whether it learns from a replay."""
-        return self.algo in OFF_POLICY
+        return "replay_steps" in ALGORITHMS[self.algo]
 
     @property
     def one_pass(self) -> bool:

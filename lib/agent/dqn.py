@@ -15,7 +15,7 @@ from lib.agent.network import autocast, mlp, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
-from lib.convolutions import Convolutions, are_small
+from lib.convolutions import Convolutions, kind_of_pictures
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, World
@@ -236,21 +236,12 @@ def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:
       UserError: the weights are of another network; says what differs.
     """
     last = 2 if "body.0.weight" in state else 4
-    first, head, quantiles = (
-        state.get("actions.0.weight"),
-        state.get(f"actions.{last}.weight"),
-        state["levels"].numel(),
-    )
-    if (
-        first is None
-        or head is None
-        or first.ndim != 2
-        or head.ndim != 2
-        or not 1 <= quantiles <= _MAX_QUANTILES
-    ):
+    first, head = state.get("actions.0.weight"), state.get(f"actions.{last}.weight")
+    shapes = [] if first is None or head is None else [*first.shape, *head.shape]
+    quantiles = state["levels"].numel()
+    if len(shapes) != 4 or not 1 <= quantiles <= _MAX_QUANTILES:
         raise UserError(f"{source}: expected the weights of a policy of --algo dqn, got others with levels")
-    hidden, size = first.shape
-    num_actions = head.shape[0] // quantiles
+    hidden, size, num_actions = shapes[0], shapes[1], shapes[2] // quantiles
     if not (1 <= num_actions <= MAX_ACTIONS and 1 <= size <= max(MAX_OBSERVATION, Convolutions.FEATURES)):
         raise UserError(
             f"{source}: expected at most {MAX_ACTIONS} actions and {MAX_OBSERVATION} numbers seen, got {num_actions} and {size}"
@@ -259,7 +250,7 @@ def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:
         raise UserError(f"{source}: expected at most {_MAX_HIDDEN} units, got {hidden}")
     observation_size = None if last == 2 else size
     dueling = "value.0.weight" in state
-    kind = "small" if are_small(state, "body") else "shared"
+    kind = "small" if kind_of_pictures(state, "body") == "small" else "shared"
     return with_weights(
         lambda: QNet(num_actions, observation_size, dueling, quantiles, hidden, kind), state, source
     )

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -157,7 +158,7 @@ class OffPolicy:
         self.replay.add(played, self._observations)
         self._acted += self._all_envs
         step, learned = played.step, played.learned
-        paid = 0 * step.score if learned is None else learned.cpu().numpy()
+        paid = np.zeros_like(step.score) if learned is None else learned.cpu().numpy()
         return self._games.add(step.score, ~step.reset, paid)
 
     def _at_random(self) -> torch.Tensor:
