@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 
 from lib.cli import UserError
 from lib.devices import resolve_device
@@ -31,30 +32,24 @@ class Ranks(Alone):
         self.rank, self.size = rank, size
 
     def everyone(self, number: int) -> list[int]:
-        import torch.distributed
-
         numbers = torch.zeros(self.size, dtype=torch.int64)
         numbers[self.rank] = number
         with self._others_live():
-            torch.distributed.all_reduce(numbers)
+            dist.all_reduce(numbers)
         return numbers.tolist()
 
     def total(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        import torch.distributed
-
         # One message, of the widest type among them.
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with self._others_live():
-            torch.distributed.all_reduce(flat)
+            dist.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
 
     def gather(self, thing: T) -> list[T]:
-        import torch.distributed
-
         things = [thing] * self.size
         with self._others_live():
-            torch.distributed.all_gather_object(things, thing)
+            dist.all_gather_object(things, thing)
         return things
 
     @contextlib.contextmanager
@@ -79,15 +74,13 @@ def joined(dev: str) -> Iterator[Alone]:
     if size == 1:
         yield ALONE
         return
-    import torch.distributed
-
     backend = "gloo" if dev == "cpu" else "cpu:gloo,cuda:nccl"
     if dev != "cpu":
         torch.cuda.set_device(resolve_device(dev))
-    torch.distributed.init_process_group(backend, timeout=_TIMEOUT)
-    ranks = Ranks(torch.distributed.get_rank(), size)
+    dist.init_process_group(backend, timeout=_TIMEOUT)
+    ranks = Ranks(dist.get_rank(), size)
     # Wait for all: a process that fails at once takes away the store through which the others connect.
     ranks.together(False)
     yield ranks
     # After an error this is skipped: the others notice it when this process ends.
-    torch.distributed.destroy_process_group()
+    dist.destroy_process_group()
