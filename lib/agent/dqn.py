@@ -187,7 +187,7 @@ class DQN(OffPolicy):
     def epsilon(self) -> float:
         """The share of random actions now."""
         config = self._config
-        falls = config.exploration * config.steps
+        falls = config.exploration * self._planned
         left = 0.0 if config.model is not None or not falls else max(0.0, 1 - self.steps / falls)
         return config.epsilon + (1 - config.epsilon) * left
 

@@ -87,6 +87,7 @@ class OffPolicy:
         self._spec, self._envs, self._ranks = world.spec, ours, ranks
         self._config, self._device, self._bf16 = config, device, bf16
         self._games = GameLog(world.num_envs)
+        self._planned = config.steps  # which schedules span; a resumed run may make more
         self._acted = 0  # steps, those of `play` included
         self._due = 0.0  # updates
         self._observations = self.player.look()
@@ -170,7 +171,7 @@ class OffPolicy:
 
     def update(self) -> dict[str, torch.Tensor]:
         """One batch, of which every process draws its part, and a move of the target network if one is due."""
-        beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._config.steps)
+        beta = _FIRST_BETA + (1 - _FIRST_BETA) * min(1.0, self.steps / self._planned)
         batch = self.replay.sample(self._batch_size, self.player.generator, beta)
         count = (batch.weights > 0).sum()
         [of_all] = self._ranks.total([count])
@@ -244,6 +245,7 @@ class OffPolicy:
         return {
             "steps": self.steps,
             "updates": self.updates,
+            "planned": self._planned,
             "acted": self._acted,
             "due": self._due,
             "network": self.network.state_dict(),
@@ -258,6 +260,7 @@ class OffPolicy:
         """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
         self._acted, self._due = state["acted"], state["due"]
+        self._planned = state.get("planned", self._planned)  # older states lack it
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         for name, optimizer in self.optimizers.items():

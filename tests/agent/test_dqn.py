@@ -145,6 +145,17 @@ def test_exploration_falls_with_the_steps_and_a_policy_goes_on_without() -> None
     assert learner(Bandit(4, VECTORS), model=Path("p"), epsilon=0.2).epsilon == pytest.approx(0.2)
 
 
+def test_a_run_resumed_for_more_steps_does_not_explore_anew() -> None:
+    flags: dict[str, Any] = {"exploration": 0.5, "epsilon": 0.2, "replay_steps": 100}
+    ended, longer = (learner(Bandit(4, VECTORS), steps=steps, **flags) for steps in (1000, 100_000))
+    ended.steps = 1000
+    longer.load_state(ended.state())
+    assert longer.epsilon == pytest.approx(0.2)
+    again = learner(Bandit(4, VECTORS), steps=1_000_000, **flags)
+    again.load_state(longer.state())
+    assert again.epsilon == pytest.approx(0.2)
+
+
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
