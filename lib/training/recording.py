@@ -58,7 +58,7 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
 
 
 def make_forks(
-    config: TrainConfig, world: World, recorder: SegmentRecorder, held: HeldActions, player: Player
+    config: TrainConfig, world: World, recorder: SegmentRecorder, held: HeldActions, player: Player, seed: int
 ) -> Forks:
     """The forks of `--fork`.
 
@@ -68,6 +68,7 @@ def make_forks(
       recorder: of their clips, from `make_recorder`.
       held: which actions each holds.
       player: of that world, with that recorder and those held actions.
+      seed: of the moments, this process's own.
 
     Raises:
       UserError: the environments do not make whole groups, or an event cannot be seen in this one.
@@ -78,9 +79,7 @@ def make_forks(
             "change --num-envs"
         )
     events = _events(config, world, range(world.num_envs))
-    return Forks(
-        player, recorder, held, config.fork, config.record_prob, events, config.event_prob, config.seed
-    )
+    return Forks(player, recorder, held, config.fork, config.record_prob, events, config.event_prob, seed)
 
 
 def _events(config: TrainConfig, world: World, share: range) -> Events | None:

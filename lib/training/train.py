@@ -281,7 +281,7 @@ def _record(config: TrainConfig) -> Trained:
         if config.fork:
             player = Player(world, device, seed, recorder=tap, held=held)
             assert held is not None
-            forks = make_forks(config, world, recorder, held, player)
+            forks = make_forks(config, world, recorder, held, player, seed)
             policy = network.acting(bf16)
             if config.model is None and isinstance(network, QNet):
                 policy = QPolicy(network, bf16, epsilon=1.0)

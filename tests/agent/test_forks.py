@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
+from lib.learner import Alone
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import FORK, save_segment
 from lib.preferences.strategies import make_strategy
 from lib.preferences.teachers import label_with_teacher
+from lib.training import train as training
 from lib.training.train import train
 from tests.preferences.test_strategies import segment
 
@@ -78,6 +81,22 @@ def test_without_forks_pairs_are_drawn_at_random(tmp_path: Path) -> None:
     queries = make_strategy("fork", db, random_share=0).propose(db.names, set(), 3, np.random.default_rng(0))
     assert len(queries) == 3
     assert {query.strategy for query in queries} == {"random"}
+
+
+class Second(Alone):
+    """The second of several processes, as far as it plays."""
+
+    rank = 1
+
+
+@pytest.mark.slow
+def test_processes_fork_at_moments_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"num_envs": 3, "record_prob": 0.02, "event_prob": 0.0, "steps": 300}
+    first = recorded(tmp_path / "first", **few)
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(training, "begin", lambda *_: (Second(), cpu, False, range(3)))
+    second = recorded(tmp_path / "second", **few)
+    assert min(name[3:] for name in first.names) != min(name[3:] for name in second.names)
 
 
 @pytest.mark.slow
