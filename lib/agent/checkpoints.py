@@ -140,7 +140,7 @@ class CheckpointFolder:
     finetune `best-learned.dat` by learned return and `best-teacher.dat` by the teacher's preference for it over the
     policy that it started from, where these are measured.
 
-    Another kind of checkpoint is a subclass with its own suffix, `_write`, `_read` and `_drop`.
+    Another kind of checkpoint is a subclass with its own suffix, `_name`, `_write`, `_read` and `_drop`.
 
     Attributes:
       root: the folder.
@@ -210,6 +210,7 @@ class CheckpointFolder:
         return f"model_{steps:06d}-rw={float(games.scores.mean()):.0f}-steps={games.steps.mean():.0f}{self.suffix}"
 
     def _write(self, path: Path, policy: Any, **about: Any) -> None:
+        """Writes a checkpoint, and about it `steps`, `evaluation`, `config` and `parents`."""
         save_policy(path, policy.network, **about)
 
     def _read(self, path: Path) -> dict[str, Any]:
