@@ -12,9 +12,8 @@ from lib.reporting import Charts
 from lib.reward.report import (
     agreement_in,
     by_member,
-    decided_share,
+    decided_train_loss,
     kept,
-    lowest_train_loss,
     report_path,
     still_falling,
 )
@@ -22,6 +21,7 @@ from lib.reward.report.figures import (
     Ceiling,
     Share,
     calibration,
+    decided_loss,
     preference_probabilities,
     teacher_ceiling,
 )
@@ -97,12 +97,11 @@ def text_figures(fit: TextFit) -> TextFigures:
             decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
             ceiling=ceiling,
             repeats=agreed.same_labeller,
-            train_loss=lowest_train_loss(fit.history),
-            held_out_loss=fit.best.loss,
-            finite=bool(np.isfinite(paid).all()),
+            train_loss=decided_train_loss(fit.history, pairs, fit.train),
+            held_out_loss=decided_loss(probabilities[decided], pairs.subset(decided)),
+            finite=bool(np.isfinite(paid).all()) and math.isfinite(fit.best.loss),
             spread=float(np.std(paid)),
             still_falling=still_falling(fit.history, config.epochs),
-            fitted_decided=decided_share(pairs, fit.train),
         )
     )
     if abs(length.paid) > _LENGTH_ALONE:

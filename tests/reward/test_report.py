@@ -20,6 +20,7 @@ from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import load_segment, save_segment
 from lib.reporting import Charts
 from lib.reward import report
+from lib.reward.epoch import evaluate_ensemble, pair_loss
 from lib.reward.model import RewardModel
 from lib.reward.report import figures_of, plots, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip
@@ -109,13 +110,17 @@ def test_figures_agree_with_how_the_fit_was_judged(db: Path, tmp_path: Path) -> 
     assert figures.verdict.outcome == LABEL_MORE
 
 
-def test_the_verdict_is_told_how_much_of_the_fit_is_ties(
+def test_ties_count_in_no_loss_that_the_verdict_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the labels fitted to are ties, which count three times."""
-    fit = unfitted(grey_db(tmp_path / "db", segments=24, labels=60), tmp_path)
-    pairs, ties = fit.data.pairs, fit.train[::2]
-    pairs.preference1[fit.train], pairs.preference1[ties], pairs.weight[ties] = 1.0, 0.5, 3.0
+    """Half of the labels are ties, which count three times; a tie's loss is log 2 at least, so the others' is at most 0.2."""
+    fit = unfitted(grey_db(tmp_path / "db", segments=24, labels=60), tmp_path, members=1)
+    pairs = fit.data.pairs
+    for side in (fit.train, fit.test):
+        ties = side[::2]
+        pairs.preference1[side], pairs.preference1[ties], pairs.weight[ties] = 1.0, 0.5, 3.0
+    mixed = 0.75 * math.log(2) + 0.25 * 0.2
+    history = [dataclasses.replace(epoch, train_loss=mixed) for epoch in fit.history]
     told: list[Evidence] = []
 
     def judge(evidence: Evidence) -> Verdict:
@@ -123,8 +128,12 @@ def test_the_verdict_is_told_how_much_of_the_fit_is_ties(
         return judge_fit(evidence)
 
     monkeypatch.setattr(report, "judge_fit", judge)
-    figures_of(fit)
-    assert told[0].fitted_decided == pytest.approx(0.25, abs=0.01)
+    figures_of(dataclasses.replace(fit, history=history))
+    assert told[0].train_loss == pytest.approx(0.2, abs=1e-6)
+    alone = evaluate_ensemble(
+        fit.model, fit.data.segments, pairs.subset(fit.test[1::2]), pair_loss(fit.config), CPU
+    )
+    assert told[0].held_out_loss == pytest.approx(alone.loss, rel=1e-3)
 
 
 def test_a_teacher_asked_twice_sets_the_ceiling(db: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from lib.reward.report.figures import (
     by_kind,
     calibration,
     correlations,
+    decided_loss,
     known_accuracy,
     preference_probabilities,
     segments_to_correlate,
@@ -120,12 +121,11 @@ def figures_of(fit: Fit) -> Figures:
             decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
             ceiling=ceiling,
             repeats=agreed.same_labeller,
-            train_loss=lowest_train_loss(fit.history),
-            held_out_loss=fit.best.loss,
-            finite=finite,
+            train_loss=decided_train_loss(fit.history, pairs, fit.train),
+            held_out_loss=decided_loss(probabilities[decided], pairs.subset(decided)),
+            finite=finite and math.isfinite(fit.best.loss),
             spread=float(np.std([segment.mean() for segment in each])) if finite else math.nan,
             still_falling=still_falling(fit.history, config.epochs),
-            fitted_decided=decided_share(pairs, fit.train),
         )
     )
     return Figures(
@@ -179,20 +179,20 @@ def kept_epochs(fit: Fit) -> list[Epoch]:
     return [epochs[-1] if policy else kept(epochs) for epochs in by_member(fit.history)]
 
 
-def lowest_train_loss(history: Sequence[Epoch]) -> float:
-    """Of any epoch, averaged over the members."""
+def decided_train_loss(history: Sequence[Epoch], pairs: Pairs, train: np.ndarray) -> float:
+    """The lowest training loss of any epoch, averaged over the members, of decided labels alone; NaN without any.
+
+    An upper bound, as a tie's loss is log 2 at least.
+    """
     lowest = [min(epoch.train_loss for epoch in epochs) for epochs in by_member(history)]
-    return float(np.mean(lowest)) if lowest else math.nan
+    share = float(np.average(pairs.preference1[train] != 0.5, weights=pairs.weight[train]))
+    chance = math.log(2)
+    return chance + (float(np.mean(lowest)) - chance) / share if lowest and share else math.nan
 
 
 def still_falling(history: Sequence[Epoch], most: int) -> bool:
     """Whether a member's held-out loss was lowest in the last epoch there may be."""
     return any(kept(epochs).epoch == most > 1 for epochs in by_member(history))
-
-
-def decided_share(pairs: Pairs, train: np.ndarray) -> float:
-    """The share of the fitted labels' weight that is on those that prefer a segment."""
-    return float(np.average(pairs.preference1[train] != 0.5, weights=pairs.weight[train]))
 
 
 def report_path(checkpoint: Path) -> Path:

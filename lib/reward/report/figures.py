@@ -10,7 +10,7 @@ import numpy as np
 
 from lib.preferences.labels import Label, answers
 from lib.preferences.rated_pairs import sigmoid
-from lib.reward.data import labeller_of
+from lib.reward.data import Pairs, labeller_of
 
 LEAST_CHECKS = 10
 """Comparisons of two answers to one question needed to estimate a teacher's ceiling."""
@@ -76,6 +76,19 @@ def preference_probabilities(
     difference = returns[:, first].astype(float) - returns[:, second]
     chosen: np.ndarray = (1 - error_rate) * sigmoid(difference).mean(0) + error_rate / 2
     return chosen
+
+
+def decided_loss(probabilities: np.ndarray, pairs: Pairs) -> float:
+    """The mean loss −log P' of decided pairs, weighted, in nats; NaN without any.
+
+    Args:
+      probabilities: float `[N]`, that the first is preferred.
+      pairs: N of them, without ties.
+    """
+    if not len(pairs):
+        return math.nan
+    right = np.where(pairs.preference1 == 1, probabilities, 1 - probabilities)
+    return float(np.average(-np.log(np.maximum(right, np.finfo(float).tiny)), weights=pairs.weight))
 
 
 @dataclass(frozen=True)

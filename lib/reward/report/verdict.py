@@ -18,7 +18,7 @@ LEAST_ACCURACY = 0.6
 LEAST_WAY = 0.6
 """The least share of the way from chance to the teacher's ceiling that held-out accuracy covers."""
 UNLEARNED = 0.98
-"""A training loss of decided labels above this share of log 2, the loss of guessing, means that nothing was learned."""
+"""A training loss above this share of log 2, the loss of guessing, means that nothing was learned."""
 MEMORISED = 0.5
 """A training loss below this share of a held-out loss no better than chance means memorised labels."""
 
@@ -35,17 +35,15 @@ class Evidence:
     repeats: Share
     """Repeat checks answered the same way."""
     train_loss: float
-    """The lowest of any epoch, averaged over the members."""
+    """Of decided labels: the lowest of any epoch, averaged over the members."""
     held_out_loss: float
-    """Of the kept epochs."""
+    """Of decided labels."""
     finite: bool
-    """Every learned reward is a finite number."""
+    """Every learned reward is a finite number, and so is the held-out loss."""
     spread: float
     """Standard deviation over segments of the learned reward a step; 0 where all segments are paid the same."""
     still_falling: bool
     """The held-out loss was lowest in the last epoch that --epochs allows."""
-    fitted_decided: float
-    """The share of the fitted labels' weight that is on decided ones; the loss of the others, ties, is never below log 2."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
     held_out, repeats = evidence.held_out, evidence.repeats
     low, high = held_out.interval
     chance = math.log(2)
-    if not evidence.finite or not math.isfinite(evidence.held_out_loss):
+    if not evidence.finite:
         reasons.append("the model's rewards or its loss are not finite numbers: fit with a smaller --lr")
     elif not evidence.spread > 1e-6:
         reasons.append("the model pays the same for every clip: the labels taught it nothing")
@@ -113,7 +111,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
         )
     if evidence.decided < ENOUGH_LABELS:
         return reasons
-    if evidence.train_loss >= chance * (1 - (1 - UNLEARNED) * evidence.fitted_decided):
+    if evidence.train_loss >= UNLEARNED * chance:
         reasons.append(
             f"even on the labels it was fitted to, the loss never fell below that of guessing ({chance:.3f}): check "
             f"--lr and --mask, and whether the clips show what the labels are about"
