@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 
 from lib.preferences.labels import MAX_RESPONSE_MS
 
+
+def _whole(text: object) -> object:
+    """U+FFFD for half a character, such as a cut emoji, which JSON can spell and UTF-8 cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if type(text) is str else text
+
+
+_TYPED = BeforeValidator(_whole)
+"""Marks text that a person typed."""
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{8,64}$")]
 """Of a page, a pair or a vote. No hyphens: these mark the ids of undone and deleted answers (lib.preferences.labels.UNDO)."""
-Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
+Person = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60), _TYPED]
 Sample = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 Side = Literal[1, 2]
 
@@ -49,7 +57,7 @@ class Vote(BaseModel):
     label: Literal[0, 1, 2] | None
     """Which sample is better; 0 alike, None cannot tell."""
     response_ms: Annotated[int, Field(ge=0, le=MAX_RESPONSE_MS)] | None = None
-    flag: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500)] | None = None
+    flag: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500), _TYPED] | None = None
     change: bool = False
     """True when the labeller opened a labelled pair in order to change the answer."""
 

@@ -175,6 +175,20 @@ def test_notes_and_names_come_back_as_json_and_stay_on_one_line(inside: tuple[Te
     assert said.json()[0]["flag"] == evil.strip()
 
 
+def test_half_an_emoji_in_a_note_loses_no_answer(inside: tuple[TestClient, Path]) -> None:
+    """Browsers write it as JSON, UTF-8 has no bytes for it."""
+    client, root = inside
+    session = client.get("/api/session").json()
+    cut = "eve \ud83d"
+    body = {"db": session["db"], "page": "page00000001", "labeller": cut, "label": 1, "flag": "odd \ud83d"}
+    body["offer"] = offers(client)[0]
+    headers = {**ORIGIN, "Content-Type": "application/json"}
+    reply = client.post("/api/vote", content=json.dumps(body), headers=headers)
+    assert reply.json()["outcome"] == "saved"
+    (label,) = LabelLog(root / "labels.json").read()
+    assert (label.annotator, label.flag) == ("eve \ufffd", "odd \ufffd")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
