@@ -145,6 +145,13 @@ def test_labellers_are_compared_two_by_two_and_db_by_db() -> None:
     assert agreement([one, other]).between_labellers == Share(1, 3)
 
 
+def test_rechecks_of_labels_that_a_model_doubts_say_nothing_of_all_labels() -> None:
+    doubted = {"strategy": "recheck"}
+    assert agreement([[said(1), said(2, who="bob", **doubted)]]).between_labellers == Share(0, 0)
+    changed = [said(1), said(1, who="bob"), said(2, **doubted)]
+    assert agreement([changed]).between_labellers == Share(1, 1), "what she said of her own accord"
+
+
 def test_ceiling_of_a_teacher_who_errs_one_time_in_ten() -> None:
     assert ceiling_of_agreement(0.9**2 + 0.1**2) == pytest.approx(0.9)
     assert ceiling_of_agreement(1.0) == 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.preferences.labels import Label, answers
+from lib.preferences.labels import RECHECK, Label, answers
 from lib.preferences.rated_pairs import sigmoid
 from lib.reward.data import Pairs, labeller_of
 
@@ -208,7 +208,7 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
     """Compares answers to the same question.
 
     Only answers that prefer a segment are compared; a tie or "cannot tell" contradicts nothing. Answers taken back do
-    not count.
+    not count, nor between labellers do rechecks, as a model chose the pairs for being likely wrong.
 
     Args:
       logs: every line of each log, in the order of the file.
@@ -220,8 +220,9 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
             for before, again in itertools.pairwise(history):
                 if again.repeat and before.winner and again.winner:
                     checks.append(before.winner == again.winner)
-            if held := history[-1].winner:
-                standing.setdefault(pair, []).append(held)
+            own = [answer.winner for answer in history if answer.strategy != RECHECK]
+            if own and own[-1]:
+                standing.setdefault(pair, []).append(own[-1])
         for names in standing.values():
             between += [one == other for one, other in itertools.combinations(names, 2)]
     return Agreement(Share(sum(checks), len(checks)), Share(sum(between), len(between)))
