@@ -24,7 +24,6 @@ from lib.envs.make import situation
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.reward.features import PolicyBody
-from lib.reward.report.probes import step_of
 from lib.reward.store import SegmentStore
 
 _STRIDE = 10  # steps of a clip that are looked at
@@ -108,9 +107,9 @@ def visible(config: VisibleConfig) -> dict[str, Told]:
             if (differs := policy.spec.difference(store.spec)) is not None:
                 raise UserError(f"{config.model}: expected {differs[1]} like the clips, got {differs[0]}")
             features.append(body(torch.from_numpy(store.inputs(index, _STRIDE)[0])))
-            step = step_of(segment)
+            step = segment.as_step(slice(None, None, _STRIDE))
             for probe, read in situation(store.env_id).items():
-                readings.setdefault(probe, []).append(read(step)[::_STRIDE])
+                readings.setdefault(probe, []).append(read(step))
             sidecar = segment.sidecar
             moment = sidecar.reason if sidecar and sidecar.forked else name
             moments += [f"{root} {moment}"] * len(features[-1])

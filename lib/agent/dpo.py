@@ -31,7 +31,6 @@ from lib.reward.epoch import HeldOut, output_statistics
 from lib.reward.features import PolicyBody
 from lib.reward.implied import PolicyRatio
 from lib.reward.model import Member, RewardModel
-from lib.reward.report.probes import step_of
 from lib.reward.store import SegmentStore
 
 _KEPT_STRIDE = 5  # of the steps of a clip of --keep, every so many are used
@@ -105,7 +104,8 @@ class Policies(Clips):
             raise UserError(f"--keep {path}: expected clips of ordinary play, found none")
         if not any(map(len, seen)):
             raise UserError(
-                f"--keep-where {self.config.keep_where}: no step of {path} is in this range; widen it"
+                f"--keep-where {self.config.keep_where}: no step of {path} is in this range; widen it, or leave it "
+                "out where the frames are not as the game draws them"
             )
         labelled = self.data.segments
         if "" not in (labelled.env_id, store.env_id) and labelled.env_id != store.env_id:
@@ -161,13 +161,7 @@ def _within(where: tuple[str, float, float], segment: Segment, env_id: str) -> n
     if name not in known:
         expected = f"one of its probes, {', '.join(known)}" if known else "no range: it has no probes"
         raise UserError(f"--keep-where {name}={low:g}:{high:g}: expected for {env_id} {expected}")
-    try:
-        values = known[name](step_of(segment))[::_KEPT_STRIDE]
-    except IndexError:
-        raise UserError(
-            f"--keep-where {name}={low:g}:{high:g}: expected frames as {env_id} draws them, got others of "
-            f"{segment.frames.shape[1]}×{segment.frames.shape[2]} pixels"
-        ) from None
+    values = known[name](segment.as_step(slice(None, None, _KEPT_STRIDE)))
     kept: np.ndarray = (values >= low) & (values <= high)
     return kept
 

@@ -69,24 +69,24 @@ def probes(env_id: str) -> dict[str, Probe]:
     """An environment's probes, by name."""
     if "Seaquest" in env_id:
         return {
-            "depth": _of_frames(seaquest.submarine_depth),
-            "midwater": _of_frames(seaquest.submarine_midwater),
-            "surface": _of_frames(seaquest.at_surface),
-            "oxygen": _of_frames(seaquest.oxygen),
+            "depth": _of_seaquest(seaquest.submarine_depth),
+            "midwater": _of_seaquest(seaquest.submarine_midwater),
+            "surface": _of_seaquest(seaquest.at_surface),
+            "oxygen": _of_seaquest(seaquest.oxygen),
         }
     if "MovingDot" in env_id:
-        return {"distance": _of_frames(moving_dot.distance_from_middle)}
+        return {"distance": lambda step: moving_dot.distance_from_middle(np.asarray(step.frames))}
     if "CartPole" in env_id:
-        return {"position": _of_observations(control.cart_position)}
+        return {"position": _of_observations(control.cart_position, 4)}
     if "Hopper" in env_id:
-        return {"spin": _of_observations(control.backward_spin)}
+        return {"spin": _of_observations(control.backward_spin, 11)}
     return {}
 
 
 def situation(env_id: str) -> dict[str, Probe]:
     """The probes in which two moments must agree to be comparable, by name; empty if nothing is known."""
     if "Seaquest" in env_id:
-        return {"air": _of_frames(seaquest.air_below), "diver": _of_frames(seaquest.diver_aboard)}
+        return {"air": _of_seaquest(seaquest.air_below), "diver": _of_seaquest(seaquest.diver_aboard)}
     return probes(env_id)
 
 
@@ -96,17 +96,17 @@ def scales(env_id: str) -> list[Scale]:
         return [
             Scale(
                 "oxygen",
-                _of_frames(seaquest.oxygen),
+                _of_seaquest(seaquest.oxygen),
                 (0.25, 0.5, 0.9),
                 ("below ¼", "¼ to ½", "½ to 0.9", "full"),
             ),
             Scale(
                 "height",
-                _of_frames(seaquest.submarine_depth),
+                _of_seaquest(seaquest.submarine_depth),
                 (seaquest.TOP, 0.6),
                 ("top", "mid-water", "deep"),
             ),
-            Scale("diver", _of_frames(seaquest.divers), (0.5,), ("no diver", "a diver")),
+            Scale("diver", _of_seaquest(seaquest.divers), (0.5,), ("no diver", "a diver")),
         ]
     return [Scale(name, probe) for name, probe in list(probes(env_id).items())[:2]]
 
@@ -119,19 +119,34 @@ def choice(env_id: str) -> Choice | None:
 
 
 def _should_climb(step: Step) -> np.ndarray:
-    frames = np.asarray(step.frames)
-    should: np.ndarray = (seaquest.oxygen(frames) < 0.5) & (seaquest.divers(frames) > 0)
-    return should & ~np.isnan(seaquest.submarine_depth(frames))
+    reads = (seaquest.oxygen, seaquest.divers, seaquest.submarine_depth)
+    oxygen, divers, depth = (_of_seaquest(read)(step) for read in reads)
+    should: np.ndarray = (oxygen < 0.5) & (divers > 0) & ~np.isnan(depth)
+    return should
 
 
-def _of_frames(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
-    return lambda step: read(np.asarray(step.frames))
+def _of_seaquest(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
+    """Reads nothing off pictures that the game does not draw, such as those that a wrapper scaled."""
+
+    def probe(step: Step) -> np.ndarray:
+        frames = np.asarray(step.frames)
+        return read(frames) if frames.shape[1:] == seaquest.FRAME_SHAPE else _nothing(step)
+
+    return probe
 
 
-def _of_observations(read: Callable[[np.ndarray], np.ndarray]) -> Probe:
-    return lambda step: (
-        np.full(len(step.score), np.nan) if step.observations is None else read(step.observations)
-    )
+def _of_observations(read: Callable[[np.ndarray], np.ndarray], least: int) -> Probe:
+    """Reads nothing off observations of fewer numbers than `least`, which are not the environment's own."""
+
+    def probe(step: Step) -> np.ndarray:
+        seen = step.observations
+        return _nothing(step) if seen is None or seen.shape[1] < least else read(seen)
+
+    return probe
+
+
+def _nothing(step: Step) -> np.ndarray:
+    return np.full(len(step.score), np.nan, np.float32)
 
 
 def counter(env_id: str, num_envs: int) -> Counter | None:

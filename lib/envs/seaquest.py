@@ -6,6 +6,7 @@ Rows, columns and colours were read off the emulator's frames and checked agains
 
 import numpy as np
 
+FRAME_SHAPE = (210, 160, 3)
 _YELLOW = (187, 187, 53)
 _DIVER = (66, 72, 200)  # one that swims
 _SURFACE_ROW, _DEEPEST_ROW = 46, 141  # of the submarine's top

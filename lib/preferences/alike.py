@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
-from lib.envs.world import Step
 from lib.preferences.labels import Pair
 from lib.preferences.queries import Either, Query, RandomPairs
 from lib.preferences.rated_pairs import POOL_SIZE, READS
@@ -66,13 +65,9 @@ class AlikePairs:
             return {}
         from lib.envs.make import situation  # the page's start need not wait for Gymnasium
 
-        none = np.zeros(1, bool)
-        seen = None if segment.observations is None else segment.observations[:1]
-        first = Step(segment.frames[:1], np.zeros(1, np.float32), none, none, none, seen)
-        try:
-            return {probe: float(read(first)[0]) for probe, read in situation(segment.sidecar.env_id).items()}
-        except IndexError:  # frames of another size than the game's
-            return {}
+        first = segment.as_step(slice(1))
+        read = {probe: float(value(first)[0]) for probe, value in situation(segment.sidecar.env_id).items()}
+        return {} if all(map(math.isnan, read.values())) else read
 
     def _groups(self, names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
         """The probes and segments of each situation."""

@@ -19,7 +19,7 @@ import numpy as np
 import zstandard
 
 from lib.envs.spec import PICTURE_SHAPE, Spec
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, Step
 from lib.preferences.closed_pickle import Refused, printable, read_pickle, shape_in
 from lib.preferences.original_format import NAMES, frame_and_action
 
@@ -103,6 +103,13 @@ class Segment:
         height, width, _ = self.frames.shape[1:]
         shape = PICTURE_SHAPE if self.observations is None else self.observations.shape[1:]
         return Spec(count, self.continuous, shape, (height, width, 3))
+
+    def as_step(self, steps: slice = slice(None)) -> Step:
+        """Some of its steps, as probes read them: as if of so many environments, with no outcome."""
+        count = len(self.actions[steps])
+        no = np.zeros(count, bool)
+        seen = None if self.observations is None else self.observations[steps]
+        return Step(self.frames[steps], np.zeros(count, np.float32), no, no, no, seen)
 
 
 # --- Saving ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.envs.control import TRACK, backward_turns, cart_position
 from lib.envs.seaquest import (
+    FRAME_SHAPE,
     LOW_OXYGEN,
     TOP,
     SurfaceCounter,
@@ -213,6 +214,6 @@ _SURVIVAL = 10 * MAX_STEPS
 
 
 def _check_seaquest(segment: Segment, teacher: str) -> None:
-    height, width, _ = segment.frames.shape[1:]
-    if (height, width) != (210, 160):
+    height, width, _ = shape = segment.frames.shape[1:]
+    if shape != FRAME_SHAPE:
         raise UserError(f"teacher {teacher}: expected Seaquest's 210×160 frames, got {height}×{width}")

@@ -15,7 +15,7 @@ from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.envs.atari import AtariWorld, atari_settings
 from lib.envs.ids import MAX_SEED
-from lib.envs.make import make_world, probes, situation
+from lib.envs.make import choice, make_world, probes, situation
 from lib.envs.spec import Spec
 from lib.envs.world import TIME_LIMIT, Step
 
@@ -266,6 +266,20 @@ def test_probes_belong_to_their_game() -> None:
     assert set(probes(SEAQUEST)) == set(probes("ALE/Seaquest-v5")) == names
     assert set(probes("MovingDot-v0")) == {"distance"}
     assert probes("PongNoFrameskip-v4") == {}
+
+
+@pytest.mark.parametrize("size", [(84, 84), (210, 320), (420, 320)])
+def test_probes_read_nothing_off_what_their_game_does_not_draw(size: tuple[int, int]) -> None:
+    frames, none = np.full((2, *size, 3), 142, np.uint8), np.zeros(2, bool)
+    step = Step(frames, np.zeros(2, np.float32), none, none, none)
+    assert all(
+        np.isnan(read(step)).all() for read in (*probes(SEAQUEST).values(), *situation(SEAQUEST).values())
+    )
+    asks = choice(SEAQUEST)
+    assert asks is not None
+    assert not asks.applies(step).any()
+    vectors = step._replace(observations=np.zeros((2, 3), np.float32))
+    assert np.isnan(probes("HopperFlip-v0")["spin"](vectors)).all()
 
 
 def test_a_situation_is_what_probes_read_but_seaquests_is_air_and_divers() -> None:

@@ -386,6 +386,16 @@ def test_alike_on_seaquests_own_frames(tmp_path: Path) -> None:
     assert {query.reason for query in queries} == {"both begin alike: in air and diver"}
 
 
+@pytest.mark.parametrize("size", [(84, 84), (420, 320)])
+def test_frames_that_seaquest_does_not_draw_are_no_situation(tmp_path: Path, size: tuple[int, int]) -> None:
+    none = np.zeros(1, bool)
+    sidecar = Sidecar(np.zeros(1, np.float32), none, none, SEAQUEST, 18, "", 0)
+    frames = np.zeros((1, *size, 3), np.uint8)
+    db = FakeDB(tmp_path, lambda i: Segment(frames, np.zeros(1, np.int64), sidecar))
+    queries = make_strategy("alike", db, random_share=0).propose(names(8), set(), 9, np.random.default_rng(0))
+    assert {query.reason for query in queries} == {"drawn at random"}
+
+
 # --- by how it looks ------------------------------------------------------------------------------------------
 
 

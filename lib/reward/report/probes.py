@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from lib.envs.make import Choice, Scale, choice, scales
-from lib.envs.world import Step
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError
 from lib.reward.model import RewardModel
@@ -95,17 +94,9 @@ def paid_for(model: RewardModel, env_id: str, segments: Iterable[Segment]) -> Pa
       segments: that the model can rate.
 
     Returns:
-      None if the environment has no suitable probes, or there is no segment.
+      None if the environment has no suitable probes, or they read nothing off these segments.
     """
-    try:
-        return _paid_for(model, scales(env_id), choice(env_id), segments)
-    except IndexError:  # frames, vectors or actions of another environment than the files name
-        return None
-
-
-def _paid_for(
-    model: RewardModel, found: Sequence[Scale], asks: Choice | None, segments: Iterable[Segment]
-) -> PaidFor | None:
+    found, asks = scales(env_id), choice(env_id)
     if not found:
         return None
     rewards: list[np.ndarray] = []
@@ -114,14 +105,12 @@ def _paid_for(
     frames: list[np.ndarray] = []
     names: tuple[str, ...] = ()
     for segment in segments:
-        step, paid = (
-            step_of(segment),
-            model.rewards_along(segment.frames, segment.actions, segment.observations),
-        )
+        step = segment.as_step()
+        paid = model.rewards_along(segment.frames, segment.actions, segment.observations)
         rewards.append(paid)
         for scale, column in zip(found, values, strict=True):
             column.append(scale.read(step))
-        if asks is not None and segment.sidecar is not None and segment.sidecar.action_names:
+        if asks and segment.sidecar and segment.sidecar.action_names and not segment.continuous:
             names = segment.sidecar.action_names
             here = asks.applies(step)
             answers.append((paid[here], _begin(names, asks.action)[segment.actions[here]]))
@@ -143,17 +132,12 @@ def _paid_for(
         for r in range(len(rows.intervals))
     ]
     seen = sum(cell.steps for cell in itertools.chain.from_iterable(itertools.chain.from_iterable(cells)))
+    if not seen:
+        return None
     return PaidFor(
         *(rows, columns, parts, cells, len(rewards), len(all_rewards), len(all_rewards) - seen),
         None if asks is None or not names else _chosen(model, asks, names, answers, np.concatenate(frames)),
     )
-
-
-def step_of(segment: Segment) -> Step:
-    """The steps of a segment, as if of so many environments."""
-    count = len(segment.actions)
-    no = np.zeros(count, bool)
-    return Step(segment.frames, np.zeros(count, np.float32), no, no, no, segment.observations)
 
 
 def _begin(names: Sequence[str], start: str) -> np.ndarray:
