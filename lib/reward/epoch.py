@@ -189,6 +189,10 @@ class HeldOut:
     def accuracy(self) -> float:
         return self.correct / self.decided if self.decided else float("nan")
 
+    def __str__(self) -> str:
+        known = f"{self.accuracy:.1%} ({self.correct} of {self.decided} decided pairs)"
+        return f"accuracy {known if self.decided else 'unknown (only ties)'}, loss {self.loss:.3f}"
+
     def figures(self) -> dict[str, float]:
         """As the checkpoint keeps them."""
         return {

@@ -203,15 +203,12 @@ def fit(
             save()
         if saves_states and interrupt.asked:
             progress.line(f"continue with --resume {run_dir}")
-        best = fitted.best
         if first:
             material.save(path, fitted.model, kept_config, material.parents(), fitted.results(), None)
-        progress.line(
-            f"held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
-            f"loss {best.loss:.3f}; saved {path}"
-        )
+        progress.line(f"held-out {fitted.best}; saved {path}")
     return AnyFit(
-        material.config, path, run_dir, fitted.model, data, train, test, fitted.history, best, interrupt.asked
+        *(material.config, path, run_dir, fitted.model, data, train, test),
+        *(fitted.history, fitted.best, interrupt.asked),
     )
 
 
@@ -416,8 +413,9 @@ def _epoch_line(epoch: Epoch, member: MemberFit, seconds: float) -> str:
     """The line printed after an epoch; a star marks the best so far of a member that keeps its best."""
     best = member.stops_early and epoch.counts and member.best_epoch == epoch.epoch
     left = f"{'at least ' if member.stops_early else ''}{format_duration(member.epochs_left() * seconds)}"
+    accuracy = "" if np.isnan(epoch.held_out_accuracy) else f", accuracy {epoch.held_out_accuracy:.1%}"
     return (
-        f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}, "
-        f"accuracy {epoch.held_out_accuracy:.1%}{' *' if best else ''}  "
+        f"epoch {epoch.epoch}: loss {epoch.train_loss:.3f}, held out {epoch.held_out_loss:.3f}"
+        f"{accuracy}{' *' if best else ''}  "
         f"({format_duration(seconds)} each, {left} to go)"
     )

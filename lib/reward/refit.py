@@ -224,10 +224,7 @@ def _refit(
         {"labels": len(pairs), "loss/held_out": best.loss, "accuracy/held_out": best.accuracy}, version
     )
     charts.flush()
-    progress.line(
-        f"version {version}: held-out accuracy {best.accuracy:.1%} ({best.correct} of {best.decided} decided pairs), "
-        f"loss {best.loss:.3f}; saved {config.reward_path}"
-    )
+    progress.line(f"version {version}: held-out {best}; saved {config.reward_path}")
     weights = [member.network.state_dict() for member in fitted.model.members]
     return _Published(version, labels, weights, trained, held_names)
 

@@ -1,5 +1,6 @@
 """Fitting on clips whose quality is their brightness: it is found, in seconds, and failures are said."""
 
+import dataclasses
 import itertools
 import math
 import signal
@@ -14,6 +15,7 @@ import torch
 
 from lib.cli import UserError, parse
 from lib.envs.spec import Spec
+from lib.preferences.labels import LabelLog
 from lib.preferences.segments import Segment
 from lib.reward import clips as clips_module
 from lib.reward.checkpoints import load_reward_model
@@ -621,6 +623,22 @@ def test_what_was_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert said.count("left out") >= 1
     assert "00/77777777.dat" in said
     assert "held-out accuracy" in said
+
+
+def test_where_only_ties_are_held_out_no_accuracy_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = grey_db(tmp_path / "db", segments=30, labels=30)
+    log = LabelLog(db / "labels.json")
+    chosen = [dataclasses.replace(label, strategy="disagreement") for label in log.read()]
+    log.path.unlink()
+    for label in chosen:
+        log.append(label)
+    add_labels(db, [(save(db, 98, clip(9)), save(db, 99, clip(9)), 0)])
+    fit_path(config(db, tmp_path, epochs=1, frame_stride=5))
+    said = capsys.readouterr().out
+    assert "nan" not in said
+    assert "held-out accuracy unknown (only ties), loss 0." in said
 
 
 def test_a_mask_holds_in_the_fit_and_in_the_payout(db: Path, tmp_path: Path) -> None:
