@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def make_strategy(
         )
     informed: Strategy
     if name == "recent":
-        informed = RecentPairs(db, pairs, _answer_policy, _written) if answers else RecentPairs(db, pairs)
+        informed = RecentPairs(db, pairs, answers)
     elif name == "diversity":
         informed = DiversePairs(db)
     elif name == "alike":
@@ -165,16 +165,8 @@ class RecentPairs:
     come.
     """
 
-    def __init__(
-        self,
-        db: SegmentDB,
-        pairs: RandomPairs | None = None,
-        policy_of: Callable[[SegmentDB, str], str] | None = None,
-        age_of: Callable[[SegmentDB, str], float] | None = None,
-    ) -> None:
-        self._db = db
-        self._pairs = pairs or RandomPairs()
-        self._policy_of, self._age_of = policy_of or _clip_policy, age_of or _number
+    def __init__(self, db: SegmentDB, pairs: RandomPairs, answers: bool) -> None:
+        self._db, self._pairs, self._answers = db, pairs, answers
         self._ages: dict[str, float] = {}
         self._policies: dict[str, str | None] = {}  # None: the segment cannot be read
 
@@ -193,7 +185,7 @@ class RecentPairs:
         for group, policy in self._groups(names):
             pool += group
             policies.add(policy)
-            reason = f"both among the {len(pool)} newest clips"
+            reason = f"both among the {len(pool)} newest {'answers' if self._answers else 'clips'}"
             if policies == {policy} and policy:
                 reason += f", of policy {policy[-60:]}"
             more = self._pairs.propose(sorted(pool), Either(taken, found), count - len(found), rng)
@@ -204,7 +196,7 @@ class RecentPairs:
 
     def _groups(self, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
         """Segments of one policy and its name, newest first; then those that are not read yet or cannot be."""
-        self._ages |= {name: self._age_of(self._db, name) for name in names if name not in self._ages}
+        self._ages |= {name: self._age(name) for name in names if name not in self._ages}
         order = sorted(names, key=lambda name: (-self._ages[name], name))
         largest, reads = max(READS // 2, len(names) // 10), READS
         group: list[str] = []
@@ -217,7 +209,7 @@ class RecentPairs:
                     unread += order[at:]
                     break
                 reads -= 1
-                self._policies[name] = self._read(name)
+                self._policies[name] = self._policy(name)
             of_this = self._policies[name]
             if of_this is None:
                 unread.append(name)
@@ -232,33 +224,23 @@ class RecentPairs:
         if unread:
             yield unread, ""
 
-    def _read(self, name: str) -> str | None:
+    def _policy(self, name: str) -> str | None:
         try:
-            return self._policy_of(self._db, name)
+            if self._answers:
+                return load_answer(self._db, name).policy
+            sidecar = self._db.load(name).sidecar
         except SegmentError:
             return None
+        return sidecar.policy if sidecar else ""
 
-
-def _clip_policy(db: SegmentDB, name: str) -> str:
-    sidecar = db.load(name).sidecar
-    return sidecar.policy if sidecar else ""
-
-
-def _answer_policy(db: SegmentDB, name: str) -> str:
-    return load_answer(db, name).policy
-
-
-def _number(db: SegmentDB, name: str) -> float:
-    """1234 for 00/00001234.dat: clips are numbered as they are recorded."""
-    return int(name.rpartition("/")[2].removesuffix(".dat"))
-
-
-def _written(db: SegmentDB, name: str) -> float:
-    """When an answer was written; answers are numbered by prompt."""
-    try:
-        return os.stat(f"{db.root}/{name}").st_mtime
-    except OSError:
-        return 0.0
+    def _age(self, name: str) -> float:
+        """1234 for 00/00001234.dat, as clips are numbered as they are recorded; of an answer, when it was written."""
+        if not self._answers:
+            return int(name.rpartition("/")[2].removesuffix(".dat"))
+        try:
+            return os.stat(f"{self._db.root}/{name}").st_mtime
+        except OSError:
+            return 0.0
 
 
 # --- By how it looks ------------------------------------------------------------------------------------------

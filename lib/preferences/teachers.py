@@ -16,7 +16,7 @@ equal      alike where abs(R₁ − R₂) ≤ εR̄, otherwise oracle           
 =========  ===========================================================  =============
 
 The paper measures its thresholds against what the current policy earns in as many steps; a DB has no current policy,
-so R̄ is the mean over all segments that it holds and that can be read, taken once before the first answer.
+so R̄ is the mean over all segments that it holds and that can be read whenever labels are asked for.
 The authors' code multiplies the threshold by ε again in some of its places and lets a skipped query use up budget;
 here ε counts once, and a query that cannot be told is written down but is not one of the labels asked for.
 Equal returns are alike here, where that code prefers the first.
@@ -289,13 +289,11 @@ class SimulatedLabeller:
         keyword: str | None = None,
     ) -> None:
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
-        of_text, own = teacher in TEXT_TEACHERS, is_own(teacher)
-        self._asked_for, self._began_empty = teacher, not self._db.names
-        answers = of_text if self._began_empty else self._holds_answers()
+        of_text = teacher in TEXT_TEACHERS
         stranger = ("--myopia", myopia, "myopic") if of_text else ("--keyword", keyword, "keyword")
         if stranger[1] is not None:
             raise UserError(f"{stranger[0]} belongs to --teacher {stranger[2]}; got --teacher {teacher}")
-        if own:
+        if is_own(teacher):
             for flag, given in (("--beta", beta), ("--myopia", myopia), ("--threshold", threshold)):
                 if given is not None:
                     raise UserError(f"{flag} belongs to other teachers; got --teacher {teacher}")
@@ -306,28 +304,24 @@ class SimulatedLabeller:
             self._teacher = make_teacher(teacher, error_rate, beta, myopia, threshold)
         self._name = teacher if keyword is None else f"{teacher}:{keyword}"
         self._seed, self._rng = seed, np.random.default_rng(seed)
-        self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
-        self._read(answers)
         self._values: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+        self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
+        self._flag = teacher
+        self._look()
 
-    def _holds_answers(self) -> bool:
-        """Whether the DB, which is not empty, holds answers; raises UserError if the teacher compares the other kind."""
-        teacher = self._asked_for
-        answers, of_text = holds_answers(self._db), teacher in TEXT_TEACHERS
+    def _look(self) -> None:
+        """Makes ready to compare what the DB holds; while it is empty, what the teacher compares."""
+        db, teacher, of_text = self._db, self._flag, self._flag in TEXT_TEACHERS
+        self._was_empty = not db.names
+        answers = holds_answers(db) if db.names else of_text
         if answers != of_text and not is_own(teacher):
             raise UserError(
-                f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {self._db.root} holds "
+                f"--teacher {teacher} compares {'answers' if of_text else 'clips'}, and {db.root} holds "
                 f"{'answers' if answers else 'clips'}; take one of {', '.join(TEXT_TEACHERS if answers else TEACHERS)}"
             )
-        return answers
-
-    def _read(self, answers: bool) -> None:
-        """Reads and compares what the DB holds."""
         self._queries = self._make_strategy(answers)
-        self._load: Callable[[str], Segment | Answer] = (
-            partial(load_answer, self._db) if answers else self._db.load
-        )
+        self._load: Callable[[str], Segment | Answer] = partial(load_answer, db) if answers else db.load
 
     def count_segments(self) -> int:
         """The number of segments now."""
@@ -348,9 +342,8 @@ class SimulatedLabeller:
         db, rng, names = self._db, self._rng, self._db.names
         if len(names) < 2:
             raise UserError(f"{db.root}: expected at least two clips to compare, found {len(names)}")
-        if self._began_empty:
-            self._began_empty = False
-            self._read(self._holds_answers())
+        if self._was_empty:
+            self._look()
         taken: set[Pair] = {label.pair for label in current(self._log.read())}
         mean = self._mean(names) if self._teacher.threshold else 0.0
         written = wrong = ties = skipped = 0
