@@ -193,6 +193,27 @@ def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: E
         tab.press("0")  # the next pair begins without marks
 
 
+def test_fences_that_never_close_are_text_at_once(texts: Path, serve: Serve, enter: Enter) -> None:
+    tab = enter(serve(db=texts)).label()
+    for end, kinds in (("", []), ("```\nafter", ["CODE"])):
+        seconds, shown, found = tab.page.evaluate(
+            """async (end) => {
+              const { markdown } = await import("/static/markdown.js");
+              const text = "```x\\n".repeat(13_000) + end + "```x\\n".repeat(13_000);
+              const began = performance.now();
+              const nodes = markdown(text);
+              const seconds = (performance.now() - began) / 1000;
+              const kinds = nodes.map((node) => node.tagName).filter(Boolean);
+              const shown = nodes.map((node) => node.textContent ?? node).join("");
+              return [seconds, shown.length, kinds];
+            }""",
+            end,
+        )
+        assert found == kinds
+        assert shown == 2 * 13_000 * 5 + (len("\nafter") - len("```x\n") if end else 0)
+        assert seconds < 2, "looking for the end of each would take ten times as long"
+
+
 def test_markdown_takes_shape_on_demand_and_nothing_else_does(
     tmp_path: Path, serve: Serve, enter: Enter
 ) -> None:

@@ -30,6 +30,10 @@ function lines(text) {
 
 // The nodes of a text, for an element that keeps white space.
 export function markdown(text) {
-  const parts = text.split(/^```[^\n]*\n([\s\S]*?)^```[^\S\n]*$/m); // every other one was between fences
+  // Behind the last line that can close a fence none opens, and each search for its end would go through all that follows.
+  const last = [...text.matchAll(/^```[^\S\n]*$/gm)].at(-1);
+  const end = last ? last.index + last[0].length : 0;
+  const parts = text.slice(0, end).split(/^```[^\n]*\n([\s\S]*?)^```[^\S\n]*$/m); // every other one was between fences
+  parts.push(parts.pop() + text.slice(end));
   return parts.flatMap((part, at) => (at % 2 ? [element("code", part)] : lines(part)));
 }
