@@ -163,14 +163,14 @@ def new_network(config: FitConfig, segments: SegmentStore, device: torch.device)
     network = RewardNet(
         segments.frame_shape,
         spec.num_actions,
-        config.dropout,
-        checked_masks(config, segments),
-        config.shift,
-        config.noise,
-        segments.input or "frame",
-        spec.continuous,
-        spec.observation_size,
-        half_size,
+        dropout=config.dropout,
+        masks=checked_masks(config, segments),
+        shift=config.shift,
+        noise=config.noise,
+        input=segments.input or "frame",
+        continuous=spec.continuous,
+        observation_size=spec.observation_size,
+        half_size=half_size,
     )
     if spec.observation_size is not None:
         mean, std = segments.observation_statistics()

@@ -80,7 +80,9 @@ class RewardModel:
         self.spec, self.input = network.spec, network.input
         self.features = None if features is None else features.to(device)
         if features is not None:
-            self.spec = Spec(network.spec.num_actions, frame_shape=network.frame_shape)
+            self.spec = dataclasses.replace(
+                network.spec, observation_shape=PICTURE_SHAPE, frame_shape=network.frame_shape
+            )
         self.origin = origin or {}
         self._device, self._bf16, self._pessimism = device, bf16, pessimism
         self._fast = [

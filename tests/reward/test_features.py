@@ -12,10 +12,13 @@ from lib.agent.network import PolicyNet
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.observation import grey_resize_cpu, stacked_clip
-from lib.reward.checkpoints import load_reward_model
+from lib.envs.spec import Spec
+from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.features import policy_features
 from lib.reward.fit import fit
+from lib.reward.model import Member, RewardModel
+from lib.reward.network import RewardNet
 from tests.reward.clips import clip, grey_db
 
 torch.manual_seed(0)
@@ -70,6 +73,20 @@ def test_a_fit_on_features_learns_pays_and_loads(tmp_path: Path) -> None:
     # The original's way of paying sees them as well: the first step of each environment is its own mean.
     steps = [torch.from_numpy(array) for array in (seen[1].frames, seen[1].actions, observations)]
     assert load_original_reward(fitted.path).pay(*steps).tolist() == [0] * len(steps[0])
+
+
+def test_features_are_joined_by_actions_of_numbers_too(tmp_path: Path) -> None:
+    features = policy_features(saved(tmp_path / "p.dat", PolicyNet(2, continuous=True)))
+    network = RewardNet((48, 48, 3), 2, input="observation", continuous=True, observation_size=features.size)
+    model = RewardModel([Member(network, 0.0, 1.0)], torch.device("cpu"), features=features)
+    save_reward_model(tmp_path / "r.dat", model, {}, {}, {})
+    loaded = load_reward_model(tmp_path / "r.dat")
+    assert model.spec == loaded.spec == Spec(2, True, frame_shape=(48, 48, 3))
+    halves = np.array([[0.5, -0.5], [-0.5, 0.5]], np.float32)
+    seen = np.zeros((2, 4, 84, 84), np.uint8)
+    paid = loaded.rewards(None, halves, seen)
+    assert paid[0] != paid[1], "not rounded to whole numbers"
+    assert np.array_equal(paid, model.rewards(None, halves, seen))
 
 
 def test_pixels_cannot_be_hidden_from_features(tmp_path: Path) -> None:
