@@ -115,7 +115,7 @@ class Votes:
             return reply("undone")
 
     def delete(self, label: Label) -> None:
-        """Cancels anybody's label.
+        """Cancels anybody's label, unless its labeller has changed it meanwhile.
 
         Raises:
           NotSaved: as for :meth:`vote`.
@@ -123,7 +123,7 @@ class Votes:
         db = self._db
         with db.lock:
             db.sync()
-            if db.ledger.standing.get(label.pair, {}).get(label.labeller) is not None:
+            if db.ledger.standing.get(label.pair, {}).get(label.labeller) == label:
                 id = "d-" + secrets.token_hex(12)
                 db.write_back(dataclasses.replace(label, cancelled=True, time=db.now(), id=id))
 

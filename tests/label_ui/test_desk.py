@@ -397,6 +397,15 @@ def test_delete_cancels_whosoever_label(root: Path, desk: Desk) -> None:
     assert lines(root)[-1].cancelled
 
 
+def test_a_label_that_was_changed_meanwhile_is_not_deleted_unseen(root: Path, desk: Desk) -> None:
+    log = LabelLog(root / "labels.json")
+    old = Label("00/00000000.dat", "01/00000001.dat", 1, annotator="ada")
+    log.append(old)
+    log.append(dataclasses.replace(old, label=2))
+    desk.votes.delete(old)
+    assert [label.label for label in desk.stats.labels()[0]] == [2]
+
+
 def test_labels_written_by_others_meanwhile_are_seen(root: Path, desk: Desk) -> None:
     user = User(desk)
     user.vote(user.take())
