@@ -9,27 +9,12 @@ import numpy as np
 
 from lib.provenance import now
 from lib.reporting import Charts
-from lib.reward.report import (
-    agreement_in,
-    by_member,
-    decided_train_loss,
-    kept,
-    report_path,
-    still_falling,
-)
-from lib.reward.report.figures import (
-    Ceiling,
-    Share,
-    calibration,
-    decided_loss,
-    preference_probabilities,
-    teacher_ceiling,
-)
+from lib.reward.report import report_path
+from lib.reward.report.figures import Share
+from lib.reward.report.judged import Judged, by_member, judge, kept
 from lib.reward.report.page import signed, write_page
-from lib.reward.report.verdict import Evidence, Verdict, judge_fit
 from lib.text.fit import TextFit, length_correlation
 
-_SHOWN = 4  # answers of either end
 _LENGTH_ALONE = 0.9
 """A correlation with length above this, in size, is worth a note."""
 
@@ -46,70 +31,31 @@ class Length:
     """The same of what is paid, which --length-control makes 0."""
 
 
-@dataclass(frozen=True)
-class TextFigures:
-    """Everything the page shows, as numbers."""
+@dataclass(frozen=True, kw_only=True)
+class TextFigures(Judged):
+    """Everything the page shows, as numbers; `worth` is what is paid for each answer."""
 
-    held_out: Share
-    ceiling: Ceiling
-    calibration_error: float
     length: Length
-    paid: np.ndarray
-    """float64 `[N]`, of each answer."""
-    verdict: Verdict
-
-    def liked(self) -> tuple[list[int], list[int]]:
-        """The answers with the highest and the lowest reward, most extreme first; none is in both."""
-        order = np.argsort(self.paid, kind="stable").tolist()
-        count = min(_SHOWN, len(order) // 2)
-        return order[::-1][:count], order[:count]
 
 
 def text_figures(fit: TextFit) -> TextFigures:
     """Computes a report."""
-    pairs, config, words, prompts = (
-        fit.data.pairs,
-        fit.config,
-        fit.data.store.words(),
-        fit.data.store.prompts(),
-    )
+    pairs, store = fit.data.pairs, fit.data.store
+    words, prompts = store.words(), store.prompts()
     each = fit.model.each(fit.data.states)
-    paid, error_rate = fit.model.paid(each, words), fit.config.error_rate
-    decided = fit.test[pairs.preference1[fit.test] != 0.5]
-    held_out = Share(
-        int(((paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1))[decided].sum()),
-        len(decided),
-    )
-    probabilities = preference_probabilities(
-        fit.model.unstandardised(each), pairs.first, pairs.second, error_rate
-    )
-    _, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
-    agreed = agreement_in(config.dbs, fit.data.labels)
-    ceiling = teacher_ceiling(agreed, error_rate, fit.data.labels)
+    paid = fit.model.paid(each, words)
+    judged = judge(fit, fit.model.unstandardised(each), paid, paid)
     length = Length(
         _longer(pairs.preference1, words[pairs.first] - words[pairs.second]),
         length_correlation(each.mean(0), words, prompts),
         length_correlation(paid, words, prompts),
     )
-    verdict = judge_fit(
-        Evidence(
-            held_out=held_out,
-            decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
-            ceiling=ceiling,
-            repeats=agreed.same_labeller,
-            train_loss=decided_train_loss(fit.history, pairs, fit.train),
-            held_out_loss=decided_loss(probabilities[decided], pairs.subset(decided)),
-            finite=bool(np.isfinite(paid).all()) and math.isfinite(fit.best.loss),
-            spread=float(np.std(paid)),
-            still_falling=still_falling(fit.history, config.epochs),
-        )
-    )
     if abs(length.paid) > _LENGTH_ALONE:
-        verdict.notes.append(
+        judged.verdict.notes.append(
             f"the reward is almost only length (correlation {length.paid:+.2f}); if that is not meant, fit "
             "with --length-control"
         )
-    return TextFigures(held_out, ceiling, error, length, paid, verdict)
+    return TextFigures(**vars(judged), length=length)
 
 
 def _longer(preference1: np.ndarray, difference: np.ndarray) -> Share:
@@ -173,7 +119,7 @@ def _shown(fit: TextFit, figures: TextFigures, index: int) -> dict[str, str]:
     db, name = fit.data.store.sources[index]
     answer = fit.data.store.answers[index]
     return {
-        "paid": signed(figures.paid[index]),
+        "paid": signed(figures.worth[index]),
         "source": f"{db.root.name}/{name}",
         "prompt": answer.prompt[:2000],
         "text": answer.text[:4000],

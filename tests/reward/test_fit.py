@@ -36,7 +36,7 @@ from lib.reward.loss import preference_loss
 from lib.reward.member import adapted_l2
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
-from lib.reward.report import kept as kept_epoch
+from lib.reward.report.judged import kept as kept_epoch
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
 from tests.reward.clips import add_labels, clip, grey_db, save

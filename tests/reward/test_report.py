@@ -19,10 +19,9 @@ from lib.cli import UserError
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import load_segment, save_segment
 from lib.reporting import Charts
-from lib.reward import report
 from lib.reward.epoch import evaluate_ensemble, pair_loss
 from lib.reward.model import RewardModel
-from lib.reward.report import figures_of, plots, report_path, write_report
+from lib.reward.report import figures_of, judged, plots, report_path, write_report
 from lib.reward.report.clips import clip, data_uri, film_strip
 from lib.reward.report.figures import ASSUMED, MEASURED, Ceiling, Share
 from lib.reward.report.verdict import LABEL_MORE, WRONG, Evidence, Verdict, judge_fit
@@ -127,7 +126,7 @@ def test_ties_count_in_no_loss_that_the_verdict_is_told(
         told.append(evidence)
         return judge_fit(evidence)
 
-    monkeypatch.setattr(report, "judge_fit", judge)
+    monkeypatch.setattr(judged, "judge_fit", judge)
     figures_of(dataclasses.replace(fit, history=history))
     assert told[0].train_loss == pytest.approx(0.2, abs=1e-6)
     alone = evaluate_ensemble(

@@ -1,44 +1,24 @@
 """Is a fitted reward model any good? A page with figures, clips and a verdict. See docs/report.md."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lib.envs.world import STEPS_PER_SECOND
-from lib.preferences.labels import Label, LabelLog
 from lib.provenance import now
 from lib.reporting import Charts
-from lib.reward.data import Pairs, labeller_of
 from lib.reward.fit import Epoch, Fit
 from lib.reward.model import RewardModel
 from lib.reward.report.clips import PageClip, clip, film_strip
-from lib.reward.report.figures import (
-    Agreement,
-    Bin,
-    Ceiling,
-    Correlations,
-    Kind,
-    Share,
-    agreement,
-    by_kind,
-    calibration,
-    correlations,
-    decided_loss,
-    known_accuracy,
-    preference_probabilities,
-    segments_to_correlate,
-    teacher_ceiling,
-)
+from lib.reward.report.figures import Correlations, Kind, Share, by_kind, correlations, segments_to_correlate
+from lib.reward.report.judged import Judged, by_member, judge, kept
 from lib.reward.report.page import interval, signed, write_page
 from lib.reward.report.probes import PaidFor, paid_for, some_segments
-from lib.reward.report.verdict import Evidence, Verdict, judge_fit
+from lib.reward.report.verdict import Verdict
 from lib.reward.store import SegmentStore
 
-_CLIPS = 4
-"""Shown of either end."""
 _SETTINGS = (
     *("loss", "error_rate", "ensemble", "lr", "batch_size", "dropout", "l2", "held_out"),
     *("frame_stride", "seed"),
@@ -46,17 +26,12 @@ _SETTINGS = (
 """Flags of the fit that the page shows."""
 
 
-@dataclass(frozen=True)
-class Figures:
+@dataclass(frozen=True, kw_only=True)
+class Figures(Judged):
     """Everything a report shows, as numbers."""
 
-    held_out: Share
     held_out_at_random: Share
-    """Those whose clips were both recorded at random."""
-    ceiling: Ceiling
-    agreed: Agreement
-    bins: list[Bin]
-    calibration_error: float
+    """Of `held_out`, those whose clips were both recorded at random."""
     kinds: list[Kind]
     correlations: list[Correlations]
     """Over one second and over whole segments; empty if no score was recorded."""
@@ -66,18 +41,11 @@ class Figures:
     paid_for: PaidFor | None
     each: list[np.ndarray]
     """Of every segment, float32 `[M, T]`: what each member pays, standardised."""
-    verdict: Verdict
 
     def paid(self, segment: int) -> np.ndarray:
         """What the model pays along a segment, float32 `[T]`."""
         paid: np.ndarray = self.each[segment].mean(0)
         return paid
-
-    def liked(self) -> tuple[list[int], list[int]]:
-        """The segments with the highest and the lowest learned reward per step, most extreme first; none is in both."""
-        order = np.argsort([segment.mean() for segment in self.each], kind="stable").tolist()
-        count = min(_CLIPS, len(order) // 2)
-        return order[::-1][:count], order[:count]
 
 
 def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.ndarray]:
@@ -91,20 +59,12 @@ def figures_of(fit: Fit) -> Figures:
     each = each_along_segments(fit.model, data.segments)
     fitted_to = [steps[:, : data.segments.length(index)] for index, steps in enumerate(each)]
     returns = np.stack([fit.model.unstandardised(steps).sum(1) for steps in fitted_to], 1)
-    error_rate = config.error_rate if config.loss == "bradley-terry" else 0.0
-    probabilities = preference_probabilities(returns, pairs.first, pairs.second, error_rate)
     paid = np.array([steps.mean(0).sum() for steps in fitted_to])
-    right = (paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1)
-
-    decided = fit.test[pairs.preference1[fit.test] != 0.5]
-    held_out = Share(int(right[decided].sum()), len(decided))
-    bins, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
-    agreed = agreement_in(config.dbs, data.labels)
-    ceiling = teacher_ceiling(agreed, error_rate, data.labels)
+    judged = judge(fit, returns, paid, np.array([steps.mean() for steps in each]))
 
     sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]
     of_event = np.array([sidecar is not None and sidecar.of_event for sidecar in sidecars], bool)
-    plain = decided[~(of_event[pairs.first] | of_event[pairs.second])[decided]]
+    plain = judged.decided[~(of_event[pairs.first] | of_event[pairs.second])[judged.decided]]
     scores = {index: sidecar.scores for index, sidecar in enumerate(sidecars) if sidecar is not None}
     seen = np.union1d(pairs.first[fit.test], pairs.second[fit.test])
     compared, fresh = segments_to_correlate(seen.tolist(), list(scores))
@@ -113,86 +73,23 @@ def figures_of(fit: Fit) -> Figures:
         for steps, span in ((STEPS_PER_SECOND, "1 second"), (None, "whole segments"))
         if compared
     ]
-    finite = bool(np.isfinite(paid).all())
     db_names = [str(config.dbs[number]) for number in data.db_of]
-    verdict = judge_fit(
-        Evidence(
-            held_out=held_out,
-            decided=int((pairs.preference1[np.union1d(fit.train, fit.test)] != 0.5).sum()),
-            ceiling=ceiling,
-            repeats=agreed.same_labeller,
-            train_loss=decided_train_loss(fit.history, pairs, fit.train),
-            held_out_loss=decided_loss(probabilities[decided], pairs.subset(decided)),
-            finite=finite and math.isfinite(fit.best.loss),
-            spread=float(np.std([segment.mean() for segment in each])) if finite else math.nan,
-            still_falling=still_falling(fit.history, config.epochs),
-        )
-    )
     return Figures(
-        held_out=held_out,
-        held_out_at_random=Share(int(right[plain].sum()), len(plain)),
-        ceiling=ceiling,
-        agreed=agreed,
-        bins=bins,
-        calibration_error=error,
-        kinds=by_kind(data.labels, db_names, fit.train, fit.test, right, probabilities),
+        **vars(judged),
+        held_out_at_random=Share(int(judged.right[plain].sum()), len(plain)),
+        kinds=by_kind(data.labels, db_names, fit.train, fit.test, judged.right, judged.probabilities),
         correlations=found,
         compared=compared,
         compared_held_out=fresh,
         paid_for=paid_for(fit.model, data.segments.env_id, some_segments(fit.model, config.dbs)),
         each=each,
-        verdict=verdict,
     )
-
-
-def agreement_in(dbs: Sequence[Path], labels: Sequence[Label]) -> Agreement:
-    """The agreement between answers of labellers whose accuracy is not known.
-
-    Reads the label logs of the DBs again, because replaced answers count as well.
-    """
-    labellers = {labeller_of(label) for label in labels}
-    logs = [LabelLog(path / "labels.json").read() for path in dbs]
-    return agreement(
-        [
-            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
-            for log in logs
-        ]
-    )
-
-
-def by_member(history: Sequence[Epoch]) -> list[list[Epoch]]:
-    """The epochs of each member whose losses are finite."""
-    finite = [e for e in history if math.isfinite(e.train_loss) and math.isfinite(e.held_out_loss)]
-    members = sorted({epoch.member for epoch in finite})
-    return [[epoch for epoch in finite if epoch.member == member] for member in members]
-
-
-def kept(epochs: Sequence[Epoch]) -> Epoch:
-    """The epoch whose weights a member with early stopping keeps."""
-    compared = [epoch for epoch in epochs if epoch.counts]
-    return min(compared, key=lambda epoch: epoch.held_out_loss) if compared else epochs[-1]
 
 
 def kept_epochs(fit: Fit) -> list[Epoch]:
     """The epoch whose weights each member keeps: the last one of a policy, which has no early stopping."""
     policy = fit.config.policy is not None
     return [epochs[-1] if policy else kept(epochs) for epochs in by_member(fit.history)]
-
-
-def decided_train_loss(history: Sequence[Epoch], pairs: Pairs, train: np.ndarray) -> float:
-    """The lowest training loss of any epoch, averaged over the members, of decided labels alone; NaN without any.
-
-    An upper bound, as a tie's loss is log 2 at least.
-    """
-    lowest = [min(epoch.train_loss for epoch in epochs) for epochs in by_member(history)]
-    share = float(np.average(pairs.preference1[train] != 0.5, weights=pairs.weight[train]))
-    chance = math.log(2)
-    return chance + (float(np.mean(lowest)) - chance) / share if lowest and share else math.nan
-
-
-def still_falling(history: Sequence[Epoch], most: int) -> bool:
-    """Whether a member's held-out loss was lowest in the last epoch there may be."""
-    return any(kept(epochs).epoch == most > 1 for epochs in by_member(history))
 
 
 def report_path(checkpoint: Path) -> Path:
