@@ -13,7 +13,7 @@ import numpy as np
 
 from lib.envs.ids import is_atari_id
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import Segment, SegmentError, Sidecar
+from lib.preferences.segments import Segment, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
 
 _CACHE_BYTES = 32 << 20
@@ -86,7 +86,7 @@ class ClipStore:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        clip = encode(self._load(self.name_of(key[1])))
+        clip = encode(self._db.load(self.name_of(key[1])))
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = clip
@@ -94,12 +94,6 @@ class ClipStore:
             while self._cached > _CACHE_BYTES and len(self._cache) > 1:
                 self._cached -= len(self._cache.popitem(last=False)[1].png)
         return clip
-
-    def _load(self, name: str) -> Segment:
-        try:
-            return self._db.load(name)
-        except OSError as error:
-            raise SegmentError(f"{name}: {error.strerror or error}") from error
 
     def _encode_clip(self, segment: Segment) -> Clip:
         steps, height, width, _ = segment.frames.shape
