@@ -28,7 +28,7 @@ from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
 from lib.files import write_atomic
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES
+from lib.preferences.labels import STRATEGIES
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.preferences.teachers import label_with_teacher, make_teacher
@@ -56,7 +56,9 @@ class BenchmarkConfig:
     seeds: int = flag(default=3, min=1, help="runs of each strategy, with seeds 0, 1, 2, …")
     labels: int = flag(default=300, min=10, help="total number of labels")
     round: int = flag(default=50, min=10, help="labels per round; those of the first round are random")
-    strategies: list[str] = flag(default=list(STRATEGIES), choices=STRATEGIES, help="strategies to compare")
+    strategies: list[str] = flag(
+        default=list(STRATEGIES), choices=tuple(STRATEGIES), help="strategies to compare"
+    )
     random_share: float = flag(
         default=0.2, min=0.01, max=1, help="share of random pairs among those of a strategy"
     )
@@ -161,7 +163,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
     rater: ModelRater | None = None
     accuracies: list[float] = []
     for number in range(config.labels // config.round):
-        blind = number == 0 or (rater is None and strategy in NEEDS_RATER)
+        blind = number == 0 or (rater is None and "rater" in STRATEGIES[strategy])
         label_with_teacher(
             folder,
             config.teacher,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import UserError, flag
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, TEACHERS, TEXT_TEACHERS, is_own
+from lib.preferences.labels import STRATEGIES, TEACHERS, TEXT_TEACHERS, is_own
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LabelConfig:
     goal: int | None = flag(default=None, min=1, help="labels to reach in the DB; the page shows progress")
     strategy: str = flag(
         default="random",
-        choices=STRATEGIES,
+        choices=tuple(STRATEGIES),
         help="how pairs are chosen; alike: among clips that begin in the same situation; fork: among clips "
         "that continue from one moment",
     )
@@ -108,7 +108,7 @@ class LabelConfig:
             raise UserError(
                 f"--teacher: expected one of {', '.join(names)} or package.module:function; got {self.teacher!r}"
             )
-        if self.strategy in NEEDS_RATER and self.reward is None:
+        if "rater" in STRATEGIES[self.strategy] and self.reward is None:
             raise UserError(
                 f"--strategy {self.strategy} needs a reward model; give --reward REWARD, made by 03_reward_train.py"
             )

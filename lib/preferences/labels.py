@@ -44,19 +44,18 @@ def is_own(teacher: str) -> bool:
     return ":" in teacher
 
 
-STRATEGIES = (
-    "random",
-    "disagreement",
-    "entropy",
-    "recent",
-    "diversity",
-    "disagreement+diversity",
-    "alike",
-    "fork",
-)
-"""Names of the strategies of lib.preferences.strategies, as flags, page and labels use them."""
-NEEDS_RATER = frozenset({"disagreement", "entropy", "disagreement+diversity"})
-"""Those that ask a reward model."""
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "random": (),
+    "disagreement": ("rater", "ensemble"),
+    "entropy": ("rater",),
+    "recent": (),
+    "diversity": ("frames",),
+    "disagreement+diversity": ("rater", "ensemble", "frames"),
+    "alike": ("frames",),
+    "fork": ("frames",),
+}
+"""The strategies of lib.preferences.strategies by name, as flags, page and labels use it, with what they need: a reward
+model (rater), one of several members (ensemble), clips rather than answers (frames)."""
 
 UNDO = "u-"
 """First characters of the id of a line that takes back the labeller's last one on its pair. It either cancels, or

@@ -30,7 +30,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.alike import AlikePairs, ForkPairs
 from lib.preferences.answers import load_answer, prompt_of
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
+from lib.preferences.labels import STRATEGIES, Pair
 from lib.preferences.looks import Looks, features, k_centre_pairs
 from lib.preferences.queries import Either, Query, RandomPairs, Strategy
 from lib.preferences.rated_pairs import (
@@ -50,11 +50,6 @@ from lib.preferences.rated_pairs import (
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
-NEEDS_ENSEMBLE = frozenset({"disagreement", "disagreement+diversity"})
-"""Strategies that ask a reward model of more than one member."""
-NEEDS_FRAMES = frozenset({"diversity", "disagreement+diversity", "alike", "fork"})
-"""Strategies that look at what clips show."""
-
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
 
@@ -71,7 +66,7 @@ def make_strategy(
     Args:
       name: in STRATEGIES.
       db: what the segments are read from.
-      rater: the reward model; only those in NEEDS_RATER ask it.
+      rater: the reward model; only some ask it.
       random_share: probability that a proposal is a random pair instead, kept to judge the reward model by. Has no
         effect on `random`.
       answers: whether the DB holds answers of a language model; only those to one prompt make a pair.
@@ -84,16 +79,17 @@ def make_strategy(
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
     if name == "random":
         return pairs
-    if answers and name in NEEDS_FRAMES:
+    needs = STRATEGIES[name]
+    if answers and "frames" in needs:
         raise UserError(
             f"--strategy {name} compares frames, but {db.root} holds texts; take another strategy"
         )
-    if name in NEEDS_RATER and rater is None:
+    if "rater" in needs and rater is None:
         raise UserError(
             f"--strategy {name} needs a reward model, got none; give --reward REWARD, "
             "fit one with 03_reward_train.py"
         )
-    if name in NEEDS_ENSEMBLE and rater is not None and len(rater.returns(())) < 2:
+    if "ensemble" in needs and rater is not None and len(rater.returns(())) < 2:
         raise UserError(
             f"--strategy {name} needs an ensemble, whose members can disagree, and got a single reward model; "
             "fit one with 03_reward_train.py --ensemble 3"

@@ -264,7 +264,7 @@ class SimulatedLabeller:
       teacher: a name in TEACHERS or, in a DB of answers, TEXT_TEACHERS; or the user's own, see `own_teacher`.
       error_rate: see `make_teacher`, as for `beta`, `myopia` and `threshold`.
       seed: of the queries, errors and noise.
-      strategy: a name in lib.preferences.strategies.STRATEGIES.
+      strategy: a name in lib.preferences.labels.STRATEGIES.
       rater: the reward model that the strategy asks, if it needs one.
       random_share: share of random pairs that any other strategy is mixed with.
       keyword: of the teacher `keyword`.

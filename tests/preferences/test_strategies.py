@@ -14,13 +14,13 @@ import pytest
 
 from lib.cli import UserError
 from lib.preferences import looks as looks_module
-from lib.preferences.labels import NEEDS_RATER, STRATEGIES, Pair
+from lib.preferences.labels import STRATEGIES, Pair
 from lib.preferences.looks import Looks, distances, features, k_centre_pairs, look_of
 from lib.preferences.queries import Query, RandomPairs, Strategy
 from lib.preferences.rated_pairs import disagreement, entropy
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar, save_segment
-from lib.preferences.strategies import NEEDS_ENSEMBLE, WithRandomShare, make_strategy
+from lib.preferences.strategies import WithRandomShare, make_strategy
 from tests.envs.seaquest_game import begun
 
 SEAQUEST = "SeaquestNoFrameskip-v4"
@@ -74,7 +74,11 @@ class FakeDB(SegmentDB):
 def made(name: str, db: SegmentDB, random_share: float = 0.2) -> Strategy:
     """A strategy whose ensemble, where it has one, disagrees about segments of odd number."""
     judge = Judge(lambda i: 0.3 * i, lambda i: 0.3 * i * (-1) ** i)
-    return make_strategy(name, db, judge if name in NEEDS_RATER else None, random_share)
+    return make_strategy(name, db, judge if "rater" in STRATEGIES[name] else None, random_share)
+
+
+def needing(what: str) -> list[str]:
+    return [name for name, needs in STRATEGIES.items() if what in needs]
 
 
 @pytest.fixture
@@ -129,7 +133,7 @@ def test_each_says_its_name_and_why(db: FakeDB, name: str) -> None:
 @pytest.mark.parametrize("count", [1, 64])
 def test_a_large_db_is_not_read_in_one_call(db: FakeDB, name: str, count: int) -> None:
     judge = Judge(lambda i: math.sin(i), lambda i: math.cos(i))
-    strategy = make_strategy(name, db, judge if name in NEEDS_RATER else None)
+    strategy = make_strategy(name, db, judge if "rater" in STRATEGIES[name] else None)
     many = names(10_000)
     assert strategy.propose(many, set(), count, np.random.default_rng(0), many[:6000])
     assert len(judge.asked) <= 256
@@ -145,10 +149,10 @@ def test_what_a_strategy_needs_is_said(tmp_path: Path) -> None:
     db = SegmentDB(tmp_path)
     with pytest.raises(UserError, match=r"--strategy clever: expected one of random, disagreement, entropy"):
         make_strategy("clever", db)
-    for name in NEEDS_RATER:
+    for name in needing("rater"):
         with pytest.raises(UserError, match=r"needs a reward model.*--reward REWARD.*03_reward_train\.py"):
             make_strategy(name, db)
-    for name in NEEDS_ENSEMBLE:
+    for name in needing("ensemble"):
         with pytest.raises(UserError, match=r"needs an ensemble.*--ensemble 3"):
             make_strategy(name, db, Judge(lambda i: i))
     assert make_strategy("entropy", db, Judge(lambda i: i))
@@ -240,7 +244,7 @@ def test_large_returns_do_not_overflow(db: FakeDB) -> None:
     assert "0.00 to 1.00" in queries[0].reason
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_RATER))
+@pytest.mark.parametrize("name", needing("rater"))
 def test_segments_that_cannot_be_judged_are_passed_over(db: FakeDB, name: str) -> None:
     judge = Judge(lambda i: math.nan if i % 2 else i, lambda i: math.nan if i % 2 else -i)
     queries = make_strategy(name, db, judge, random_share=0).propose(
@@ -250,7 +254,7 @@ def test_segments_that_cannot_be_judged_are_passed_over(db: FakeDB, name: str) -
     assert all(number(part) % 2 == 0 for query in queries for part in query.pair)
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_RATER))
+@pytest.mark.parametrize("name", needing("rater"))
 def test_where_none_can_be_judged_pairs_are_random(db: FakeDB, name: str) -> None:
     strategy = make_strategy(name, db, Judge(lambda i: math.nan, lambda i: math.nan), random_share=0)
     queries = strategy.propose(names(20), set(), 5, np.random.default_rng(0))
