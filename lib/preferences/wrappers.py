@@ -7,6 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
+from lib.cli import UserError
 from lib.envs.adapter import EnvAdapter
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
@@ -31,6 +32,7 @@ class Tape:
 
     def __init__(self, adapter: EnvAdapter, db_path: str | Path, env_index: int, **recorder: Any) -> None:
         adapter.check_picture()
+        self._env_id = adapter.env_id
         self.recorder = SegmentRecorder(
             *(Path(db_path), adapter.num_envs, adapter.env_id, adapter.spec.num_actions),
             first_env=env_index,
@@ -68,8 +70,11 @@ class Tape:
           over: bool [B], where it ended a game and no step is to come for the reset.
 
         Raises:
+          UserError: a reward is not finite.
           OSError: a segment cannot be written.
         """
+        if not np.isfinite(score).all():
+            raise UserError(f"{self._env_id} failed: expected finite rewards, got others")
         life_lost = (lives >= 0) & (lives < self._lives)
         self._lives = lives
         self.recorder.after(
@@ -122,7 +127,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
       UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
-        no picture. From `step`: a frame is not a picture, or differs in size from the first.
+        no picture. From `step`: a frame is not a picture, or differs in size from the first, or a reward is not finite.
       OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 

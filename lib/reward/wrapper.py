@@ -190,8 +190,6 @@ class _Preferences:
         over = np.zeros_like(ended) if self._next_step else ended
         self._observations, self._ended, self._first = observations, ended, reset | over
         if self._tape is not None:
-            if not np.isfinite(score).all():
-                raise UserError(f"{self._adapter.env_id} failed: expected finite rewards, got others")
             self._tape.after(score, terminated, truncated, lives, reset, over)
         if learned is not None:
             paid = np.where(reset, 0.0, learned.astype(np.float64))

@@ -161,6 +161,14 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
         EpisodeRecorderWrapper(many, tmp_path)
 
 
+def test_a_reward_that_is_no_number_is_said_at_once(tmp_path: Path) -> None:
+    odd = gymnasium.wrappers.TransformReward(MovingDotEnv(), lambda reward: np.inf)
+    env = EpisodeRecorderWrapper(odd, tmp_path, record_prob=1)
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="failed: expected finite rewards"):
+        env.step(np.int64(0))
+
+
 def test_small_pictures_are_recorded_large_enough_for_a_reward_model(tmp_path: Path) -> None:
     env = EpisodeRecorderWrapper(MovingDotEnv(size=21, dot=3, speed=3), tmp_path, record_prob=1)
     frame, _ = env.reset(seed=0)
