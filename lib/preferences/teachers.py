@@ -65,6 +65,7 @@ class Teacher:
       threshold: ε of `equal` and `skip`, in mean values of the DB.
       skips: cannot tell below the threshold; without it, calls alike what differs by no more.
       rare: cannot tell half of the time where the values differ by less, as a labeller looking for the rare clips.
+      choose: of a teacher that looks at both at once, in place of `compare`; values are then ignored.
     """
 
     value: Callable[[Any], float]
@@ -75,7 +76,6 @@ class Teacher:
     skips: bool = False
     rare: float = 0.0
     choose: Callable[[Any, Any], int | None] | None = None
-    """For a teacher that looks at both at once: gives `compare`'s result; values are then ignored."""
 
     def compare(self, value1: float, value2: float, mean: float = 0.0) -> int | None:
         """The answer by the values, without chance.
@@ -232,7 +232,8 @@ def make_text_teacher(
     """
     if (keyword is not None) != (name == "keyword"):
         raise UserError(
-            f"--teacher keyword and --keyword WORD go together; got --teacher {name}, --keyword {keyword}"
+            f"--teacher keyword and --keyword WORD go together; got --teacher {name}"
+            + ("" if keyword is None else f" --keyword {keyword}")
         )
     return Teacher(
         value_of(name, keyword or ""), beta=beta, error_rate=error_rate or 0.0, threshold=threshold or 0.0
@@ -289,6 +290,9 @@ class SimulatedLabeller:
         keyword: str | None = None,
     ) -> None:
         self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
+        self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
+        self._flag = teacher
+        self._look()
         of_text = teacher in TEXT_TEACHERS
         stranger = ("--myopia", myopia, "myopic") if of_text else ("--keyword", keyword, "keyword")
         if stranger[1] is not None:
@@ -306,9 +310,6 @@ class SimulatedLabeller:
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self._values: dict[str, float] = {}
         self._problems: dict[str, str] = {}
-        self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
-        self._flag = teacher
-        self._look()
 
     def _look(self) -> None:
         """Makes ready to compare what the DB holds; while it is empty, what the teacher compares."""
