@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cli import UserError, flag
+from lib.cli import UserError, as_flag, flag
 from lib.preferences.labels import STRATEGIES, TEACHERS, TEXT_TEACHERS, is_own
 
 
@@ -118,7 +118,7 @@ class LabelConfig:
             )
         for name in ("count", "error_rate", "beta", "myopia", "threshold", "keyword"):
             if self.teacher is None and getattr(self, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} needs --teacher")
+                raise UserError(f"{as_flag(name)} needs --teacher")
         if (self.ssl_cert is None) != (self.ssl_key is None):
             raise UserError("--ssl-cert and --ssl-key go together; give both or neither")
         for name, path in (("--ssl-cert", self.ssl_cert), ("--ssl-key", self.ssl_key)):

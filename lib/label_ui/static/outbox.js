@@ -28,8 +28,7 @@ export class Outbox {
     this.failures = 0;
     this.sending = null;
     this.timer = null;
-    this.offline = false;
-    this.blocked = ""; // why the server cannot take answers now although it is there
+    this.trouble = null; // why answers do not get through: "" where the server does not answer, else what it says
     this.ops = [];
     this.adopt();
     addEventListener("online", () => this.flush());
@@ -40,6 +39,15 @@ export class Outbox {
     const keys = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix)).sort();
     this.ops = keys.map((key) => ({ key, ...JSON.parse(localStorage.getItem(key)) }));
     this.time = Number(keys.at(-1)?.slice(this.prefix.length).split("-")[0] ?? 0);
+  }
+
+  get offline() {
+    return this.trouble === "";
+  }
+
+  // Why the server cannot take answers now although it is there.
+  get blocked() {
+    return this.trouble ?? "";
   }
 
   get waiting() {
@@ -91,8 +99,7 @@ export class Outbox {
   }
 
   failed(reason) {
-    this.offline = !reason;
-    this.blocked = reason;
+    this.trouble = reason;
     for (const op of this.ops) op.late = true;
     const wait = RETRY[Math.min(this.failures, RETRY.length - 1)];
     this.failures += 1;
@@ -105,10 +112,9 @@ export class Outbox {
   }
 
   reached() {
-    const changed = this.offline || this.blocked;
-    this.offline = false;
-    this.blocked = "";
+    const over = this.trouble !== null;
+    this.trouble = null;
     this.failures = 0;
-    if (changed) this.onState();
+    if (over) this.onState();
   }
 }
