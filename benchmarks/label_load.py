@@ -143,7 +143,6 @@ def label(port: int, cookie: str, name: str, rate: float, until: float, outcome:
         begin = time.perf_counter()
         vote = {
             "db": db,
-            "page": page,
             "labeller": name,
             "offer": offers[0],
             "label": number % 3,

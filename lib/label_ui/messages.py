@@ -51,7 +51,6 @@ class BatchRequest(BaseModel):
 
 class Vote(BaseModel):
     db: str
-    page: Id
     labeller: Person
     offer: Offer
     label: Literal[0, 1, 2] | None
@@ -64,7 +63,6 @@ class Vote(BaseModel):
 
 class Undo(BaseModel):
     db: str
-    page: Id
     labeller: Person
     id: Annotated[str, StringConstraints(pattern=r"^u-[A-Za-z0-9]{8,64}$")]
     target: Id

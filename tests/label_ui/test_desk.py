@@ -51,7 +51,6 @@ class User:
             Vote.model_validate(
                 {
                     "db": self.desk.db.id,
-                    "page": self.page,
                     "labeller": self.name,
                     "offer": offer.model_dump(),
                     "label": label,
@@ -62,9 +61,7 @@ class User:
 
     def undo(self, target: str, id: str | None = None) -> UndoReply:
         id = id or f"u-{self.page}{next(self._undos):06d}"
-        return self.desk.votes.undo(
-            Undo(db=self.desk.db.id, page=self.page, labeller=self.name, id=id, target=target)
-        )
+        return self.desk.votes.undo(Undo(db=self.desk.db.id, labeller=self.name, id=id, target=target))
 
 
 class Clock:

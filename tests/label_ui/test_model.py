@@ -107,7 +107,6 @@ class User:
             Vote.model_validate(
                 {
                     "db": self.desk.db.id,
-                    "page": self.page,
                     "labeller": self.name,
                     "offer": offer.model_dump(),
                     "label": label,
@@ -116,9 +115,7 @@ class User:
         )
 
     def undo(self, target: str) -> UndoReply:
-        undo = Undo(
-            db=self.desk.db.id, page=self.page, labeller=self.name, id=f"u-{target[:20]}", target=target
-        )
+        undo = Undo(db=self.desk.db.id, labeller=self.name, id=f"u-{target[:20]}", target=target)
         return self.desk.votes.undo(undo)
 
 

@@ -120,7 +120,6 @@ def vote(client: TestClient, **changes: Any) -> Any:
     """Answers a pair, with changes to the offer."""
     body = {
         "db": client.get("/api/session").json()["db"],
-        "page": "page00000001",
         "labeller": "ada",
         "label": 1,
     }
@@ -180,7 +179,7 @@ def test_half_an_emoji_in_a_note_loses_no_answer(inside: tuple[TestClient, Path]
     client, root = inside
     session = client.get("/api/session").json()
     cut = "eve \ud83d"
-    body = {"db": session["db"], "page": "page00000001", "labeller": cut, "label": 1, "flag": "odd \ud83d"}
+    body = {"db": session["db"], "labeller": cut, "label": 1, "flag": "odd \ud83d"}
     body["offer"] = offers(client)[0]
     headers = {**ORIGIN, "Content-Type": "application/json"}
     reply = client.post("/api/vote", content=json.dumps(body), headers=headers)

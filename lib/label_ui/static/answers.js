@@ -32,13 +32,12 @@ export class Answers {
   }
 
   async answer(answer, pressed) {
-    const { deck, id, labeller, mode, note, outbox, panel, session, stage } = this.page;
+    const { deck, labeller, mode, note, outbox, panel, session, stage } = this.page;
     if (!this.possible || stage.elapsed < BOUNCE) return;
     const offer = deck.current;
     const flag = note.take();
     const op = outbox.add("/api/vote", {
       db: session.db,
-      page: id,
       labeller: labeller.name,
       offer,
       label: { 0: 0, x: null, 1: offer.left, 2: 3 - offer.left }[answer],
@@ -91,7 +90,7 @@ export class Answers {
   }
 
   async undo() {
-    const { deck, id, labeller, mode, note, outbox, panel, session, stage } = this.page;
+    const { deck, labeller, mode, note, outbox, panel, session, stage } = this.page;
     if ((this.pending && !outbox.blocked) || labeller.asking) return;
     // One that waits because the server cannot write is taken back by a second message, not by dropping it.
     let last = this.pending;
@@ -105,7 +104,7 @@ export class Answers {
       return;
     }
     outbox.add("/api/undo", {
-      db: session.db, page: id, labeller: labeller.name, id: newId("u-"), target: last.offer.id,
+      db: session.db, labeller: labeller.name, id: newId("u-"), target: last.offer.id,
     });
     // The same pair under a new id: the old one has been used.
     const offer = { ...last.offer, id: newId() };
