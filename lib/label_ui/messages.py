@@ -123,7 +123,6 @@ class Said(BaseModel):
     label: Literal[0, 1, 2] | None
     labeller: str
     flag: str | None = None
-    time: float | None = None
 
 
 class Session(BaseModel):
@@ -168,7 +167,6 @@ class RatedClipsReply(BaseModel):
 
 
 class CurveReply(BaseModel):
-    name: str
     rewards: list[float]
     """Of each step, standardised."""
 

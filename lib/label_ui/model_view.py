@@ -64,9 +64,7 @@ class ModelView:
     def curve(self, id: str) -> CurveReply:
         """The learned reward of each step of a clip. Raises KeyError, SegmentError."""
         name = self._db.name_of(id)
-        return CurveReply(
-            name=name, rewards=[round(float(reward), 4) for reward in self._ratings.curve(name)]
-        )
+        return CurveReply(rewards=[round(float(reward), 4) for reward in self._ratings.curve(name)])
 
     def doubts(self, labeller: str, limit: int = 100) -> DoubtsReply:
         """Labels that the model finds least likely, without those that the labeller has rechecked."""

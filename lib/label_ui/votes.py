@@ -185,7 +185,6 @@ class Votes:
                 "label": label.label,
                 "labeller": display_name(label.labeller),
                 "flag": label.flag,
-                "time": label.time,
             }
         )
 

@@ -373,7 +373,7 @@ def test_endpoints_of_the_models_page(root: Path) -> None:
     session = client.get("/api/session").json()
     assert session["model"] == "reward-x.dat"
     curve = client.get(f"/api/model/curve/{desk.db.clip_id(NAMES[0])}").json()
-    assert curve == {"name": NAMES[0], "rewards": [0.5] * 6}
+    assert curve == {"rewards": [0.5] * 6}
     assert client.get(f"/api/model/curve/{desk.db.clip_id(NAMES[5])}").status_code == 422
     assert client.get(f"/api/model/curve/{'0' * 16}").status_code == 404
     assert client.get("/api/model/clips", params={"order": "name"}).json()["of"] == 6
