@@ -121,6 +121,9 @@ def paid_for(model: RewardModel, env_id: str, segments: Iterable[Segment]) -> Pa
     divided = [_divide(scale, np.concatenate(column)) for scale, column in zip(found, values, strict=True)]
     divided += [(Division("", [""]), np.zeros(len(all_rewards), int))] * (3 - len(divided))
     (rows, row), (columns, column_of), (parts, part) = divided
+    seen = int(((row >= 0) & (column_of >= 0) & (part >= 0)).sum())
+    if not seen:
+        return None
     cells = [
         [
             [
@@ -131,9 +134,6 @@ def paid_for(model: RewardModel, env_id: str, segments: Iterable[Segment]) -> Pa
         ]
         for r in range(len(rows.intervals))
     ]
-    seen = sum(cell.steps for cell in itertools.chain.from_iterable(itertools.chain.from_iterable(cells)))
-    if not seen:
-        return None
     return PaidFor(
         *(rows, columns, parts, cells, len(rewards), len(all_rewards), len(all_rewards) - seen),
         None if asks is None or not names else _chosen(model, asks, names, answers, np.concatenate(frames)),
