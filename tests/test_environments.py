@@ -1,6 +1,7 @@
 """The four stages on environments without pictures to learn from, through their command lines, on budgets of seconds."""
 
 import re
+import shlex
 from pathlib import Path
 
 import av
@@ -130,3 +131,18 @@ def test_the_pole_that_many_know(tmp_path: Path) -> None:
         *("--eval-games", 2, "-m", "v0/latest.dat", "-r", "reward-r.dat", "--finetune", "--score-weight", 2),
     )
     assert re.search(r"1\.02k steps: score .* position -?\d.* learned -?\d.* kl \d", said)
+
+
+@pytest.mark.slow(15)
+def test_the_environment_of_the_page_passes_through_the_four_stages(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "environments.md").read_text()
+    section = page.partition("## An environment of your own")[2]
+    program, commands = re.findall(r"^```(?:python)?\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[:2]
+    (tmp_path / "mine.py").write_text(program)
+    fewer = {"100k": "3000", "0.005": "0.05", "100": "10"}
+    for line in commands.splitlines():
+        script, *flags = (fewer.get(word, word) for word in shlex.split(line, comments=True))
+        epochs = ("--epochs", 1) if script == "./03_reward_train.py" else ()
+        said = call(tmp_path, script, *flags, *epochs)
+    assert "in 200 steps, learned return" in said
+    assert (tmp_path / "videos" / "game-01.mp4").exists()

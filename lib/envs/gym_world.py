@@ -3,10 +3,14 @@
 import dataclasses
 import difflib
 import os
+import sys
+import traceback
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from lib.cli import UserError, one_line
 from lib.envs.adapter import SEVERAL_AGENTS, EnvAdapter, Environment, brief
@@ -47,8 +51,10 @@ class GymWorld:
             if not single.shows_pictures and "rgb_array" not in modes:
                 raise UserError(
                     f"{env_id} cannot be used: expected a picture, got observations of {brief(space)} "
-                    f"and render modes {modes} without 'rgb_array'"
+                    f"and render modes {modes} without 'rgb_array'; add it to metadata['render_modes'], and a render() "
+                    f"that returns uint8 [H, W, 3]"
                 )
+            _try(env_id, env)
             if env.spec is None or env.spec.max_episode_steps is None:
                 env_kwargs = {"max_episode_steps": TIME_LIMIT, **env_kwargs}
         if single.shows_pictures:
@@ -126,6 +132,8 @@ class GymWorld:
 
 
 def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
+    if ":" in env_id and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # where a module of the user's own may lie, as for python -m
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
@@ -142,6 +150,42 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
         # From Gymnasium, a missing package, or somebody else's environment.
         mend = f"; {SEVERAL_AGENTS}" if "inherit from the gymnasium.Env" in str(error) else ""
         raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error
+
+
+def _try(env_id: str, env: Environment) -> None:
+    """A reset and a step, whose observations must be of the space that the environment names.
+
+    Raises:
+      UserError: they are not, or the environment fails.
+    """
+    call, results = "reset()", "two results, observation and info"
+    try:
+        seen, _ = env.reset(seed=0)
+        _check_space(env_id, env.observation_space, call, seen)
+        call, results = "step()", "five results, observation, reward, terminated, truncated and info"
+        seen, _, _, _, _ = env.step(env.action_space.sample())
+        _check_space(env_id, env.observation_space, call, seen)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__} {error} ({Path(last.filename).name}, line {last.lineno})"
+        mend = f"; expected {results}" if "to unpack" in said else ""
+        raise UserError(f"environment {env_id!r} fails in {call}: {one_line(said)}{mend}") from error
+
+
+def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any) -> None:
+    """Refuses an observation that does not fit among those of other environments, as a vector keeps them."""
+    room: Any = create_empty_array(space, 1)
+    try:
+        concatenate(space, [seen], room)
+    except (ValueError, TypeError, KeyError) as error:
+        single = isinstance(space, gymnasium.spaces.Box)
+        got = f"{np.asarray(seen).dtype} {list(np.shape(seen))}" if single else one_line(repr(seen))
+        raise UserError(
+            f"{env_id} cannot be used: expected observations of its observation_space, {brief(space)}, got {got} from "
+            f"{call}; mend one or the other"
+        ) from error
 
 
 def _draw_into_memory() -> None:

@@ -67,6 +67,30 @@ class Endless(Counter):
         return self._drawn[min(self._count, len(self._drawn) - 1)]
 
 
+class Careless(Counter):
+    """Does not keep to Gymnasium's interface, in one way."""
+
+    def __init__(self, render_mode: str | None = None, way: str = "") -> None:
+        super().__init__(render_mode)
+        self._way = way
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self._way == "reset fails":
+            raise KeyError("fuel")
+        observation, info = super().reset(seed=seed)
+        if self._way == "reset":
+            return observation
+        return (np.zeros(5, np.float32) if self._way == "shape" else observation), info
+
+    def step(self, action: np.int64) -> Any:
+        observation, score, terminated, truncated, info = super().step(action)
+        if self._way == "step fails":
+            raise RuntimeError("the pole broke")
+        if self._way == "step":
+            return observation, score, terminated, info
+        return observation, score, terminated, truncated, info
+
+
 class Spaceless(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -77,6 +101,7 @@ def leave(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**kwargs))
 gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
+gymnasium.register(id="TestCareless-v0", entry_point=lambda **kwargs: Careless(**kwargs))
 gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
 gymnasium.register(
     id="TestLimited-v0", entry_point=lambda **kwargs: Endless(**kwargs), max_episode_steps=TIME_LIMIT + 1
@@ -163,7 +188,24 @@ def test_renders_where_observations_are_no_pictures() -> None:
         ("TestEndless-v0", {"drawn": ([[1], [2, 3]],)}, r"got a list of unequal parts"),
         ("TestSpaceless-v0", {}, r"expected its observation_space to be one of gymnasium\.spaces, got None"),
         ("TestLeaving-v0", {}, r"'TestLeaving-v0' cannot be made: SystemExit 3"),
-        ("TestBlind-v0", {}, r"TestBlind-v0 .*Box float32 \[1\].*\['human'\] without 'rgb_array'"),
+        ("TestBlind-v0", {}, r"TestBlind-v0 .*Box float32 \[1\].*\['human'\] without 'rgb_array'; add it"),
+        (
+            "TestCareless-v0",
+            {"way": "shape"},
+            r"expected observations of its observation_space, Box float32 \[1\], got float32 \[5\] from reset",
+        ),
+        (
+            "TestCareless-v0",
+            {"way": "reset"},
+            r"'TestCareless-v0' fails in reset\(\): .*; expected two results",
+        ),
+        ("TestCareless-v0", {"way": "step"}, r"fails in step\(\): .*got 4.*; expected five results"),
+        (
+            "TestCareless-v0",
+            {"way": "reset fails"},
+            r"reset\(\): KeyError 'fuel' \(test_gym_world.py, line \d+\)",
+        ),
+        ("TestCareless-v0", {"way": "step fails"}, r"step\(\): RuntimeError the pole broke \(test_gym_w"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
         ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
         ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
@@ -182,6 +224,15 @@ def test_a_module_that_ends_the_program_is_said(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="'that_leaves:Dot-v0' cannot be made: SystemExit bye"):
         make_world("that_leaves:Dot-v0", 1)
+
+
+def test_modules_are_found_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_dots.py").write_text(
+        "import gymnasium\ngymnasium.register('MyDot-v0', 'lib.envs.moving_dot:MovingDotEnv')\n"
+    )
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    GymWorld("my_dots:MyDot-v0", 1).close()
 
 
 def lengths(env_id: str, steps: int, **kwargs: Any) -> list[int]:

@@ -240,6 +240,9 @@ class Picture(gymnasium.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict]:
         return np.full(self._shape, 7, np.uint8), {}
 
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return np.full(self._shape, 7, np.uint8), 0.0, False, False, {}
+
 
 class Agents:
     """As PettingZoo's: no environment of Gymnasium."""
