@@ -29,7 +29,9 @@ def commands() -> list[list[str]]:
     """Command lines of scripts and modules in all fenced blocks, word by word."""
     found = []
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+            if kind not in ("", "sh", "bash"):
+                continue
             for line in re.sub(r"\\\n", " ", block).splitlines():
                 line = re.sub(r"^(\.venv/bin/python -m |torchrun --nproc-per-node \d+ )", "./", line)
                 script = line.split(" ")[0].removeprefix("./")

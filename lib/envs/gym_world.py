@@ -153,18 +153,22 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
 
 
 def _try(env_id: str, env: Environment) -> None:
-    """A reset and a step, whose observations must be of the space that the environment names.
+    """A reset and a step, which must return what Gymnasium and the environment's own space promise.
 
     Raises:
-      UserError: they are not, or the environment fails.
+      UserError: they do not, or fail.
     """
     call, results = "reset()", "two results, observation and info"
     try:
         seen, _ = env.reset(seed=0)
         _check_space(env_id, env.observation_space, call, seen)
         call, results = "step()", "five results, observation, reward, terminated, truncated and info"
-        seen, _, _, _, _ = env.step(env.action_space.sample())
+        made: Any = env.step(env.action_space.sample())
+        seen, score, _, _, _ = made
         _check_space(env_id, env.observation_space, call, seen)
+        if np.ndim(score):
+            got = f"{np.asarray(score).dtype} {list(np.shape(score))}"
+            raise UserError(f"{env_id} cannot be used: expected one number as reward from {call}, got {got}")
     except UserError:
         raise
     except (Exception, SystemExit) as error:

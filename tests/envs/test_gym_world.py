@@ -88,7 +88,7 @@ class Careless(Counter):
             raise RuntimeError("the pole broke")
         if self._way == "step":
             return observation, score, terminated, info
-        return observation, score, terminated, truncated, info
+        return observation, np.full(2, score) if self._way == "score" else score, terminated, truncated, info
 
 
 class Spaceless(gymnasium.Env[Any, Any]):
@@ -204,6 +204,11 @@ def test_renders_where_observations_are_no_pictures() -> None:
             "TestCareless-v0",
             {"way": "reset fails"},
             r"reset\(\): KeyError 'fuel' \(test_gym_world.py, line \d+\)",
+        ),
+        (
+            "TestCareless-v0",
+            {"way": "score"},
+            r"expected one number as reward from step\(\), got float64 \[2\]",
         ),
         ("TestCareless-v0", {"way": "step fails"}, r"step\(\): RuntimeError the pole broke \(test_gym_w"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
