@@ -117,7 +117,7 @@ class EnvAdapter:
           observations: the newest ones, as the environment gave them.
 
         Raises:
-          UserError: a number is not finite.
+          UserError: a number is not finite, or there are more or fewer than the space says.
         """
         if self.spec.observation_size is None:
             return None
@@ -125,6 +125,11 @@ class EnvAdapter:
         if not isinstance(self._space, spaces.Box):
             each = [spaces.utils.flatten(self._space, one) for one in each]
         flat = np.array(each, np.float32).reshape(self.num_envs, -1)
+        if flat.shape[1] != self.spec.observation_size:
+            raise UserError(
+                f"{self.env_id} failed: expected observations of {self.spec.observation_size} numbers, as their space says, "
+                f"got {flat.shape[1]}"
+            )
         if not np.isfinite(flat).all():
             raise UserError(f"{self.env_id} failed: expected observations of finite numbers, got others")
         return flat

@@ -262,6 +262,7 @@ class SegmentRecorder:
                 finished.append((env, self._awaiting_outcome.pop(env), True))
             if env in self._recordings:
                 self._spare_frames.append(self._recordings.pop(env).frames)
+                self._cut_short += 1
             self._drawn[env] = False
         self._begin(games)
         for env, recording, game_over in finished:

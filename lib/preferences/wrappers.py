@@ -1,5 +1,6 @@
 """Records segments around a single Gymnasium environment, for any training library."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -11,6 +12,8 @@ from lib.cli import UserError
 from lib.envs.adapter import EnvAdapter
 from lib.envs.world import Step
 from lib.preferences.recorder import SegmentRecorder
+
+_log = logging.getLogger(__name__)
 
 
 class Tape:
@@ -40,6 +43,7 @@ class Tape:
             **recorder,
         )
         self._lives = np.full(adapter.num_envs, -1)
+        self._db_path, self._said = db_path, ""
 
     def begin(self, games: np.ndarray, lives: np.ndarray) -> None:
         """These games (bool [B]) were reset between two steps; their unfinished segments are dropped.
@@ -91,6 +95,10 @@ class Tape:
         # At once, as the last game of a run may never be reset.
         if over.any():
             self.recorder.cut(over)
+        obstacle = self.recorder.obstacle
+        if obstacle and obstacle != self._said:
+            _log.warning("%s: no clips come in: %s", self._db_path, obstacle)
+        self._said = obstacle
 
 
 class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -173,11 +181,11 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._observation, score, terminated, truncated, info = self.env.step(action)
         self._tape.after(
             np.array([score]),
-            np.array([terminated]),
-            np.array([truncated]),
+            np.array([terminated], bool),
+            np.array([truncated], bool),
             np.array([info.get("lives", -1)]),
             reset=np.zeros(1, bool),
-            over=np.array([terminated or truncated]),
+            over=np.array([terminated or truncated], bool),
         )
         return self._observation, score, terminated, truncated, info
 

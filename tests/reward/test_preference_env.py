@@ -19,6 +19,7 @@ from lib.envs.observation import Observer
 from lib.preferences.labels import LabelLog
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Sidecar
+from lib.preferences.wrappers import EpisodeRecorderWrapper
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
@@ -204,6 +205,46 @@ def test_a_reward_that_is_no_number_is_said(tmp_path: Path) -> None:
     env = PreferenceEnv(gymnasium.wrappers.TransformReward(counting, lambda score: np.nan), db=tmp_path)
     env.reset()
     with pytest.raises(UserError, match="failed: expected finite rewards"):
+        env.step(2)
+
+
+@pytest.mark.parametrize("wrap", [PreferenceEnv, EpisodeRecorderWrapper])
+def test_games_too_short_for_any_clip_are_said_once(
+    wrap: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = wrap(counting(0, 7)(), tmp_path / "db", record_prob=1)
+    for _ in range(30):
+        env.reset()
+        for _ in range(7):
+            env.step(2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'db'}: no clips come in: no game lasts the 50 steps of a clip"
+    ]
+
+
+@pytest.mark.parametrize("wrap", [PreferenceEnv, EpisodeRecorderWrapper])
+def test_ends_may_be_numbers(wrap: Any, tmp_path: Path) -> None:
+    class Numbers(Counting):
+        def step(self, action: Any) -> Any:
+            observation, score, terminated, truncated, info = super().step(action)
+            return observation, score, int(terminated), int(truncated), info
+
+    env = wrap(Numbers(ends=60), tmp_path, record_prob=1)
+    for _ in range(2):
+        env.reset()
+        ends = [env.step(2)[2:4] for _ in range(60)]
+        assert np.sum(ends) == 1
+    assert env.recorder.stored == 2
+
+
+def test_vectors_unlike_their_space_are_said(tmp_path: Path) -> None:
+    class Other(Counting):
+        def _observe(self) -> Any:
+            return np.zeros(3, np.float32)
+
+    env = PreferenceEnv(Other(kind="vector", render_mode="rgb_array"), tmp_path, record_prob=1)
+    env.reset()
+    with pytest.raises(UserError, match="expected observations of 2 numbers, as their space says, got 3"):
         env.step(2)
 
 
