@@ -148,7 +148,11 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except (Exception, SystemExit) as error:
         # From Gymnasium, a missing package, or somebody else's environment.
-        mend = f"; {SEVERAL_AGENTS}" if "inherit from the gymnasium.Env" in str(error) else ""
+        mend = ""
+        if "inherit from the gymnasium.Env" in str(error):
+            mend = f"; {SEVERAL_AGENTS}"
+        elif "entry_point is not specified" in str(error):
+            mend = "; wrap a vector in PreferenceVectorEnv, in training code of your own (docs/wrapper.md)"
         raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error
 
 

@@ -108,6 +108,7 @@ gymnasium.register(
 )
 gymnasium.register(id="TestSpaceless-v0", entry_point=lambda **kwargs: Spaceless())
 gymnasium.register(id="TestLeaving-v0", entry_point=leave)
+gymnasium.register(id="TestVector-v0", vector_entry_point=lambda **kwargs: None)  # type: ignore[arg-type]
 
 
 def test_an_end_is_followed_by_a_step_whose_action_is_ignored() -> None:
@@ -211,6 +212,7 @@ def test_renders_where_observations_are_no_pictures() -> None:
             r"expected one number as reward from step\(\), got float64 \[2\]",
         ),
         ("TestCareless-v0", {"way": "step fails"}, r"step\(\): RuntimeError the pole broke \(test_gym_w"),
+        ("TestVector-v0", {}, r"'TestVector-v0' cannot be made: .*; wrap a vector in PreferenceVectorEnv"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
         ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
         ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
