@@ -92,12 +92,12 @@ class SegmentStore:
         Raises:
           UserError: its environment or action set differs from those before it.
         """
-        self._take(name, segment)
         env_id = "" if segment.sidecar is None else segment.sidecar.env_id
         if env_id and self.env_id and env_id != self.env_id:
             raise UserError(
-                f"{name}: a clip of {env_id} among those of {self.env_id}; fit one model per environment"
+                f"{db.root / name}: a clip of {env_id} among those of {self.env_id}; fit one model per environment"
             )
+        self._take(db, name, segment)
         self.env_id = self.env_id or env_id
         self._sources.append((db, name))
         self._sidecars.append(segment.sidecar)
@@ -110,10 +110,12 @@ class SegmentStore:
         sidecar = self._sidecars[index]
         return sidecar is None or not sidecar.life_lost.any()
 
-    def _take(self, name: str, segment: Segment) -> None:
+    def _take(self, db: SegmentDB, name: str, segment: Segment) -> None:
         """Checks what a segment shows and takes; raises UserError if that differs from those before it."""
         if self.features is not None and segment.observations is not None:
-            raise UserError(f"{name}: --features needs pictures, but these clips hold vectors; leave it out")
+            raise UserError(
+                f"{db.root / name}: --features needs pictures, but these clips hold vectors; leave it out"
+            )
         here, counted = segment.spec, segment.sidecar is not None or segment.continuous
         if self._spec is None:
             self.input = self.input or ("frame" if segment.observations is None else "observation")
@@ -127,7 +129,7 @@ class SegmentStore:
         differs = expected.difference(here)
         if differs is not None:
             raise UserError(
-                f"{name}: expected {differs[0]} like the clips before it, got {differs[1]}; fit one model per "
+                f"{db.root / name}: expected {differs[0]} like the clips before it, got {differs[1]}; fit one model per "
                 f"environment"
             )
         self._spec, self._counted = here, self._counted or counted

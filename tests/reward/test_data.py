@@ -135,6 +135,7 @@ def test_torn_lines_are_passed_on(tmp_path: Path) -> None:
     ("kwargs", "says"),
     [
         ({"env_id": "Other-v0"}, "a clip of Other-v0 among those of Grey-v0"),
+        ({"env_id": "Other-v0", "num_actions": 6}, "a clip of Other-v0 among those of Grey-v0"),
         ({"size": 50}, "frames of 48×48 pixels .* got frames of 50×50"),
         ({"num_actions": 6}, "expected 4 actions .* got 6 actions"),
     ],
@@ -145,7 +146,7 @@ def test_segments_of_another_game_are_refused(tmp_path: Path, kwargs: dict, says
     add_labels(tmp_path, [(*names, 1), (names[0], *other, 1)])  # type: ignore[list-item]
     with pytest.raises(UserError, match=says) as caught:
         load_preferences([tmp_path], 100)
-    assert other[0] in str(caught.value)
+    assert str(tmp_path / other[0]) in str(caught.value)
 
 
 def test_a_database_that_is_missing_or_without_labels_is_said(tmp_path: Path) -> None:
