@@ -23,6 +23,7 @@ from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.devices import half_of_the_cores
 from lib.label_ui.config import LabelConfig
+from lib.preferences.labels import STRATEGIES
 from lib.preferences.schedule import SCHEDULES
 from lib.reward.config import FitConfig
 from lib.runs import STATE
@@ -64,6 +65,7 @@ class OnlineConfig:
     )
     strategy: str = flag(
         default="recent",
+        choices=tuple(STRATEGIES),
         help="how pairs are chosen (a fifth always at random); see 02_label_ui.py --strategy",
     )
     error_rate: float = flag(default=0.0, min=0, max=1, help="how often the teacher prefers the wrong clip")

@@ -206,7 +206,7 @@ def test_only_the_dot_has_its_own_recipe() -> None:
 
 
 def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:
-    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--strategy", "none") as process:
+    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--label", "keyword=red") as process:
         said = process.communicate(timeout=600)[0]
     assert process.returncode == 2
     assert "labels | 02_label_ui.py: error:" in said

@@ -86,8 +86,12 @@ def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_writ
 def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step(*args: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "level-2.txt")
+    usual, steps = MovingDotEnv.step, iter(range(100))
+
+    def step(env: MovingDotEnv, action: Any) -> Any:
+        if next(steps) > 8:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "level-2.txt")
+        return usual(env, action)
 
     monkeypatch.setattr(MovingDotEnv, "step", step)
     with pytest.raises(FileNotFoundError, match="level-2"):
