@@ -97,21 +97,20 @@ class KLPenalty:
         Returns:
           float32 `[T, B]`, and by chart name the mean exact KL over the valid steps and β.
         """
-        dist_params = rollout.dist_params[self._rows].detach()
+        dist_params = rollout.dist_params[self._rows]
         with autocast(dist_params.device, bf16):
             if rollout.features is not None and self._same_body:
                 features = rollout.features[self._rows].flatten(0, 1)
             else:
                 features = self.reference.features(rollout.observations[self._rows].flatten(0, 1))
             reference = self.reference.dist_params(features).view_as(dist_params)
-        weight = valid[self._rows].float()
-        actions = rollout.actions[self._rows]
+        valid, actions = valid[self._rows], rollout.actions[self._rows]
         kl = exact_kl(dist_params, reference, actions.is_floating_point())
-        summed, count = total([(kl * weight).sum(), weight.sum()])
+        summed, count = total([(kl * valid).sum(), valid.sum()])
         kl = summed / count.clamp(min=1)
         log_ratio = k1(log_prob_of(dist_params, actions), log_prob_of(reference, actions))
         rewards = rewards.clone()
-        rewards[self._rows] -= self.coef * log_ratio * weight
+        rewards[self._rows] -= self.coef * log_ratio * valid
         return rewards, {"kl_ref": kl, "kl_coef": self.coef}
 
     def adapt(self, kl: torch.Tensor, steps: int) -> None:

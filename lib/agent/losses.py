@@ -100,7 +100,7 @@ def actor_critic_loss(
       The loss, and the detached parts by chart name: `approx_kl` is Schulman's k3 estimate of KL(π_old ‖ π),
       `clip_fraction` the share of steps whose ratio is beyond the clip range.
     """
-    weight = valid.float() / (valid.sum() if count is None else count).clamp(min=1)
+    weight = valid / (valid.sum() if count is None else count).clamp(min=1)
     log_prob = log_prob_of(dist_params, actions)
     old = log_prob.detach() if old_log_probs is None else old_log_probs
     # The ratio of an ignored action means nothing, and one that overflows would survive a weight of 0.
@@ -112,7 +112,7 @@ def actor_critic_loss(
     entropy_loss = -entropy_coef * (entropy * weight).sum()
     loss = policy_loss + value_coef * value_loss + entropy_loss
     moved = log_ratio.detach()
-    beyond = ((moved.exp() - 1).abs() > clip_range).float() if clip_range else torch.zeros_like(moved)
+    beyond = (moved.exp() - 1).abs() > clip_range if clip_range else torch.zeros_like(valid)
     parts = {
         "loss_policy": policy_loss,
         "loss_value": value_loss,

@@ -186,7 +186,6 @@ def explained_variance(
     """
     both = returns, returns - values
     count, *sums = total([valid.sum(), *((numbers * valid).sum() for numbers in both)])
-    count = count.clamp(min=1)
     apart = [numbers - summed / count for numbers, summed in zip(both, sums, strict=True)]
-    spread, error = total([(numbers.square() * valid).sum() / count for numbers in apart])
-    return torch.where(spread > 0, 1 - error / spread.clamp(min=1e-12), 0.0)
+    spread, error = total([(numbers.square() * valid).sum() for numbers in apart])
+    return torch.where(spread > 0, 1 - error / spread, 0.0)

@@ -74,7 +74,6 @@ def token_advantages(
       Advantages and returns, float `[T, B]` each; 0 on padding.
     """
     values = torch.where(mask, values, 0.0)
-    rewards = torch.where(mask, rewards, 0.0)
     after = torch.cat([values, torch.zeros_like(values[:1])])
     advantages = lambda_advantages(rewards, after, last_tokens(mask), torch.zeros_like(mask), gamma, lambda_)
     return advantages, advantages + values

@@ -124,6 +124,14 @@ def test_the_kl_is_a_mean_over_valid_steps() -> None:
     assert parts["kl_ref"].item() == pytest.approx(KL * 3 / 5, rel=1e-5)
 
 
+@pytest.mark.parametrize(("steps", "expected"), [(1, KL), (0, 0.0)])  # NaN would be the price for ever
+def test_the_kl_of_few_valid_steps(steps: int, expected: float) -> None:
+    played, valid = random_rollout(), torch.zeros(4, 2, dtype=torch.bool)
+    valid[:steps, 0] = True
+    _, parts = KLPenalty(Fixed(REFERENCE), 0.5, 0.0, 100).charge(played, torch.zeros(4, 2), valid, bf16=False)
+    assert parts["kl_ref"].item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_without_a_price_the_last_step_is_watched_and_rewards_stay() -> None:
     played, reference = random_rollout(), Fixed(REFERENCE)
     rewards = torch.randn(4, 2, generator=torch.Generator().manual_seed(1))

@@ -56,7 +56,8 @@ def test_a2c_by_hand() -> None:
     assert parts["loss_total"].item() == total.item()
     assert parts["values"].item() == pytest.approx(1.5)
     assert parts["approx_kl"].item() == parts["clip_fraction"].item() == 0
-    assert not any(part.requires_grad for part in parts.values())
+    _, parts = loss(valid=torch.tensor([True, False, False]))
+    assert (parts["loss_policy"].item(), parts["loss_value"].item()) == (-2, 9)  # the mean of one step
 
 
 def test_ppo_by_hand() -> None:
@@ -66,6 +67,8 @@ def test_ppo_by_hand() -> None:
     # −min(1.5·2, 1.2·2) and −min(2·−4, 1.2·−4): pessimism cuts what would be too good only.
     assert parts["loss_policy"].item() == pytest.approx((-2.4 + 8) / 2, rel=1e-6)
     assert parts["clip_fraction"].item() == 1
+    fallen = torch.tensor([math.log(3 / 4), math.log(0.8), 0.0])  # the ratios are 1 and ⅝
+    assert loss(old_log_probs=fallen, clip_range=0.2)[1]["clip_fraction"].item() == 0.5
     kl = (1.5 - 1 - math.log(1.5) + 2 - 1 - math.log(2)) / 2
     assert parts["approx_kl"].item() == pytest.approx(kl, rel=1e-5)
     assert total.isfinite()
@@ -90,6 +93,10 @@ def test_the_clipped_surrogate(ratio: float, advantage: float, expected: float, 
     assert log_ratio.grad.item() == pytest.approx(gradient, rel=1e-6)
 
 
+def test_without_a_clip_range_the_ratio_is_free() -> None:
+    assert surrogate_loss(torch.tensor(math.log(1.5)), torch.tensor(2.0), 0.0).item() == pytest.approx(-3)
+
+
 @pytest.mark.parametrize(
     ("value", "returned", "clip", "expected"),
     [
@@ -98,6 +105,7 @@ def test_the_clipped_surrogate(ratio: float, advantage: float, expected: float, 
         (1.25, 4.0, 0.5, 2.75**2),  # within the clip
         (3.0, 1.0, 0.5, 4.0),  # moved away from the return: the real error is the larger
         (-1.0, 0.0, 0.5, 1.0),  # from 1 to −1, past 0.5: 0.5² is less than (−1)²
+        (-1.0, -2.0, 0.5, 6.25),  # went towards the return, may go to 0.5 only: (0.5 + 2)²
     ],
 )
 def test_the_clipped_value(value: float, returned: float, clip: float, expected: float) -> None:
@@ -107,7 +115,8 @@ def test_the_clipped_value(value: float, returned: float, clip: float, expected:
 
 def test_gradients_point_the_right_way_and_masked_steps_have_none() -> None:
     logits, values = LOGITS.clone().requires_grad_(), VALUES.clone().requires_grad_()
-    total, _ = loss(logits, values, entropy_coef=0.0)
+    total, parts = loss(logits, values, entropy_coef=0.0)
+    assert not any(part.requires_grad for part in parts.values())
     total.backward()
     assert logits.grad is not None
     assert values.grad is not None

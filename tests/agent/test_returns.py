@@ -145,11 +145,13 @@ def test_monte_carlo_returns_end_with_the_sequence() -> None:
 
 
 def test_baselines_of_groups() -> None:
-    returns = torch.tensor([[1.0, 2.0, 6.0], [5.0, 5.0, 5.0], [-1.0, 0.0, 1.0]])
+    returns = torch.tensor([[[1.0, 2.0, 6.0], [5.0, 5.0, 5.0]], [[-1.0, 0.0, 1.0], [0.0, 3.0, 0.0]]])
     # The others of 1 are 2 and 6, whose mean is 4, and so on.
-    assert leave_one_out(returns).tolist() == [[-3, -1.5, 4.5], [0, 0, 0], [-1.5, 0, 1.5]]
-    # The sample's standard deviation of 1, 2, 6 is √((4 + 1 + 9) / 2) = √7.
-    expected = [[-2 / 7**0.5, -1 / 7**0.5, 3 / 7**0.5], [0, 0, 0], [-1, 0, 1]]
+    others = [[[-3, -1.5, 4.5], [0, 0, 0]], [[-1.5, 0, 1.5], [-1.5, 3, -1.5]]]
+    assert leave_one_out(returns).tolist() == others
+    # The sample's standard deviation of 1, 2, 6 is √((4 + 1 + 9) / 2) = √7, that of 0, 3, 0 is √3.
+    seven, three = 7**-0.5, 3**-0.5
+    expected = [[[-2 * seven, -seven, 3 * seven], [0, 0, 0]], [[-1, 0, 1], [-three, 2 * three, -three]]]
     torch.testing.assert_close(group_normalised(returns), torch.tensor(expected))
 
 
@@ -176,6 +178,7 @@ def test_normalised_over_the_valid_steps() -> None:
     torch.testing.assert_close(normalised(advantages, valid), torch.tensor([[-2 * unit, 0], [0, 2 * unit]]))
     assert not normalised(torch.full((2, 2), 7.0), valid).any()
     assert not normalised(advantages, torch.zeros(2, 2, dtype=torch.bool)).any()
+    assert not normalised(advantages, advantages == 5).any()  # one step is its own mean
 
 
 def test_explained_variance() -> None:
@@ -185,3 +188,5 @@ def test_explained_variance() -> None:
     # Errors 1, 0, 1: variance 2/9 of 2/3.
     assert explained_variance(torch.tensor([0.0, 2, 2, 0]), returns, valid).item() == pytest.approx(2 / 3)
     assert explained_variance(returns, torch.ones(4), valid).item() == 0
+    for few in (returns == 2, returns < 0):  # one step does not vary, nor does none
+        assert explained_variance(torch.zeros(4), returns, few).item() == 0
