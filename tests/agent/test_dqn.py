@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lib.agent.config import TrainConfig
 from lib.agent.dqn import DQN, QNet, QPolicy, network_from_state, quantile_huber_loss
@@ -86,6 +87,38 @@ def test_double_takes_the_target_networks_value_of_the_learning_networks_choice(
     assert (after.argmax(1) != choice).any()
     expected = torch.where(errors.abs() < 1, errors.square() / 2, errors.abs() - 0.5).mean()
     assert ours.learn(batch)["loss_total"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_an_update_by_quantiles_says_what_it_learned_from() -> None:
+    """Means over all steps, each by its weight; priorities are the errors of the means of the quantiles."""
+    flags: dict[str, Any] = {"dueling": True, "quantiles": 3}
+    ours, elsewhere = (descending(learner(Bandit(2, VECTORS), 8, **flags)) for _ in range(2))
+    noted: list[torch.Tensor] = []
+    vars(ours.replay)["prioritise"] = lambda at, errors: noted.extend((at, errors))
+    torch.manual_seed(1)
+    for parameter in elsewhere.network.parameters():
+        nn.init.normal_(parameter)
+    ours.target.load_state_dict(elsewhere.network.state_dict())
+    seen, following, returns = torch.randn(4, 5), torch.randn(4, 5), torch.tensor([1.0, -2, 3, 9])
+    discounts, weights = torch.tensor([0.9, 0, 0.9, 0.5]), torch.tensor([2.0, 0.5, 1.5, 0])
+    actions, at, rows = torch.tensor([0, 1, 2, 2]), torch.tensor([5, 7, 6, 8]), torch.arange(4)
+    with torch.no_grad():
+        after = ours.target(following)[rows, ours.network(following).mean(2).argmax(1)]
+        targets, values = returns[:, None] + discounts[:, None] * after, ours.network(seen)[rows, actions]
+    levels = torch.tensor([1 / 6, 1 / 2, 5 / 6])
+    torch.testing.assert_close(ours.network.levels, levels)
+    parts = ours.learn(Batch(seen, actions, returns, discounts, following, weights, at))
+    errors = (targets.mean(1) - values.mean(1)).abs()
+    assert torch.equal(noted[0], at)
+    torch.testing.assert_close(noted[1], errors)
+    for name, each in (
+        ("loss_total", quantile_huber_loss(values, targets, levels)),
+        ("values", values.mean(1)),
+        ("td_error", errors),
+        ("batch_rewards", returns),
+    ):
+        assert parts[name].item() == pytest.approx((weights * each).sum().item() / 4, rel=1e-5), name
+        assert not parts[name].requires_grad
 
 
 def test_the_quantile_loss_term_by_term() -> None:
@@ -220,6 +253,7 @@ def test_dqn_learns_to_balance(settings: dict[str, Any]) -> None:
 )
 def test_a_network_is_made_of_its_weights_alone(form: dict[str, Any]) -> None:
     network = QNet(3, **form)
+    assert network.spec == Spec(3, False, (4,) if "observation_size" in form else (4, 84, 84))
     again = network_from_state(network.state_dict(), "f")
     assert (again.spec, again.kind) == (network.spec, network.kind)
     assert (again.dueling, again.quantiles) == (network.dueling, network.quantiles)

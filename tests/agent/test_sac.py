@@ -1,6 +1,7 @@
 """SAC: its update against Stable-Baselines3's, its learning, and what relabelled rewards are for."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,20 @@ def test_a_squashed_sample_far_out_is_still_a_number() -> None:
     assert actions.tolist()[0] == [1.0]
     assert log_prob.isfinite().all()
     assert log_prob[0].item() == pytest.approx(-0.5 - 0.9189 + 2 * (81 - 0.6931), rel=1e-4)
+
+
+def test_the_spread_of_a_squashed_sample_has_bounds() -> None:
+    noise = torch.tensor([[1e-3], [1.0]])
+    beyond, at_bounds = (torch.tensor([[0.0, wide], [0.5, narrow]]) for wide, narrow in ((9, -99), (2, -20)))
+    for found, expected in zip(
+        squashed_sample(beyond, noise), squashed_sample(at_bounds, noise), strict=True
+    ):
+        assert torch.equal(found, expected)
+    actions, log_prob = squashed_sample(at_bounds, noise)
+    assert actions[0].item() == pytest.approx(math.tanh(1e-3 * math.e**2))
+    assert log_prob[1].item() == pytest.approx(
+        -0.5 + 20 - math.log(2 * math.pi) / 2 - math.log(1 - math.tanh(0.5) ** 2)
+    )
 
 
 # --- against Stable-Baselines3 ----------------------------------------------------------------------------------
@@ -130,6 +145,31 @@ def test_steps_without_weight_teach_nothing() -> None:
     ours[0].learn_with(rows, noise)
     ours[1].learn_with(half, noise[:, ::2])
     torch.testing.assert_close(ours[0].network.state_dict(), ours[1].network.state_dict())
+
+
+def test_what_an_update_says_and_how_far_off_each_step_was() -> None:
+    """Means over all steps, each by its weight; priorities are the mean errors of both critics."""
+    ours, noted = learner(Bandit(2, Spec(1, True, (2,))), hidden=8), list[torch.Tensor]()
+    vars(ours.replay)["prioritise"] = lambda at, errors: noted.extend((at, errors))
+    torch.manual_seed(1)
+    seen, actions, returns = torch.randn(4, 2), torch.rand(4, 1), torch.tensor([1.0, -2, 3, 9])
+    weights, at, noise = torch.tensor([2.0, 0.5, 1.5, 0]), torch.tensor([5, 7, 6, 8]), torch.randn(2, 4, 1)
+    with torch.no_grad():
+        errors = (ours.critics(seen, actions) - returns).abs()
+        log_prob = squashed_sample(ours.network.actor(seen), noise[0])[1]
+    # Every step ends a game, so its target is what it was paid.
+    parts = ours.learn_with(Batch(seen, actions, returns, torch.zeros(4), seen, weights, at), noise)
+    assert torch.equal(noted[0], at)
+    torch.testing.assert_close(noted[1], errors.mean(0))
+    for name, each in (
+        ("loss_critic", errors.square().sum(0) / 2),
+        ("loss_total", errors.square().sum(0) / 2),
+        ("entropy", -log_prob),
+        ("batch_rewards", returns),
+    ):
+        assert parts[name].item() == pytest.approx((weights * each).sum().item() / 4, rel=1e-5), name
+        assert not parts[name].requires_grad
+    assert parts["temperature"].item() == 1
 
 
 # --- learning ---------------------------------------------------------------------------------------------------
@@ -231,6 +271,13 @@ def test_values_of_unlike_states_are_forgotten_with_the_first_reward_model() -> 
     kept = copy.deepcopy(ours.network.critics.state_dict())
     ours.use_reward(pays(-0.6))  # a later one finds values of an earlier one, which are worth keeping
     assert all(torch.equal(kept[name], value) for name, value in ours.network.critics.state_dict().items())
+
+
+def test_a_policy_plays_its_mean_actions() -> None:
+    torch.manual_seed(0)
+    network, seen = SACNet(2, 3, hidden=8), torch.randn(4, 2)
+    actions = network.acting().act(seen, torch.Generator()).actions
+    assert torch.equal(actions, network.actor(seen)[:, :3].tanh())
 
 
 # --- files ------------------------------------------------------------------------------------------------------
