@@ -176,8 +176,8 @@ class Replay:
             spread = torch.rand(count, generator=generator, dtype=torch.float64, device=self._device)
             places = torch.arange(count, device=self._device)
             index = self._tree.draw((places + spread) / count)
-            shares = self._tree.weights[index] / self._tree.total
-            weights = (shares / shares.min()).pow(-beta).float()
+            priorities = self._tree.weights[index]
+            weights = (priorities / priorities.min()).pow(-beta).float()
         row, env = index // self._envs, index % self._envs
         along = (row[:, None] + torch.arange(self._n_step, device=self._device)) % self._rows, env[:, None]
         returns, discounts, lengths = n_step_returns(

@@ -155,13 +155,14 @@ def test_uniform_draws_are_uniform() -> None:
     assert chi2 < 31.3  # 99.9 % of χ² with 11 degrees of freedom
 
 
-def test_pictures_are_stacked_as_the_policy_saw_them() -> None:
+@pytest.mark.parametrize("priority", [0.0, 1.0])
+def test_pictures_are_stacked_as_the_policy_saw_them(priority: float) -> None:
     """Over several rounds of the ring, across lives, games and time limits; those with lost frames are left out."""
     left = [Row(10 + t, terminal=t % 7 == 3, reset=t % 7 == 4 and t % 2 == 0) for t in range(60)]
     right = [Row(110 + t, truncated=t % 11 == 5, reset=t % 11 == 6) for t in range(60)]
     world = ScriptedWorld([left, right])
     player = Player(world, CPU, seed=0)
-    replay = Replay(world.spec, 2, 2 * 14, CPU, score, gamma=0.9, n_step=2)
+    replay = Replay(world.spec, 2, 2 * 14, CPU, score, gamma=0.9, n_step=2, priority=priority)
     observations = player.look()
     replay.begin(observations)
     truth: dict[int, torch.Tensor] = {}
@@ -178,8 +179,21 @@ def test_pictures_are_stacked_as_the_policy_saw_them() -> None:
             newest.add(int(stack[-1, 0, 0]))
             assert torch.equal(stack, truth[int(stack[-1, 0, 0])])
     # The observations of the last 13 whole rows but 3, and what followed on these.
-    assert newest == {first + t for first in (10, 110) for t in range(49, 60)}
+    expected = {first + t for first in (10, 110) for t in range(49, 60)}
+    assert newest == expected - (
+        {159} if priority else set()
+    )  # its action was ignored: never drawn by priority
     assert any(stack[0, 0, 0] == 0 for stack in batch.observations)
+
+
+def test_new_games_begin_with_black_frames() -> None:
+    replay = Replay(Spec(3), 1, 100, CPU, score, gamma=0.9)
+    for game in (10, 50):  # the second cuts the first
+        replay.begin(torch.full((1, 4, 84, 84), game, dtype=torch.uint8))
+        replay.add(played([Row(0)]), torch.full((1, 4, 84, 84), game + 1, dtype=torch.uint8))
+    batch = replay.sample(50, generator())
+    stacks = {tuple(stack[:, 0, 0].tolist()) for stack in (*batch.observations, *batch.following)}
+    assert stacks == {(0, 0, 0, 10), (0, 0, 10, 11), (0, 0, 0, 50), (0, 0, 50, 51)}
 
 
 def test_too_small_a_replay_is_refused_and_a_large_one_capped() -> None:
@@ -273,11 +287,22 @@ def test_steps_are_drawn_by_their_errors_and_weighted_for_it() -> None:
         assert drawn.weights[here].mean().item() == pytest.approx(weight.item(), rel=1e-4)
 
 
-def test_overwritten_and_stackless_steps_lose_their_priority() -> None:
-    scripts = [[Row(t, score=float(t)) for t in range(40)]]
-    replay = filled(scripts, steps=10, priority=1.0)
+def test_overwritten_steps_lose_their_priority() -> None:
+    scripts = [[Row(100 * env + t, score=float(t)) for t in range(40)] for env in range(2)]
+    replay = filled(scripts, steps=20, priority=1.0)
     seen = {round(number) for number in replay.sample(500, generator()).observations[:, 0].tolist()}
-    assert seen == set(range(30, 39))
+    assert seen == {*range(30, 39), *range(130, 139)}
+
+
+def test_what_was_known_of_errors_goes_with_the_reward_model_that_they_were_of() -> None:
+    """From then on all are drawn alike, by the highest priority so far, but those that are never learned from."""
+    replay = filled([SCRIPT], priority=0.5)
+    index = replay.sample(300, generator()).at.unique()
+    replay.prioritise(index, torch.tensor([0.25, 0.5, 4, 9, 16, 25]))
+    replay.relabel(reward_model(1))
+    weights = replay.state()["tree"]
+    torch.testing.assert_close(weights[index], torch.full((6,), 5.0, dtype=torch.float64))
+    assert weights.count_nonzero() == 6
 
 
 # --- state ------------------------------------------------------------------------------------------------------
