@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.actor_critic import _minibatches, assess, update
+from lib.agent.actor_critic import ActorCritic, _minibatches, assess, update
 from lib.agent.config import TrainConfig
 from lib.agent.distributions import log_prob_of
 from lib.agent.kl import KLPenalty
 from lib.agent.losses import value_error
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
-from tests.agent.worlds import random_rollout
+from tests.agent.worlds import Corridor, random_rollout
 
 A2C_AS_PPO: dict[str, Any] = {
     "algo": "ppo",
@@ -146,6 +146,15 @@ def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]
     )
 
 
+def test_the_learning_rate_falls_to_0_with_the_steps() -> None:
+    config = TrainConfig(name="x", rollout=2, num_envs=2, lr=0.1, lr_decay_steps=10)
+    learner = ActorCritic(PolicyNet(1, True, 1), Corridor(2), config, torch.device("cpu"), False, 0)
+    found = [learner.advance() for _ in range(4)]
+    assert [each.steps for each in found] == [4] * 4
+    assert [each.scalars["lr"] for each in found] == pytest.approx([0.1, 0.06, 0.02, 0])
+    assert (learner.steps, learner.updates) == (16, 4)
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.1])
 def test_the_critic_is_held_to_the_values_of_the_rollout(clip: float) -> None:
     """It says about 0 where they are about ±1. Nothing moves between the passes, their learning rate being 0."""
@@ -227,6 +236,7 @@ def test_an_offset_and_a_scale_change_what_is_paid_and_no_chart_of_the_learned_r
     expected = [0.1 * (p + 1.5) + 0.5 * s for p, s in zip(PAID, SIGNS, strict=True)]
     assert paid == pytest.approx(expected, abs=1e-5)
     assert parts["reward_mu"].item() == pytest.approx(np.mean(PAID), rel=1e-4)
+    assert parts["reward_std"].item() == pytest.approx(np.std(PAID), rel=1e-4)
 
 
 def test_the_penalty_is_charged_before_the_scale(tmp_path: Any) -> None:

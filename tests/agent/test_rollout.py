@@ -61,6 +61,7 @@ def test_each_row_is_about_the_action_chosen_on_its_observation() -> None:
 
     first = collector.collect(GreyReader())
     assert newest(first) == [[10, 110], [21, 121], [32, 132]]
+    assert first.features is None
     assert first.actions.tolist() == [[0, 0], [1, 1], [2, 2]]
     assert [sent.tolist() for sent in world.sent] == [[0, 0], [1, 1], [2, 2]]
     assert first.score.tolist() == [[1, -1], [20, -2], [3, 0]]
@@ -267,16 +268,16 @@ class _HoldsSecondStep(HeldActions):
 
 
 def test_held_steps_are_played_and_paid_but_the_return_before_them_is_cut() -> None:
-    world = ScriptedWorld([RIGHT, RIGHT])
+    world = ScriptedWorld([LEFT, RIGHT])
     collector = Collector(world, 4, CPU, seed=5, bf16=False, reward=Pays(pay), held=_HoldsSecondStep())
     rollout = collector.collect(GreyReader())
     assert [sent.tolist() for sent in world.sent] == [[0, 0], [4, 1], [4, 2], [3, 3]]
     assert rollout.held.tolist() == [[False, False], [True, False], [True, False], [False, False]]
     # The step before the holding is bootstrapped, and nothing reaches back across it.
-    assert rollout.truncated[:, 0].tolist() == [True, True, False, False]
+    assert rollout.truncated[:, 0].tolist() == [True, False, False, False]
     assert rollout.truncated[:, 1].tolist() == [False, True, False, False]
     assert rollout.learned is not None
-    assert rollout.learned[1].tolist() == [1214, 1211]  # for the action that was played
+    assert rollout.learned[1].tolist() == [214, 1211]  # for the action that was played
     assert rollout.actions.tolist() == [sent.tolist() for sent in world.sent]
 
     batch, _ = assess(rollout, TrainConfig(name="t"), None, False)
