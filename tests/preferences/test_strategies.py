@@ -17,7 +17,7 @@ from lib.preferences import looks as looks_module
 from lib.preferences.labels import STRATEGIES, Pair
 from lib.preferences.looks import Looks, distances, features, k_centre_pairs, look_of
 from lib.preferences.queries import Query, RandomPairs, Strategy
-from lib.preferences.rated_pairs import disagreement, entropy
+from lib.preferences.rated_pairs import disagreement, entropy, say_entropy, sigmoid
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar, save_segment
 from lib.preferences.strategies import WithRandomShare, make_strategy
@@ -210,6 +210,16 @@ def test_disagreement_is_the_variance_over_members() -> None:
 def test_entropy_is_that_of_the_mean() -> None:
     chances = np.array([[0.5, 0.0, 0.25, 1.0], [0.5, 1.0, 0.25, 1.0]])
     np.testing.assert_allclose(entropy(chances), [1, 1, 2 - 0.75 * math.log2(3), 0], atol=1e-300)
+
+
+def test_chances_are_logistic_in_differences_however_large() -> None:
+    found = sigmoid(np.array([0.0, math.log(3), -math.log(3), 1e4, -1e4]))
+    np.testing.assert_allclose(found, [0.5, 0.75, 0.25, 1, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("chances", [[0.5, 0.75, 1.0], [0.5, 0.25, 0.0]])
+def test_how_unsure_a_model_is_does_not_say_which_one_it_prefers(chances: list[float]) -> None:
+    assert say_entropy(np.array(chances)) == "the reward model is unsure: 0.75 to 0.25 which one is better"
 
 
 def test_disagreement_asks_where_members_contradict_each_other(db: FakeDB) -> None:

@@ -243,6 +243,46 @@ def test_a_label_of_double_weight_counts_like_two(db: Path, tmp_path: Path) -> N
     assert trained == pytest.approx(750)
 
 
+class Slope(torch.nn.Module):
+    """r̂ = w × the first pixel, noting whether it is being trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.modes = torch.nn.Parameter(torch.zeros(())), set[bool]()
+
+    def forward(self, frames: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        self.modes.add(self.training)
+        return self.w * frames[:, 0, 0, 0].float()
+
+
+def test_an_update_descends_the_weighted_mean_of_its_batch_and_the_penalty(db: Path, tmp_path: Path) -> None:
+    """Batches of 20 pairs, which go through the network in two parts. dL/dw = (σ(w d) − μ) d of each pair."""
+    rng, rate = np.random.default_rng(1), 1e-4
+    greys = rng.integers(0, 200, (2, 40))
+    store, difference = store_of(*(np.array([grey]) for grey in greys.ravel())), greys[0] - greys[1]
+    wanted, weight = (
+        rng.choice([0, 0.5, 1], 40).astype(np.float32),
+        rng.uniform(0.5, 2, 40).astype(np.float32),
+    )
+    pairs = Pairs(np.arange(40), np.arange(40, 80), wanted, weight)
+    asked, network = config(db, tmp_path, error_rate=0.0, batch_size=20), Slope().eval()
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate)
+    found = train_epoch(
+        *(network, optimizer, store, pairs, asked, np.random.default_rng(0), False),
+        penalty=lambda: 3 * network.w,
+    )
+    w, total = 0.0, 0.0
+    for batch in np.random.default_rng(0).permutation(40).reshape(2, 20):
+        chance = 1 / (1 + np.exp(-w * difference[batch]))
+        losses = -wanted[batch] * np.log(chance) - (1 - wanted[batch]) * np.log(1 - chance)
+        total += (weight[batch] * losses).sum()
+        slopes = (chance - wanted[batch]) * difference[batch]
+        w -= rate * ((weight[batch] * slopes).sum() / weight[batch].sum() + 3)
+    assert network.w.item() == pytest.approx(w, rel=1e-4)
+    assert found == pytest.approx(total / weight.sum(), rel=1e-4)
+    assert network.modes == {True}
+
+
 def test_batch_norms_are_renewed_to_what_the_weights_make_of_training_pairs(db: Path, tmp_path: Path) -> None:
     """Of the first layer, whose weights are 1: means and variances of sums of 7×7×3 grey pixels."""
     store = load_preferences([db], 100).segments
