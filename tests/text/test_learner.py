@@ -10,10 +10,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lib.agent.losses import surrogate_loss, value_error
+from lib.agent.returns import explained_variance
+from lib.agent.sequences import answer_advantages, token_rewards
 from lib.learner import ALONE, Alone
 from lib.preferences.answers import distinct_2
 from lib.text.evaluation import AnswersMeasure
 from lib.text.layers import above, between, log_probs_of, token_log_probs
+from lib.text.roles import spread
 from lib.training.ranks import joined
 from tests.text.tiny import FAMILIES, save_tiny, tiny_learner
 from tests.training.test_ranks import in_ranks
@@ -159,6 +163,61 @@ def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_pat
         assert torch.equal(value, before[name]) == (not name.startswith("critic")), name
     learner.advance()
     assert not any(torch.equal(value, before[name]) for name, value in learner.weights())
+
+
+def test_the_passes_descend_means_over_tokens(tmp_path: Path) -> None:
+    """Of answers by a policy and a critic that have moved since, in micro-batches; the learning rate is 0."""
+    flags: dict[str, Any] = {"unfinished_score": -1.0, "grad_clip": 1e6, "gae_lambda": 0.7, "gamma": 0.9}
+    learner = tiny_learner(tmp_path, tokens=24, minibatches=1, micro_batch=5, lr=0.0, **flags)
+    answers = learner.answer(learner._prompts, [7], each=4)
+    assert answers is not None
+    seen = learner.roles.experience(answers)
+    mask, generator = seen.mask, torch.Generator().manual_seed(0)
+    then = dataclasses.replace(
+        seen,
+        log_probs=seen.log_probs + 0.3 * torch.randn(mask.shape, generator=generator),
+        reference=seen.reference + torch.randn(mask.shape, generator=generator),
+        values=seen.values + torch.randn(mask.shape, generator=generator),
+    )
+    parts = learner.learn(then)
+
+    finished = torch.tensor([answer.finished for answer in answers])
+    assert 0 < finished.sum() < len(answers)
+    scores = torch.where(finished, seen.scores, -1.0)
+    rewards = token_rewards(scores, then.log_probs - then.reference, mask, 0.05, 5.0)
+    worth, returns = answer_advantages("ppo", rewards, then.values, mask, 1, 0.9, 0.7)
+    assert learner.roles.critic is not None
+    now = spread(learner.roles.log_probs(seen.actor, seen.tokens.T[mask.T]), mask)
+    values = spread(learner.roles.critic.values(seen.critic), mask)
+    moved = now - then.log_probs
+    each = {
+        "loss_policy": surrogate_loss(moved, worth, 0.2),
+        "loss_value": value_error(values, then.values, returns, 0.2),
+        "approx_kl": moved.exp() - 1 - moved,
+        "clip_fraction": (moved.exp() - 1).abs().gt(0.2).float(),
+    }
+    each["loss_total"] = each["loss_policy"] + 0.5 * each["loss_value"]
+    for name, tokens in each.items():
+        assert float(parts[name]) == pytest.approx(tokens[mask].mean().item(), rel=1e-3, abs=1e-5), name
+    assert 0.1 < float(parts["clip_fraction"]) < 0.9
+    weights = [weight for _, weight in learner.weights()]
+    gradients = torch.autograd.grad(each["loss_total"][mask].mean(), weights)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, rtol=1e-3, atol=1e-5)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    assert float(parts["grad_norm"]) == pytest.approx(norm.item(), rel=1e-3)
+
+    assert float(parts["learned"]) == pytest.approx(seen.scores.mean().item())
+    assert float(parts["tokens"]) == pytest.approx(np.mean([len(answer.tokens) for answer in answers]))
+    assert float(parts["finished"]) == finished.float().mean()
+    assert float(parts["kl_ref"]) == pytest.approx(seen.exact_kl[mask].sum().item() / len(answers), abs=1e-5)
+    explained = explained_variance(then.values, returns, mask)
+    assert float(parts["explained_variance"]) == pytest.approx(explained.item(), rel=1e-4)
+
+
+def test_the_learning_rate_falls_to_0_where_asked(tmp_path: Path) -> None:
+    learner = tiny_learner(tmp_path, algo="rloo", answers=2, rollout=2, tokens=2, lr_decay=2, lr=0.5)
+    assert [float(learner.advance().scalars["lr"]) for _ in range(4)] == [0.5, 0.25, 0, 0]
 
 
 def test_all_prompts_have_their_turn_before_any_comes_again(tmp_path: Path) -> None:
