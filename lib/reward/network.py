@@ -171,7 +171,7 @@ class RewardNet(nn.Module):
             features = torch.cat([features, joined.to(features.dtype)], 1)
         found = self.out(features).float()
         if self.linear is not None:
-            found = found + self.linear(features).float()
+            found = found + self.linear(features)
         return found.squeeze(-1)
 
     @torch.no_grad()

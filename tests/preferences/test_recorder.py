@@ -13,7 +13,7 @@ from lib.envs.make import counter, make_world
 from lib.envs.seaquest import SurfaceCounter
 from lib.envs.world import Step
 from lib.files import NotRecorded
-from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
+from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, _Novelty, _Rare, kinds_of
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SEGMENT_LENGTH
@@ -450,6 +450,47 @@ def test_novel_observations_are_far_from_all_earlier_ones() -> None:
     assert found[-1] == ["", NOVELTY]
     assert 0 < sum(kinds != ["", ""] for kinds in found[:-1]) < 100  # 1 % of 3,500 is 35
     assert events.shown(frames, None) == ["", ""]
+
+
+def novel(observations: np.ndarray, last: list[float]) -> bool:
+    """Whether an observation is novel after others, float32 `[T, D]`."""
+    events, frames = Events([NOVELTY], 1), np.zeros((1, 4, 5, 3), np.uint8)
+    for row in observations:
+        events.shown(frames, row[None])
+    return events.shown(frames, np.array([last], np.float32)) == [NOVELTY]
+
+
+def test_novelty_is_the_distance_to_the_nearest_in_deviations_of_each_number() -> None:
+    rng = np.random.default_rng(0)
+    small, large = rng.normal(size=800), 1e4 * rng.normal(size=800)
+    # Two groups, and between them nothing: the mean of all is as near to everything as can be, but to no one.
+    apart = small + 100 * rng.integers(2, size=800)
+    seen = np.stack([apart, large], 1).astype(np.float32)
+    assert novel(seen, [50, 0])
+    assert not novel(seen, [100, 0])
+    assert not novel(seen, [0, 1e4])
+    assert novel(seen, [0, 1e6])
+
+
+def test_novelty_is_judged_by_a_uniform_sample_of_all_earlier_observations() -> None:
+    novelty = _Novelty()
+    for t in range(4 * 512):
+        novelty.find(np.array([[t]], np.float32))
+    kept = novelty._memory[:, 0]
+    assert len({*kept}) == 512
+    assert (kept % 1 == 0).all()
+    quarters = np.histogram(kept, bins=4, range=(0, 4 * 512))[0]
+    assert abs(quarters - 128).max() < 4 * np.sqrt(512 * 3 / 16)
+
+
+def test_a_rare_value_is_above_all_but_one_percent_of_those_that_count() -> None:
+    rare = _Rare()
+    counts = np.arange(200) % 2 == 0
+    assert not rare.find(
+        np.where(counts, np.arange(200) / 2 + 1, 1e9), counts
+    ).any()  # 1 to 100; no measure yet
+    found = rare.find(np.array([99.0, 99.02, 200]), np.array([True, True, False]))  # the quantile is 99.01
+    assert found.tolist() == [False, True, False]
 
 
 def test_of_several_events_the_first_kind_counts() -> None:

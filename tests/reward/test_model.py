@@ -17,7 +17,7 @@ from lib.envs.spec import Spec
 from lib.reward.checkpoints import load_reward_model, save_reward_model
 from lib.reward.masks import Mask
 from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet, conv_features, halved, halved_mask, randomly_shifted
+from lib.reward.network import RewardNet, conv_features, halved, halved_mask, observed_mask, randomly_shifted
 from lib.training.train import train
 
 CPU = torch.device("cpu")
@@ -258,6 +258,28 @@ def test_pays_a_network_in_training_mode_as_in_evaluation() -> None:
     network, (frames, actions) = worn(dropout=0.5).train(), steps(4)
     paid = RewardModel([Member(network, 0.0, 1.0)], CPU).pay(frames, actions)
     torch.testing.assert_close(paid, network.eval()(frames, actions).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_shifts_and_noise_are_of_the_fit_alone() -> None:
+    """Noise is in units of pixels in 0 … 1. Here the convolutions hand on the picture as it is."""
+    torch.manual_seed(0)
+    frames, actions = torch.full((4, *SMALL), 51, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+    frames[:, 20] = 204
+    seen: list[torch.Tensor] = []
+    for flags in ({"noise": 0.1}, {"shift": 2}):
+        network = RewardNet(SMALL, 6, **flags)
+        same = torch.nn.Conv2d(3, 3, 1, bias=False)
+        torch.nn.init.dirac_(same.weight)
+        network.conv = torch.nn.Sequential(same)
+        vars(network)["_head"] = lambda features, actions: seen.append(features.detach())
+        network.eval()(frames, actions)
+        network.train()(frames, actions)
+    judged, noisy, still, shifted = seen
+    plain = frames.permute(0, 3, 1, 2) / 255
+    torch.testing.assert_close(judged, plain)
+    assert (noisy - plain).std().item() == pytest.approx(0.1, rel=0.03)
+    torch.testing.assert_close(still, plain)
+    assert not torch.equal(shifted, plain)
 
 
 MASKS = [(10, 4, 20, 9), (0, 40, 52, 8)]  # the second reaches three of the frame's sides
@@ -533,6 +555,11 @@ def test_a_network_of_halved_frames_is_that_of_the_smaller_picture(tmp_path: Pat
     read = load_reward_model(tmp_path / "half.dat")
     torch.testing.assert_close(read.pay(frames, actions), (expected - 0.5) / 2)
     assert read.members[0].network.half_size
+
+
+def test_an_observed_mask_covers_all_that_it_touches() -> None:
+    """Of 210×160 pixels 84×84 are left: 80 to 120 of a row become 42 to 63, 105 to 126 of a column 42 to 50.4."""
+    assert observed_mask((80, 105, 40, 21), (210, 160, 3)) == (42, 42, 21, 9)
 
 
 def test_a_halved_mask_covers_all_that_it_touches() -> None:
