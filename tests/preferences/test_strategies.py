@@ -301,6 +301,14 @@ def test_of_one_policy_the_newest_tenth_comes_first(db: FakeDB) -> None:
     assert {query.reason for query in queries} == {"both among the 100 newest clips, of policy v0"}
 
 
+def test_clips_that_were_not_read_yet_come_last(db: FakeDB) -> None:
+    """A call reads 128."""
+    among = names(300)
+    queries = recent(db, among, set(itertools.combinations(among[-128:], 2)), 5)
+    assert [query.reason for query in queries] == ["both among the 300 newest clips"] * 5
+    assert len(db.loaded) == 128
+
+
 def test_files_without_a_sidecar_are_ordered_by_number(tmp_path: Path) -> None:
     db = FakeDB(tmp_path, lambda i: dataclasses.replace(segment(9), sidecar=None))
     queries = recent(db, names(2000), set(), 20)
