@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from lib.text.fit import AnswerMember, Answers, TextFit, by_prompt, length_corre
 from lib.text.report import text_figures, write_text_report
 from lib.text.reward import (
     Shape,
+    States,
     TextMember,
     TextRewardModel,
     TextRewardNet,
@@ -118,6 +120,63 @@ def test_slope_and_correlation_with_length_are_within_prompts() -> None:
     assert length_correlation(words + noise - slope * words, words, prompts) == pytest.approx(0, abs=1e-12)
     assert length_slope(noise, np.ones(500), prompts) == 0
     assert np.isnan(length_correlation(noise, np.ones(500), prompts))
+    assert length_correlation(1e-6 * words, words, prompts) == pytest.approx(1)  # however small
+
+
+class Slope(torch.nn.Module):
+    """r̂ = w × the state of an answer, noting whether it is being trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.modes = torch.nn.Parameter(torch.zeros(())), set[bool]()
+
+    def forward(self, batch: Sequence[States]) -> torch.Tensor:
+        self.modes.add(self.training)
+        return self.w * torch.stack([one.states[0, 0] for one in batch])
+
+
+def test_an_update_descends_the_weighted_mean_of_its_batch_and_all_answers_are_judged(tmp_path: Path) -> None:
+    """Batches of 12 pairs, which go through the network in two parts. dL/dw = (σ(w d) − μ) d of each pair."""
+    rng, rate = np.random.default_rng(1), 0.1
+    values, wanted = rng.normal(size=60), rng.choice([0, 0.5, 1], 30).astype(np.float32)
+    weight = rng.uniform(0.5, 2, 30).astype(np.float32)
+    pairs = Pairs(np.arange(30), np.arange(30, 60), wanted, weight)
+    states = [States(torch.full((1 + at % 7, 1), float(value)), 1) for at, value in enumerate(values)]
+    config = FitConfig(dbs=[tmp_path], name="x", out=tmp_path, error_rate=0.0, batch_size=12)
+    network = Slope()
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate)
+    of = {
+        "config": config,
+        "device": CPU,
+        "bf16": False,
+        "states": states,
+        "data": SimpleNamespace(pairs=pairs),
+    }
+    material: Any = SimpleNamespace(**of, make=lambda: (network, optimizer))
+    member = AnswerMember(material, np.arange(24), np.arange(24, 30), 0)
+    found = member.train_epoch(lambda: False)
+    difference, w, total = values[:30] - values[30:], 0.0, 0.0
+
+    def losses(these: np.ndarray) -> np.ndarray:
+        sure = np.logaddexp(0, -w * difference[these]), np.logaddexp(0, w * difference[these])
+        return weight[these] * (wanted[these] * sure[0] + (1 - wanted[these]) * sure[1])
+
+    for batch in np.random.default_rng(config.seed).permutation(24).reshape(2, 12):
+        total += losses(batch).sum()
+        slopes = (1 / (1 + np.exp(-w * difference[batch])) - wanted[batch]) * difference[batch]
+        w -= rate * (weight[batch] * slopes).sum() / weight[batch].sum()
+    assert network.w.item() == pytest.approx(w, rel=1e-4)
+    assert found == pytest.approx(total / weight[:24].sum(), rel=1e-4)
+    assert network.modes == {True}
+
+    network.modes.clear()
+    judged, test = member.held_out(), np.arange(24, 30)
+    assert judged.loss == pytest.approx(losses(test).sum() / weight[test].sum(), rel=1e-4)
+    decided = wanted[test] != 0.5
+    assert judged.decided == decided.sum()
+    assert judged.correct == ((w * difference[test] > 0) == (wanted[test] == 1))[decided].sum()
+    assert member.statistics() == pytest.approx(((w * values).mean(), (w * values).std()), rel=1e-4)
+    assert network.modes == {False}
 
 
 def _config(tmp_path: Path, **options: Any) -> FitConfig:
