@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticCnnPolicy
 
 from lib.agent.actor_critic import update
 from lib.agent.config import TrainConfig
-from lib.agent.network import PolicyNet, policy_from_state
+from lib.agent.network import PolicyNet, autocast, policy_from_state
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.reward.network import RewardNet
@@ -111,6 +111,13 @@ def test_no_picture_is_no_error(kind: str) -> None:
     logits, values = PolicyNet(18, kind=kind)(torch.empty(0, 4, 84, 84, dtype=torch.uint8))
     (logits.sum() + values.sum()).backward()
     assert (logits.shape, values.shape) == ((0, 18), (0,))
+
+
+def test_what_a_network_says_in_bf16_is_float32() -> None:
+    with autocast(torch.device("cpu"), True):
+        assert [said.dtype for said in PolicyNet(3, observation_size=2)(torch.ones(1, 2))] == [
+            torch.float32
+        ] * 2
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

@@ -164,7 +164,7 @@ def test_each_loss_moves_the_parameters_of_its_own_optimiser() -> None:
 
 
 class BesideThree(Alone):
-    """The second of two processes; the first has three environments, and everything else as ours."""
+    """The second of two processes; the first has three environments, a replay of three rows, and all else as ours."""
 
     rank, size = 1, 2
 
@@ -177,16 +177,44 @@ class BesideThree(Alone):
 
 def test_a_process_keeps_draws_and_counts_by_its_share_of_the_environments() -> None:
     ours = learner(
-        envs=1, ranks=[BesideThree()], batch_size=10, learning_starts=4, replay_ratio=0.25, model=Path("p")
+        envs=1, ranks=[BesideThree()], batch_size=10, learning_starts=1000, replay_ratio=0.25, model=Path("p")
     )
     assert ours.replay.capacity == 200 // 4
     for _ in range(3):
         assert ours.advance().steps == 4
     assert ours.steps == 12
     # A fourth of ten, rounded down here and up elsewhere; all weigh half, since there are twice as many.
-    assert [len(batch.actions) for batch in ours.batches] == [10 - 7] * 3
+    assert [len(batch.actions) for batch in ours.batches] == [
+        10 - 7
+    ] * 2  # from 8 steps on, when the other's is full
     assert all(batch.weights.tolist() == [0.5] * 3 for batch in ours.batches)
     assert ours.of_all({"loss": torch.tensor(3.0)})["loss"] == 6
     ours.differentiate({"one": (3 * ours.network.weight + ours.network.bias).sum()})
     assert ours.network.weight.grad == 6
     assert ours.state()["replay"] is None
+
+
+class BeforeThree(BesideThree):
+    """The first of them."""
+
+    rank = 0
+
+    def everyone(self, number: int) -> list[int]:
+        return [number, 3]
+
+
+def test_every_process_draws_a_step_at_least() -> None:
+    ours = learner(envs=1, ranks=[BeforeThree()], batch_size=3, learning_starts=4, replay_ratio=0.25)
+    ours.advance()
+    assert [len(batch.actions) for batch in ours.batches] == [1]
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0], [2.0, 0.0]])
+def test_a_process_alone_weighs_steps_as_its_replay_does(weights: list[float]) -> None:
+    ours = learner()
+    for _ in range(2):
+        ours.advance()
+    batch = ours.replay.sample(2, ours.player.generator)._replace(weights=torch.tensor(weights))
+    vars(ours.replay)["sample"] = lambda *_: batch
+    ours.update()
+    assert ours.batches[0].weights.tolist() == weights

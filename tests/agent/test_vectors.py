@@ -56,6 +56,8 @@ def test_a_policy_that_claims_too_much_is_refused() -> None:
 
 def test_statistics_of_parts_are_those_of_the_whole() -> None:
     normaliser = Normaliser(3)
+    some = torch.tensor([[-2.0, 0.5, 9.0]])
+    torch.testing.assert_close(normaliser(some), some)  # nothing is known of them yet
     seen = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 20.0, 0.1]) + 5
     for part in (seen[:7], seen[7:8], seen[8:].view(4, 8, 3)):
         normaliser.update(part)
