@@ -136,6 +136,25 @@ def test_segments_hold_what_belongs_together_and_cross_no_reset(
     assert overs == [[], [], [], [49]]
 
 
+def test_one_is_recorded_while_another_is_not(tmp_path: Path) -> None:
+    ends = [250, 250]
+    env = PreferenceVectorEnv(vector(ends, AutoresetMode.NEXT_STEP), db=tmp_path, record_prob=0.02)
+    drive, alone = Drive(env, ends, AutoresetMode.NEXT_STEP), 0
+    for _ in range(240):
+        drive.step()
+        alone += env.recorder.recording.sum() == 1
+    assert alone > 50
+    env.close()
+    assert env.recorder.record_prob == 0  # no clip begins any more
+    db = SegmentDB(tmp_path)
+    shown = {name: db.load(name).frames[:, 0, 0, 1] for name in db.names}
+    assert all(np.array_equal(counts, counts[0] + np.arange(50)) for counts in shown.values())
+    begun = [{counts[0] for name, counts in shown.items() if name.startswith(env)} for env in ("00", "01")]
+    assert begun[0]
+    assert begun[1]
+    assert not begun[0] & begun[1]
+
+
 def test_frames_and_actions_of_the_first_step_of_a_game_are_recorded_in_every_mode(tmp_path: Path) -> None:
     for mode in MODES:
         drive = Drive(
@@ -443,8 +462,9 @@ def test_wrappers_that_share_a_file_share_its_model(tmp_path: Path, monkeypatch:
     assert len(loaded) == 1
 
 
-def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> None:
-    env = PreferenceEnv(Counting(ends=1000), reward=Reads())
+@pytest.mark.parametrize("record_prob", [0.0, 1.0])
+def test_switching_between_the_true_and_the_learned_reward(record_prob: float, tmp_path: Path) -> None:
+    env = PreferenceEnv(Counting(ends=1000), db=tmp_path, reward=Reads(), record_prob=record_prob)
     env.reset()
     assert by_model(env)
     assert env.step(2)[1] == 0
@@ -456,6 +476,8 @@ def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> No
     assert env.step(2)[1] == 2
     assert env.step(2)[4]["score"] == 4
 
+
+def test_what_pays_without_a_model(tmp_path: Path) -> None:
     path = tmp_path / "reward.dat"
     waiting = PreferenceVectorEnv(vector([9], AutoresetMode.NEXT_STEP), reward=path, true_reward_first=True)
     waiting.reset()
@@ -469,7 +491,7 @@ def test_switching_between_the_true_and_the_learned_reward(tmp_path: Path) -> No
     with pytest.raises(UserError, match="Counting: expected reward="):
         plain.switch_to_predicted_reward()
     with pytest.raises(UserError, match="Counting: expected db="):
-        env.save_preferences(tmp_path / "copy")
+        PreferenceEnv(Counting(), reward=Reads()).save_preferences(tmp_path / "copy")
 
 
 def test_preferences_go_from_one_environment_to_another(tmp_path: Path) -> None:

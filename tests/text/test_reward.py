@@ -108,8 +108,10 @@ def test_whole_prompts_are_held_out() -> None:
 
 
 def test_slope_and_correlation_with_length_are_within_prompts() -> None:
-    prompts, words = np.array([0, 0, 0, 1, 1]), np.array([1.0, 2, 3, 10, 12])
-    values = 0.5 * words + np.array([7.0, 7, 7, -9, -9])  # of what differs between prompts, nothing counts
+    prompts, words = np.array([0, 0, 0, 1, 1, 2]), np.array([1.0, 2, 3, 10, 12, 5])
+    values = 0.5 * words + np.array(
+        [7.0, 7, 7, -9, -9, 99]
+    )  # of what differs between prompts, nothing counts
     assert length_slope(values, words, prompts) == pytest.approx(0.5)
     assert length_correlation(values, words, prompts) == pytest.approx(1)
     rng = np.random.default_rng(0)
