@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from lib.agent.checkpoints import load_policy
@@ -25,11 +26,12 @@ def test_policies_are_small_and_play() -> None:
         assert logits.isfinite().all()
 
 
-def test_pong_was_taught_by_a_reward_model_that_is_there() -> None:
-    policies, reward = EXAMPLES / "pong" / "taught.dat", EXAMPLES / "pong" / "reward.dat"
-    network, said = load_policy(policies)
-    assert said["config"]["env"] == "PongNoFrameskip-v4"
-    assert load_checkpoint(reward, "reward")["num_actions"] == 6
+@pytest.mark.parametrize(("game", "actions"), [("Pong", 6), ("Enduro", 9)])
+def test_a_game_was_taught_by_a_reward_model_that_is_there(game: str, actions: int) -> None:
+    folder = EXAMPLES / game.lower()
+    network, said = load_policy(folder / "taught.dat")
+    assert said["config"]["env"] == f"{game}NoFrameskip-v4"
+    assert load_checkpoint(folder / "reward.dat", "reward")["num_actions"] == actions
     assert said["config"]["score_weight"] == 0
     logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
     assert logits.isfinite().all()
