@@ -286,10 +286,8 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take a step. See `gymnasium.Env.step`."""
         learned = self._before(action)
         observation, score, terminated, truncated, info = self.env.step(action)
-        ends, lives = (
-            (np.array([terminated], bool), np.array([truncated], bool)),
-            np.array([info.get("lives", -1)]),
-        )
+        ends = np.array([terminated], bool), np.array([truncated], bool)
+        lives = np.array([info.get("lives", -1)])
         paid, _ = self._after(learned, observation, np.array([float(score)]), *ends, lives)
         return observation, float(paid[0]), terminated, truncated, {**info, "score": float(score)}
 

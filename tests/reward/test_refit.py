@@ -120,6 +120,12 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grey_db(tmp_path_factory.mktemp("grey") / "db", segments=40, labels=80)
 
 
+def unlabelled(grey: Path, db: Path) -> Path:
+    """Copies a DB without its labels; returns the copy."""
+    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    return db
+
+
 def published(root: Path) -> dict[str, Any]:
     return torch.load(root / "rewards" / "reward-x.dat", weights_only=True)
 
@@ -137,12 +143,9 @@ def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
     def training_says() -> None:
         ProgressWriter(db).write(TrainingProgress(LabelPlan(100, 90, 30), 0, "opening"))
 
-    def unlabelled() -> None:
-        shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
-
     drive(
         monkeypatch,
-        unlabelled,
+        lambda: unlabelled(grey, db),
         training_says,
         more(db, grey, 20),  # which would be enough, but for the opening
         lambda: time.monotonic(),
@@ -174,8 +177,7 @@ def test_a_refit_begins_with_the_weights_before_it(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a learning rate of nothing it also ends with them, whatever the seed; so it does after a new start."""
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     drive(monkeypatch, more(db, grey, 30))
     refit.keep_refitting(config(tmp_path, ensemble=2))
     before = published(tmp_path)["members"]
@@ -208,8 +210,7 @@ def noted_fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_a_refit_may_begin_with_new_weights(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     started = noted_fits(monkeypatch)
     drive(monkeypatch, more(db, grey, 30), more(db, grey, 10))
     refit.keep_refitting(config(tmp_path, fresh_weights=True))
@@ -221,8 +222,7 @@ def test_a_refit_may_begin_with_new_weights(
 def test_weights_of_another_form_are_followed_by_new_ones_and_as_many_epochs_as_at_first(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     started = noted_fits(monkeypatch)
     seen = {"input": "observation"}
     for changed in ({}, seen, seen | {"ensemble": 2}, seen | {"ensemble": 2}):
@@ -241,8 +241,7 @@ def test_weights_of_another_form_are_followed_by_new_ones_and_as_many_epochs_as_
 def test_a_fit_that_comes_to_nothing_costs_itself_only(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     names = sorted(str(path.relative_to(db)) for path in db.glob("*/*.dat"))
     again = [(names[0], names[1], 1)]
     for person in range(12):
@@ -259,8 +258,7 @@ def test_a_first_fit_that_failed_is_tried_again_without_further_labels(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A training that waits for the first model asks for the labels of its opening alone."""
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     ProgressWriter(db).write(TrainingProgress(LabelPlan(100, budget=80, opening=20), 0, "waiting"))
     full = [OSError(28, "No space left on device")]
 
@@ -282,8 +280,7 @@ def test_labels_that_are_not_fitted_on_bring_no_refit(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of them are somebody else's: what counts is how many came, at the fit as after a new start."""
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     for number, label in enumerate(LabelLog(grey / "labels.json").read()[:60]):
         add_labels(db, [(label.sample1, label.sample2, label.label)], annotator=("ada", "bob")[number % 2])
     idle = [lambda: None] * 3
@@ -299,8 +296,7 @@ def test_a_handful_of_labels_brings_no_model(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """There are twenty, and none but three of them are fitted on."""
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     for number, label in enumerate(LabelLog(grey / "labels.json").read()[:20]):
         add_labels(
             db, [(label.sample1, label.sample2, label.label)], annotator="ada" if number < 3 else "bob"
@@ -314,8 +310,7 @@ def test_a_handful_of_labels_brings_no_model(
 def test_a_db_is_known_again_however_its_path_is_spelt(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     more(db, grey, 40)()
     drive(monkeypatch)
     refit.keep_refitting(config(tmp_path))
@@ -334,8 +329,7 @@ def test_a_db_is_known_again_however_its_path_is_spelt(
 def test_models_are_judged_by_chosen_pairs_where_there_are_no_others(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     lines = LabelLog(grey / "labels.json").read()
 
     def add(count: int, strategy: str) -> Callable[[], None]:
@@ -368,8 +362,7 @@ def test_labels_that_cannot_be_read_are_named_while_it_waits(
 def test_an_opening_never_asks_for_more_than_all_labels(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     ProgressWriter(db).write(TrainingProgress(LabelPlan(100, budget=20, opening=500), 0, "opening"))
     drive(monkeypatch, more(db, grey, 20))
     refit.keep_refitting(config(tmp_path))
@@ -391,8 +384,7 @@ def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
 @pytest.mark.slow(20)
 def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Path, grey: Path) -> None:
     """Through the command line, by SIGKILL, several times: versions count up and each file is whole."""
-    db = tmp_path / "db"
-    shutil.copytree(grey, db, ignore=shutil.ignore_patterns("labels.json"))
+    db = unlabelled(grey, tmp_path / "db")
     more(db, grey, 20)()
     command = [
         *(sys.executable, str(ROOT / "03_reward_train.py"), "-n", "x", "-o", "rewards", "db", "--watch"),
