@@ -26,6 +26,7 @@ from lib.reward.masks import Mask, masks_for
 from lib.reward.member import Material, MemberFit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.reward.split import Unit, by_unit
 from lib.reward.store import SegmentStore
 
 _WHOLE_BELOW = 80  # pixels that halving must leave of both sides, unless it is asked for
@@ -59,9 +60,13 @@ class Clips(Material[RewardModel, PreferenceData]):
         segments = self.data.segments
         return f"{len(segments)} clips of {segments.env_id or 'an unnamed game'}"
 
-    def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
-        sources = map(self.data.segments.source, range(len(self.data.segments)))
-        return self.data.pairs, [(str(db.root), name) for db, name in sources]
+    def units(self) -> tuple[Pairs, list[Unit]]:
+        segments = self.data.segments
+        units = []
+        for index in range(len(segments)):
+            (db, name), sidecar = segments.source(index), segments.sidecar(index)
+            units.append((str(db.root), sidecar.reason if sidecar is not None and sidecar.forked else name))
+        return by_unit(self.data.pairs, units)
 
     def network(self) -> nn.Module:
         """A network with new weights."""

@@ -18,6 +18,7 @@ from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs
 from lib.reward.epoch import HeldOut
 from lib.reward.model import Member
+from lib.reward.split import Unit
 
 _L2_STEP = 0.5  # by which share the weight of the ℓ2 regularisation is raised or lowered
 
@@ -47,11 +48,11 @@ class Material(ABC, Generic[Model, Data]):
         """A description of the material, for a line of progress."""
 
     @abstractmethod
-    def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
-        """The units that must not be on both sides of a split: clips, or whole prompts.
+    def units(self) -> tuple[Pairs, list[Unit]]:
+        """The units that must not be on both sides of a split: clips, whole moments of forks, or whole prompts.
 
         Returns:
-          The pairs, with the numbers of units in place of those of clips; the DB and the name of each unit.
+          The pairs, with the numbers of units in place of those of clips; each unit.
         """
 
     @abstractmethod

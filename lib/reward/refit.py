@@ -28,7 +28,7 @@ from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs, check_enough
 from lib.reward.fit import check_writable, fit_model
 from lib.reward.member import Material
-from lib.reward.split import grown_split, split_by_segment
+from lib.reward.split import Unit, grown_split, split_by_segment
 from lib.runs import Timer, check_name, locked, make_run_dir, write_config
 
 _POLL_SECONDS = 0.5
@@ -45,9 +45,9 @@ class _Published:
     """The number of labels, whether or not all could be fitted on."""
     weights: Sequence[dict[str, torch.Tensor]] = ()
     """Of its members."""
-    trained: frozenset[tuple[str, str]] = frozenset()
-    """DB and name of the segments, or prompts, that any version was fitted to."""
-    held: frozenset[tuple[str, str]] = frozenset()
+    trained: frozenset[Unit] = frozenset()
+    """The units that any version was fitted to."""
+    held: frozenset[Unit] = frozenset()
     """Of those that any version was evaluated on."""
 
 
@@ -247,11 +247,11 @@ def _split(
     config: FitConfig,
     data: Labelled,
     pairs: Pairs,
-    names: list[tuple[str, str]],
+    names: list[Unit],
     before: _Published,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out pairs; no segment, or prompt, ever changes sides."""
+    """Training and held-out pairs; no unit ever changes sides."""
     assert data.at_random is not None
     here = _wherever(names)
     trained, held = (
@@ -267,7 +267,7 @@ def _split(
     return grown_split(pairs, config.held_out, config.seed + before.version, eligible, trained, held)
 
 
-def _wherever(names: Iterable[tuple[str, str]]) -> list[tuple[Path, str]]:
-    """Segments by DB and name, with the DB's path resolved."""
+def _wherever(names: Iterable[Unit]) -> list[tuple[Path, str]]:
+    """Units with the path of their DB resolved."""
     resolved = functools.cache(lambda db: Path(db).resolve())
     return [(resolved(db), name) for db, name in names]

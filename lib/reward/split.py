@@ -1,9 +1,31 @@
 """Splits pairs into those for fitting and those for evaluation, without a segment on both sides."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 
 from lib.cli import UserError
 from lib.reward.data import Pairs
+
+Unit = tuple[str, str]
+"""What must not be on both sides of a split: a DB and the name of a clip or of the moment that clips fork from; or "" and a
+prompt."""
+
+
+def by_unit(pairs: Pairs, units: Sequence[Unit]) -> tuple[Pairs, list[Unit]]:
+    """The pairs with units in place of segments, for splits that hold out whole units.
+
+    Args:
+      units: of each of the S segments.
+
+    Returns:
+      The pairs, and the name of each unit.
+    """
+    names = list(dict.fromkeys(units))
+    number = {unit: at for at, unit in enumerate(names)}
+    of = np.array([number[unit] for unit in units], np.int64)
+    return dataclasses.replace(pairs, first=of[pairs.first], second=of[pairs.second]), names
 
 
 def split_by_segment(
@@ -117,6 +139,8 @@ def _gather(
         waiting = candidates[~inside[ends[:, candidates]].all(0)]
         if not len(waiting) or len(candidates) - len(waiting) >= wanted:
             return inside
-        left = ends[:, ~inside[ends].any(0)]  # pairs on the training side
-        taken = np.bincount(left.ravel(), minlength=len(inside))[ends[:, waiting]].sum(0)
+        first, second = ends[:, ~inside[ends].any(0)]  # pairs on the training side
+        count = np.bincount(np.concatenate([first, second[second != first]]), minlength=len(inside))
+        one, other = ends[:, waiting]
+        taken = count[one] + np.where(one == other, 0, count[other] - 1)
         inside[ends[:, waiting[taken.argmin()]]] = True

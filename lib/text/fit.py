@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from lib.reward.fit import AnyFit
 from lib.reward.loss import preference_accuracy
 from lib.reward.member import Material, MemberFit, Model
 from lib.reward.model import Member
+from lib.reward.split import Unit, by_unit
 from lib.text.language import LanguageModel, load_language_model
 from lib.text.reward import (
     Shape,
@@ -94,15 +94,6 @@ class TextData(Labelled):
 TextFit = AnyFit[TextRewardModel, TextData]
 
 
-def by_prompt(pairs: Pairs, prompts: np.ndarray) -> Pairs:
-    """The pairs with prompts in place of answers, for splits that hold out whole prompts.
-
-    Args:
-      prompts: int64 `[S]`, the prompt of each answer.
-    """
-    return dataclasses.replace(pairs, first=prompts[pairs.first], second=prompts[pairs.second])
-
-
 def length_slope(values: np.ndarray, words: np.ndarray, prompts: np.ndarray) -> float:
     """The rise of values per word among answers to the same prompt: least squares within prompts.
 
@@ -162,16 +153,12 @@ class OnAnswers(Material[Model, TextData]):
             else f"a head on layer {shape.at}"
         )
         return (
-            f"{len(store.answers)} answers to {len(self._prompts())} prompts, {fitted} of "
+            f"{len(store.answers)} answers to {len({answer.prompt for answer in store.answers})} prompts, {fitted} of "
             f"{self.data.language.folder}"
         )
 
-    def _prompts(self) -> list[str]:
-        return list(dict.fromkeys(answer.prompt for answer in self.data.store.answers))
-
-    def units(self) -> tuple[Pairs, list[tuple[str, str]]]:
-        pairs = by_prompt(self.data.pairs, self.data.store.prompts())
-        return pairs, [("", prompt) for prompt in self._prompts()]
+    def units(self) -> tuple[Pairs, list[Unit]]:
+        return by_unit(self.data.pairs, [("", answer.prompt) for answer in self.data.store.answers])
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> AnswerMember:
         return AnswerMember(self, train, test, number)

@@ -275,6 +275,14 @@ def test_few_pairs_are_torn_though_few_may_be_held_out() -> None:
         assert len(train) >= 52
 
 
+def test_a_unit_with_both_sides_of_a_pair_counts_once() -> None:
+    """As moments of forks and prompts do: to hold (0, 0) out tears nothing, (1, 2) tears (1, 3)."""
+    pairs = Pairs(np.array([0, 1, 1]), np.array([0, 2, 3]), ones(3), ones(3))
+    for seed in range(5):
+        train, test = split_by_segment(pairs, 0.34, seed)
+        assert (train.tolist(), test.tolist()) == ([1, 2], [0])
+
+
 def test_a_dense_database_can_be_split() -> None:
     """Every pair of 12 segments, which no split leaves whole."""
     ends = np.array([(a, b) for a in range(12) for b in range(a)])

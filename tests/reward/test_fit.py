@@ -16,9 +16,10 @@ import torch
 from lib.cli import UserError, parse
 from lib.envs.spec import Spec
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import Segment
+from lib.preferences.segments import FORK, Segment, save_segment
 from lib.reward import clips as clips_module
 from lib.reward.checkpoints import load_reward_model
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, load_preferences
 from lib.reward.epoch import (
@@ -59,6 +60,33 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
         "frame_stride": 1,
     }
     return FitConfig(dbs=[db], **{**given, **flags})
+
+
+def test_continuations_of_one_moment_are_on_one_side(tmp_path: Path) -> None:
+    """Frames of one moment look the same, so that a fit to one pair of them would know the others."""
+    folder, labels = tmp_path / "db", []
+    folder.mkdir()
+    for moment in range(12):
+        names = [f"{env:02d}/{moment:08d}.dat" for env in range(4)]
+        for name in names:
+            segment = clip(100, steps=2)
+            assert segment.sidecar is not None
+            sidecar = dataclasses.replace(segment.sidecar, reason=f"{FORK}00/{moment:08d}")
+            save_segment(folder / name, dataclasses.replace(segment, sidecar=sidecar))
+        labels += [(names[0], names[1], 1), (names[2], names[3], 2)]
+    save_segment(folder / "00/00000100.dat", clip(100, steps=2))
+    add_labels(folder, [*labels, ("00/00000000.dat", "00/00000100.dat", 1)])
+
+    data = Clips(config(folder, tmp_path, held_out=0.3))
+    pairs, units = data.units()
+    assert units[:2] == [(str(folder), "fork of 00/00000000"), (str(folder), "fork of 00/00000001")]
+    assert units[12:] == [(str(folder), "00/00000100.dat")]
+    train, test = split_by_segment(pairs, 0.3, 0)
+    moments = [
+        {data.data.labels[at].sample1.rpartition("/")[2] for at in side.tolist()} for side in (train, test)
+    ]
+    assert len(test) >= 7
+    assert moments[0].isdisjoint(moments[1])
 
 
 @pytest.mark.slow

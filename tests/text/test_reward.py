@@ -22,8 +22,8 @@ from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import Pairs
 from lib.reward.fit import fit as fit_to
-from lib.reward.split import split_by_segment
-from lib.text.fit import AnswerMember, Answers, TextFit, by_prompt, length_correlation, length_slope
+from lib.reward.split import by_unit, split_by_segment
+from lib.text.fit import AnswerMember, Answers, TextFit, length_correlation, length_slope
 from lib.text.report import text_figures, write_text_report
 from lib.text.reward import (
     Shape,
@@ -101,7 +101,9 @@ def test_whole_prompts_are_held_out() -> None:
     first = rng.integers(0, 160, 120)
     second = 4 * (first // 4) + (first + rng.integers(1, 4, 120)) % 4
     pairs = Pairs(first, second, np.ones(120, np.float32), np.ones(120, np.float32))
-    train, test = split_by_segment(by_prompt(pairs, prompts), 0.25, 0)
+    by_prompt, names = by_unit(pairs, [("", f"prompt {number}") for number in prompts])
+    assert names == [("", f"prompt {number}") for number in range(40)]
+    train, test = split_by_segment(by_prompt, 0.25, 0)
     assert len(train) + len(test) == 120
     assert 25 <= len(test) <= 40
     assert not set(prompts[pairs.first[train]]) & set(prompts[pairs.first[test]])
