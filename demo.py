@@ -112,8 +112,9 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         f"\n{TEACHER}: 1 is half-way between the surface and the sea bed, 0 is at either of them; that is what was taught.\n"
         f"videos {out}/videos   curves: tensorboard --logdir {out}/runs   clips and labels {out}/db\n"
         f"{format_duration(seconds)} in all. Now with your own labels:\n"
-        f"  make label DB={out}/db\n"
-        f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db\n"
+        f"  cp -r {out}/db {out}/db-mine && rm {out}/db-mine/labels.json\n"
+        f"  make label DB={out}/db-mine\n"
+        f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db-mine\n"
         f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --algo ppo "
         f"--lr 1e-4 --kl 1 --critic-warmup 10 --steps {config.v1_steps} --save {out}/mine"
     )
