@@ -1,4 +1,4 @@
-"""A quirk taught by comparisons in environments other than Atari: experiments.rounds once for each of several seeds.
+"""A habit taught by comparisons in environments other than Atari: experiments.rounds once for each of several seeds.
 
 CartPole is taught to keep to the left, while the score still pays for standing. By comparisons alone, the moving dot is
 taught to keep to the middle and MuJoCo's Hopper to flip over backwards.

@@ -47,7 +47,7 @@ class PlayConfig:
         group="files, without playing",
         default=None,
         metavar="FILE",
-        help="print the origin of a checkpoint, segment, labels.json, DB or run",
+        help="print the lineage of a checkpoint, segment, labels.json, DB or run",
     )
     export_jsonl: list[Path] = flag(
         default=[],

@@ -143,7 +143,7 @@ class FitConfig:
     beta: float = flag(
         default=0.01,
         min=1e-6,
-        help="price of each nat that --policy moves away from where it began, in log-odds of a preference",
+        help="β of DPO: price of each nat that --policy moves away from where it began; a smaller one moves it further",
     )
     keep_weight: float = flag(
         default=0.3,
