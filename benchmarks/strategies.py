@@ -164,7 +164,7 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
     accuracies: list[float] = []
     for number in range(config.labels // config.round):
         blind = number == 0 or (rater is None and "rater" in STRATEGIES[strategy])
-        label_with_teacher(
+        given = label_with_teacher(
             folder,
             config.teacher,
             config.round,
@@ -173,7 +173,12 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
             strategy="random" if blind else strategy,
             rater=rater,
             random_share=config.random_share,
-        )
+        ).written
+        if given < config.round:
+            raise UserError(
+                f"{config.db}: expected {config.round} more pairs that the teacher can tell after "
+                f"{number * config.round} labels, found {given}; record more clips, or ask for fewer --labels"
+            )
         try:
             model = fit_members(config, folder, seed)
         except UserError as error:  # too few labels: a model that knows nothing is right half the time

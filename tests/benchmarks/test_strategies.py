@@ -74,6 +74,16 @@ def test_while_nothing_can_be_fitted_pairs_are_random(
     assert [label.strategy for label in labels] == ["random"] * 30
 
 
+def test_a_round_of_fewer_labels_than_asked_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    for number in range(8):  # the test takes two; the others make fifteen pairs
+        save(tmp_path / "db", number, clip(30 * number, scores=[float(number)] * 5))
+    config = BenchmarkConfig(db=tmp_path / "db", labels=16, round=16)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match=r"expected 16 more pairs .* after 0 labels, found 15; record more"):
+        run(config, SegmentDB(config.db), "random", 0, tmp_path / "run")
+
+
 def test_the_test_shares_no_segment_and_puts_the_better_first(db: Path) -> None:
     segments = SegmentDB(db)
     test = draw_test(segments, "score", 50, seed=3)
