@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How good a reward model gets with how many labels: our recipe, the original's, and ours with one change.
 
 Segments are split once per seed into segments for training pairs and segments for test pairs. A simulated teacher answers
@@ -25,7 +24,7 @@ from lib.cli import UserError, flag
 from lib.preferences.labels import Label
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
-from lib.reporting import mean_interval
+from lib.reporting import format_mean
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1, Pairs, PreferenceData
 from lib.reward.features import policy_features
@@ -179,7 +178,6 @@ def measure(config: QualityConfig) -> Path:
       UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
-    db.refresh()
     names = db.names
     if len(names) < 40:
         raise UserError(f"{config.db}: expected at least 40 clips, found {len(names)}")
@@ -256,10 +254,8 @@ def accuracy_table(heads: Sequence[str], found: Sequence[tuple[tuple[str, ...], 
 
 
 def _cell(accuracies: list[float]) -> str:
-    if len(accuracies) < 2:
-        return f"{100 * accuracies[0]:.1f} % (1)" if accuracies else ""
-    mean, half = mean_interval(accuracies)
-    return f"{100 * mean:.1f} ± {100 * half:.1f} % ({len(accuracies)})"
+    percent = [100 * accuracy for accuracy in accuracies]
+    return f"{format_mean(percent)} % ({len(percent)})" if percent else ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

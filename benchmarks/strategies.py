@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How many labels a reward model needs for an accuracy, by the strategy that chooses the pairs.
 
 A simulated teacher labels in rounds, as a person would: random pairs first; then, every round, an ensemble is fitted to
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.quality import read_rows
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
@@ -159,7 +159,6 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
         except OSError:  # another file system
             shutil.copyfile(db.root / name, folder / name)
     train = SegmentDB(folder)
-    train.refresh()
     rater: ModelRater | None = None
     accuracies: list[float] = []
     for number in range(config.labels // config.round):
@@ -235,7 +234,6 @@ def measure(config: BenchmarkConfig) -> Path:
       UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
-    db.refresh()
     train = len(db.names) - min(round(_TEST_SHARE * len(db.names)), _MOST_TEST_SEGMENTS)
     if train * (train - 1) // 2 < config.labels:
         raise UserError(
@@ -246,7 +244,9 @@ def measure(config: BenchmarkConfig) -> Path:
     settings = {key: getattr(config, key) for key in _SETTINGS} | {"db": str(config.db.resolve())}
     for seed in range(config.seeds):
         for strategy in config.strategies:
-            if any((row["strategy"], row["seed"]) == (strategy, seed) for row in _read(results, settings)):
+            if any(
+                (row["strategy"], row["seed"]) == (strategy, seed) for row in read_rows(results, settings)
+            ):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 accuracies = run(config, db, strategy, seed, Path(folder))
@@ -254,15 +254,9 @@ def measure(config: BenchmarkConfig) -> Path:
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     written = results.with_suffix(".md")
-    write_atomic(written, table(config, _read(results, settings)).encode())
+    write_atomic(written, table(config, read_rows(results, settings)).encode())
     print(written.read_text())
     return written
-
-
-def _read(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs with these settings, JSON lines."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if settings.items() <= row.items()]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How good a reward model for text gets with how many labels, and with which layers of the language model.
 
 A quarter of the prompts is kept for tests, by seed. A simulated teacher, with errors, compares answers to the others; fits are
