@@ -405,7 +405,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(AblationConfig, argv, description=(__doc__ or "").splitlines()[0])
     # The same experiment may later have more seeds and more recipes.
-    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    settle(config, "seeds", "arms")
     pipeline = Pipeline(config.out, config.max_minutes)
     ablation = Ablation(config, pipeline)
     status = 0

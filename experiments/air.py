@@ -61,7 +61,7 @@ class AirConfig:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
-    settle(config, config.out, free=("rounds", "score_steps"))
+    settle(config, "rounds", "score_steps")
     print(table(learn(config, Pipeline(config.out)), config.games))
 
 

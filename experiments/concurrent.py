@@ -362,7 +362,7 @@ def _mean_score(row: dict[str, Any]) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(ConcurrentConfig, argv, description=(__doc__ or "").splitlines()[0])
     # The same experiment may later have more seeds and more arms.
-    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    settle(config, "seeds", "arms")
     pipeline = Pipeline(config.out, config.max_minutes)
     comparison = Comparison(config, pipeline)
     status = 0

@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measured, seconds, began = [], 0.0, time.monotonic()
     for seed in range(config.seeds):
         flags = rounds_config(config, seed)
-        settle(flags, flags.out, free=("out", "dev"))
+        settle(flags)
         spent = (time.monotonic() - began) / 60
         left = None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
         pipeline = Pipeline(flags.out, left)

@@ -94,7 +94,7 @@ def compare_arms(config: PartsConfig, stages: Stages) -> dict[str, dict[str, lis
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(PartsConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "dev", "max_minutes", "arms"))
+    settle(config, "arms")
     try:
         rows = compare_arms(config, Stages(config, Pipeline(config.out, config.max_minutes)))
     except TimeUp:

@@ -137,7 +137,7 @@ def table(config: RelabellingConfig, means: dict[tuple[str, int], list[float]]) 
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(RelabellingConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "max_minutes", "seeds", "arms", "labels"))
+    settle(config, "seeds", "arms", "labels")
     pipeline, means = Pipeline(config.out, config.max_minutes), dict[tuple[str, int], list[float]]()
     kinds = [(arm, labels) for arm in config.arms for labels in ([0] if arm == "score" else config.labels)]
     try:

@@ -356,7 +356,7 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(RoundsConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "dev", "max_minutes"))
+    settle(config)
     pipeline = Pipeline(config.out, config.max_minutes)
     try:
         versions = learn_from_comparisons(config, pipeline)

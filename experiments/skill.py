@@ -89,7 +89,7 @@ def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[f
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(SkillConfig, argv, description=__doc__)
-    settle(config, config.out, free=("max_minutes", "rounds"))
+    settle(config, "rounds")
     try:
         rows = learn(config, Pipeline(config.out, config.max_minutes))
     except TimeUp:
