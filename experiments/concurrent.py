@@ -303,6 +303,7 @@ class Comparison:
         self._pipeline.measure(
             f"{arm}-{seed} measured",
             f"{arm}, seed {seed}: {config.games} full games",
+                env=config.env,
             MeasureConfig(
                 model=policy,
                 out=self.folder(arm, seed) / "measures.json",

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lib import cli
-from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
+from lib.agent.checkpoints import PolicyNetwork, check_env_of_file, check_policy, env_of, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Observer, ProbeMeans, evaluate
 from lib.agent.exploration import HeldActions
@@ -42,6 +42,7 @@ class MeasureConfig:
 
     model: Path = flag("-m", help="policy checkpoint")
     out: Path = flag("-o", help="JSON file for the figures")
+    env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the policy's)")
     games: int = flag(default=20, min=2, help="full games")
     lives: int = flag(default=10, min=1, help="games that end when the first life is lost")
     reward: Path | None = flag(
@@ -143,9 +144,13 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     device = resolve_device(config.dev)
     bf16, seed = has_fast_bf16(device), SEED + config.seed
     network, origin = load_policy(config.model)
-    if "config" not in origin:
-        raise UserError(f"{config.model}: expected a policy of 01_a2c.py, which knows its environment")
-    env_id = origin["config"]["env"]
+    env_id = config.env or env_of(origin)
+    if not env_id:
+        raise UserError(
+            f"{config.model}: expected a policy of 01_a2c.py, which knows its environment; add --env"
+        )
+    if config.env is None:
+        check_env_of_file(env_id, config.model, "--env")
     reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
     reference = None if config.reference is None else _reference(config.reference, network)
     for net in filter(None, (network, reference)):

@@ -244,6 +244,7 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
                 model=version.policy,
                 out=version.measures,
                 games=config.games,
+                env=config.env,
                 lives=config.lives,
                 reference=v0.policy,
                 reward=reward,
@@ -256,6 +257,7 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             PlayConfig(
                 model=version.policy,
                 games=1,
+                env=config.env,
                 record=config.out / "videos" / f"v{round}",
                 reward=reward,
                 **everywhere,
