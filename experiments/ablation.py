@@ -24,13 +24,13 @@ from experiments.pipeline import (
     read_lines,
     settle,
 )
-from experiments.rounds import record_prob
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
+from online import record_prob
 
 if TYPE_CHECKING:
     from experiments.curves import Curve

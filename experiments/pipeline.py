@@ -181,11 +181,13 @@ class Pipeline:
 
         self.run(name, title, "-m experiments.measures", config, work, [config.out])
 
-    def online(self, name: str, title: str, config: online.OnlineConfig) -> None:
-        """Trains while labels come and the reward model is refitted: three processes at once."""
+    def online(
+        self, name: str, title: str, config: online.OnlineConfig, trainer: Sequence[str] = online.TRAINER
+    ) -> None:
+        """Trains while labels come and the reward model is refitted: three processes at once; see `online.commands`."""
 
         def work(_: Path | None) -> bool:
-            status = online.learn(config)
+            status = online.learn(config, trainer)
             if status not in (None, online.STOPPED):
                 raise UserError(f"{title}: ended with status {status}")
             return status is not None

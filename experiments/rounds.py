@@ -18,6 +18,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import flag
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
+from online import record_prob
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Within an hour on two cores.
@@ -243,8 +244,8 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             MeasureConfig(
                 model=version.policy,
                 out=version.measures,
-                games=config.games,
                 env=config.env,
+                games=config.games,
                 lives=config.lives,
                 reference=v0.policy,
                 reward=reward,
@@ -256,19 +257,14 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             f"v{round} plays for the camera",
             PlayConfig(
                 model=version.policy,
-                games=1,
                 env=config.env,
+                games=1,
                 record=config.out / "videos" / f"v{round}",
                 reward=reward,
                 **everywhere,
             ),
         )
     return versions
-
-
-def record_prob(segments: int, steps: int) -> float:
-    """--record-prob that records about so many segments in so many steps, to three digits."""
-    return float(f"{min(1.0, segments / steps):.3g}")
 
 
 def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: float) -> str:
