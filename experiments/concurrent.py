@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import (
     TIME_IS_UP,
     Pipeline,
@@ -60,11 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Defaults of the flags that depend on --preset."""
 
-ARMS = {
-    "frozen": "all labels first",
-    "rounds": "in rounds",
-    "concurrent": "while it trains",
-}
+ARMS = {"frozen": "all labels first", "rounds": "in rounds", "concurrent": "while it trains"}
 
 
 @dataclass(frozen=True)
@@ -294,8 +291,6 @@ class Comparison:
         return folder / "policy" / "latest.dat"
 
     def _measure(self, arm: str, seed: int, policy: Path) -> None:
-        from experiments.measures import MeasureConfig  # which imports PyTorch
-
         config = self._config
         self._pipeline.measure(
             f"{arm}-{seed} measured",

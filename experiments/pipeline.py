@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import online
+from experiments.measure_config import MeasureConfig
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
@@ -25,7 +26,6 @@ from lib.reward.config import FitConfig
 from lib.runs import read_config, write_config
 
 if TYPE_CHECKING:
-    from experiments.measures import MeasureConfig
     from lib.training.parts import Trained
 
 TIME_IS_UP = 75
@@ -171,7 +171,7 @@ class Pipeline:
 
         self.run(name, title, "04_play.py", config, work, [config.record])
 
-    def measure(self, name: str, title: str, config: "MeasureConfig") -> None:
+    def measure(self, name: str, title: str, config: MeasureConfig) -> None:
         """Measures a policy; see `experiments.measures`."""
 
         def work(_: Path | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -182,8 +183,6 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
     Raises:
       TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
     """
-    from experiments.measures import MeasureConfig  # after the flags: --help need not wait for PyTorch
-
     versions = [Version(config.out, number) for number in range(config.rounds + 1)]
     v0 = versions[0]
     for version in versions:
