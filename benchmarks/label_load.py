@@ -141,13 +141,7 @@ def label(port: int, cookie: str, name: str, rate: float, until: float, outcome:
             return
         time.sleep(max(0.0, due - time.monotonic()))
         begin = time.perf_counter()
-        vote = {
-            "db": db,
-            "labeller": name,
-            "offer": offers[0],
-            "label": number % 3,
-            "response_ms": 500,
-        }
+        vote = {"db": db, "labeller": name, "offer": offers[0], "label": number % 3, "response_ms": 500}
         outcomes = [client.ask("/api/vote", vote)["outcome"] for _ in range(2 if number % 10 == 9 else 1)]
         if outcomes[0] != "saved" or outcomes[1:] not in ([], ["duplicate"]):
             raise RuntimeError(f"a vote was {' and '.join(outcomes)}")
