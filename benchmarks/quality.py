@@ -100,6 +100,9 @@ class Task:
       names: of each segment.
       seed: of the split and of all pairs.
       test_pairs: how many to draw for testing; ties among them are left out.
+
+    Raises:
+      UserError: all of them are ties.
     """
 
     def __init__(
@@ -112,6 +115,8 @@ class Task:
         self.test_segments, self._train_segments = np.sort(order[:cut]), np.sort(order[cut:])
         test = np.stack([rng.choice(self.test_segments, 2, replace=False) for _ in range(test_pairs)])
         self.test = test[value[test[:, 0]] != value[test[:, 1]]]
+        if not len(self.test):
+            raise UserError(f"{db.root}: expected clips that the teacher tells apart, found none to test on")
 
     def labels(self, count: int, teacher: Teacher, mean: float) -> list[tuple[int, int, int]]:
         """Different pairs of the training segments with the teacher's answers; those it cannot tell are skipped."""
