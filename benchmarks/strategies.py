@@ -33,8 +33,8 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reporting import format_mean
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
-from lib.reward.data import asked_at_random, load_preferences
 from lib.reward.model import RewardModel
 from lib.reward.rater import ModelRater
 from lib.reward.split import split_by_segment
@@ -140,9 +140,9 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
         input=config.input,
         seed=seed,
     )
-    data = load_preferences(flags.dbs, flags.memory_mb, input=flags.input)
-    train, test = split_by_segment(data.pairs, flags.held_out, seed, asked_at_random(data.labels))
-    return fit_quietly(flags, data, train, test).model
+    clips = Clips(flags)
+    train, test = split_by_segment(clips.units()[0], flags.held_out, seed, clips.data.at_random)
+    return fit_quietly(flags, clips.data, train, test).model
 
 
 def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder: Path) -> list[float]:
