@@ -80,7 +80,7 @@ def _workers(
         for number, (stage, environment) in enumerate(wanted):
             folder = setup.folder / f"{stage}-{number}"
             worker = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.side_by_side", stage, folder, db, str(setup.seconds)],
+                [sys.executable, "-m", "benchmarks.processes", stage, folder, db, str(setup.seconds)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
