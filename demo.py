@@ -34,7 +34,7 @@ class DemoConfig:
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(DemoConfig, argv, description=__doc__)
     out, runs, db, seed = config.out, config.out / "runs", config.out / "db", config.seed
-    settle(config, out, free=("out",))
+    settle(config)
     pipeline = Pipeline(out)
     v0 = pipeline.train(
         "v0",

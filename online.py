@@ -30,6 +30,8 @@ from lib.runs import STATE
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
+TRAINER = ("01_a2c.py",)
+"""The script that trains; `-m` and a module may take its place."""
 
 _GRACE = 60.0
 """Seconds that a process has to save what it has."""
@@ -105,8 +107,18 @@ def train_flags(config: OnlineConfig) -> dict[str, Any]:
     return flags
 
 
-def commands(config: OnlineConfig) -> dict[str, list[str]]:
-    """The command lines to run at once, by the name that stands before each line they print."""
+def record_prob(segments: int, steps: int) -> float:
+    """--record-prob that records about so many segments in so many steps, to three digits."""
+    return float(f"{min(1.0, segments / steps):.3g}")
+
+
+def commands(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> dict[str, list[str]]:
+    """The command lines to run at once, by the name that stands before each line they print.
+
+    Args:
+      config: of the run.
+      trainer: what takes the flags of 01_a2c.py.
+    """
     db, reward, runs = config.out / "db", config.out / "rewards" / "reward-online.dat", config.out / "runs"
     train: dict[str, Any] = {
         "name": "online",
@@ -115,7 +127,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
         "watch_reward": True,
         "db_path": db,
         "steps": config.steps,
-        "record_prob": float(f"{min(1.0, config.segments / config.steps):.3g}"),
+        "record_prob": record_prob(config.segments, config.steps),
         "labels": config.labels,
         "opening_labels": config.opening_labels,
         "label_schedule": config.label_schedule,
@@ -147,7 +159,7 @@ def commands(config: OnlineConfig) -> dict[str, list[str]]:
         "runs": runs / "reward",
     }
     return {
-        "agent": ["01_a2c.py", *agent],
+        "agent": [*trainer, *agent],
         "labels": ["02_label_ui.py", *cli.words(LabelConfig(**label | config.label))],
         "reward": ["03_reward_train.py", *cli.words(FitConfig(**fit | config.fit))],
     }
@@ -169,13 +181,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def learn(config: OnlineConfig) -> int | None:
+def learn(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> int | None:
     """Runs agent, labelling and reward model at once until the training is over.
+
+    Args:
+      config: of the run.
+      trainer: see `commands`.
 
     Returns:
       See `together`.
     """
-    return None if over(config) else together(commands(config))
+    return None if over(config) else together(commands(config, trainer))
 
 
 def over(config: OnlineConfig) -> bool:

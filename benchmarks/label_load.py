@@ -10,29 +10,28 @@ requests of 100 MB come with and without a cookie. Afterwards every acknowledged
 prints votes, the time from a vote to the next pair, and the server's memory; exits with 1 where a vote was lost or doubled.
 """
 
-import argparse
 import http.client
 import itertools
 import json
-import math
-import os
 import secrets
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.label_page import record, resident
-from benchmarks.site import Site
+from benchmarks.label_page import record, resident, segments_for
+from benchmarks.site import Site, large_db
+from lib import cli
+from lib.cli import flag
+from lib.preferences.segment_db import SegmentDB
 
 _BATCH = 6
 """Pairs that a page holds."""
@@ -40,19 +39,20 @@ _HUGE = 100_000_000  # bytes
 _DRIBBLERS = 50
 
 
-def segments_for(votes: int) -> int:
-    """How many segments have enough pairs for so many votes."""
-    return math.ceil(math.sqrt(2 * votes)) + 10
+@dataclass(frozen=True)
+class LoadConfig:
+    """How much load, on how large a DB."""
+
+    minutes: float = flag(default=5.0, min=0.01, help="minutes of labelling")
+    labellers: int = flag(default=4, min=1, help="labellers at once")
+    rate: float = flag(default=2.0, min=0.01, help="votes a second of each")
+    segments: int = flag(default=0, min=0, help="segments of the DB; 0: enough for the votes")
+    labels: int = flag(default=0, min=0, help="labels that it has at the start")
 
 
-def grow(db: Path, segments: int, labels: int) -> None:
-    """Makes a DB larger: links to its segments under new names, and labels of somebody on random pairs."""
-    seeds = sorted(db.glob("*/*.dat"))
-    names = [f"{path.parent.name}/{path.name}" for path in seeds]
-    for number in range(len(seeds), segments):
-        names.append(f"{number % 8:02d}/{number:08d}.dat")
-        os.link(seeds[number % len(seeds)], db / names[-1])
-    rng = np.random.default_rng(0)
+def write_labels(db: Path, labels: int) -> None:
+    """Writes labels of somebody on random pairs."""
+    names, rng = SegmentDB(db).names, np.random.default_rng(0)
     with (db / "labels.json").open("w") as file:
         for number in range(labels):
             one, two = rng.integers(len(names), size=2)
@@ -141,13 +141,7 @@ def label(port: int, cookie: str, name: str, rate: float, until: float, outcome:
             return
         time.sleep(max(0.0, due - time.monotonic()))
         begin = time.perf_counter()
-        vote = {
-            "db": db,
-            "labeller": name,
-            "offer": offers[0],
-            "label": number % 3,
-            "response_ms": 500,
-        }
+        vote = {"db": db, "labeller": name, "offer": offers[0], "label": number % 3, "response_ms": 500}
         outcomes = [client.ask("/api/vote", vote)["outcome"] for _ in range(2 if number % 10 == 9 else 1)]
         if outcomes[0] != "saved" or outcomes[1:] not in ([], ["duplicate"]):
             raise RuntimeError(f"a vote was {' and '.join(outcomes)}")
@@ -227,43 +221,36 @@ def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
 
 def report(site: Site, outcome: Outcome) -> Iterator[str]:
     """The results of a load, in lines."""
+    yield from outcome.errors
     median, late, worst = np.percentile(outcome.waits, [50, 95, 100])
     third = outcome.memory[len(outcome.memory) // 3]
     yield f"{len(outcome.acknowledged)} votes acknowledged, {len(lost_or_doubled(site, outcome))} lost or doubled"
     yield f"vote to next pair: median {median:.0f} ms, 95th percentile {late:.0f} ms, worst {worst:.0f} ms"
     yield f"server: {third:.0f} MB after a third of the time, {max(outcome.memory):.0f} MB at most"
     yield f"{outcome.refused} requests of 100 MB cut off"
-    yield from outcome.errors
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 1 where a vote was lost or doubled, or a labeller was refused."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--labellers", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=2.0, help="votes a second of each")
-    parser.add_argument(
-        "--segments", type=int, default=0, help="segments of the DB (default: enough for the votes)"
-    )
-    parser.add_argument("--labels", type=int, default=0, help="labels that it has at the start")
-    args = parser.parse_args()
+    config = cli.parse(LoadConfig, argv, description=(__doc__ or "").splitlines()[0])
     with tempfile.TemporaryDirectory() as folder:
-        db = Path(folder) / "db"
-        db.mkdir()
-        record(db, segments_for(round(args.labellers * args.rate * args.minutes * 60)))
-        grow(db, args.segments, args.labels)
+        some = Path(folder) / "some"
+        some.mkdir()
+        needed = segments_for(round(config.labellers * config.rate * config.minutes * 60))
+        record(some, needed)
+        db = large_db(some, Path(folder) / "db", max(needed, config.segments))
+        write_labels(db, config.labels)
         begin = time.perf_counter()
         site = Site(db, Path(folder) / "state").start()
         print(f"start to link: {time.perf_counter() - begin:.1f} s, {resident(site.process.pid):.0f} MB")
         try:
-            outcome = load(site, args.labellers, args.rate, args.minutes * 60)
-            print("\n".join(report(site, outcome)))
+            outcome = load(site, config.labellers, config.rate, config.minutes * 60)
+            for line in report(site, outcome):
+                print(line)
             return 1 if outcome.errors or lost_or_doubled(site, outcome) else 0
         finally:
             site.stop(signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

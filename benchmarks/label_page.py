@@ -10,16 +10,15 @@ and the memory of server and tab is printed as labels come in. Needs Chromium.
 `make bench`.
 """
 
-import argparse
 import contextlib
 import math
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,9 @@ from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwrigh
 
 from benchmarks.report import Row
 from benchmarks.setup import Setup
-from benchmarks.site import Site
+from benchmarks.site import Site, free_port
+from lib import cli
+from lib.cli import UserError, flag
 from lib.preferences.answers import Answer, save_answer
 from lib.preferences.segments import Segment, save_segment
 from lib.tools import doctor
@@ -41,6 +42,20 @@ _OBSERVE = """() => {
 
 _ANSWER = """() => setInterval(() => document.body.dispatchEvent(
   new KeyboardEvent('keydown', {key: '1', code: 'Digit1', bubbles: true})), 200)"""
+
+
+@dataclass(frozen=True)
+class PageConfig:
+    """How much to measure."""
+
+    keys: int = flag(default=200, min=1, help="key presses for the speed")
+    labels: int = flag(default=1000, min=0, help="labels for the memory")
+    text_kb: int = flag(default=0, min=0, help="size of answers in place of clips")
+
+
+def segments_for(labels: int) -> int:
+    """How many segments have enough pairs for so many labels."""
+    return math.ceil(math.sqrt(2 * labels)) + 10
 
 
 def record(db: Path, count: int) -> None:
@@ -110,7 +125,7 @@ def connect(playwright: Playwright, port: int) -> Browser:
             return playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{port}")
         except Error:
             time.sleep(0.1)
-    raise SystemExit("Chromium did not start")
+    raise RuntimeError("Chromium did not start")
 
 
 def measure_speed(page: Page, site: Site, count: int) -> tuple[float, float, np.ndarray]:
@@ -146,23 +161,21 @@ def labelling(
       The site, the browser's process, the connection to it, and the number of segments or answers.
 
     Raises:
-      FileNotFoundError: there is no Chromium.
+      UserError: there is no Chromium.
     """
     chromium = doctor.chromium()
     if chromium is None:
-        raise FileNotFoundError(f"no Chromium found; {doctor.GET_CHROMIUM}")
+        raise UserError(f"no Chromium found; {doctor.GET_CHROMIUM}")
     db = folder / "db"
     db.mkdir()
     if text_kb:
         made = write_answers(db, labels, 1024 * text_kb)
     else:
-        made = math.ceil(math.sqrt(2 * labels)) + 10
+        made = segments_for(labels)
         record(db, made)
     with sync_playwright() as playwright:
         site = Site(db, folder / "state", "--name", "bench", "--goal", str(labels)).start()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         browser = subprocess.Popen(
             [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,720",
              f"--remote-debugging-port={port}", f"--user-data-dir={folder}/profile", "about:blank"],
@@ -195,7 +208,7 @@ def _row(setup: Setup, name: str, title: str, text_kb: int) -> Row:
     try:
         with labelling(folder, keys, text_kb) as (site, _, browser, _):
             overview, first_pair, waits = measure_speed(browser.contexts[0].pages[0], site, keys)
-    except FileNotFoundError as error:
+    except UserError as error:
         return Row(name, title, note=f"{error}.")
     note = (
         f"95th percentile {np.percentile(waits, 95):.0f} ms, worst {waits.max():.0f} ms; overview after "
@@ -204,27 +217,20 @@ def _row(setup: Setup, name: str, title: str, text_kb: int) -> Row:
     return Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--keys", type=int, default=200, help="key presses for the speed")
-    parser.add_argument("--labels", type=int, default=1000, help="labels for the memory")
-    parser.add_argument("--text-kb", type=int, default=0, help="size of answers in place of clips")
-    args = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        try:
-            site, browser, attached, made = stack.enter_context(
-                labelling(folder, args.keys + args.labels, args.text_kb)
-            )
-        except FileNotFoundError as error:
-            raise SystemExit(str(error)) from None
+def main(argv: Sequence[str] | None = None) -> None:
+    config = cli.parse(PageConfig, argv, description=(__doc__ or "").splitlines()[0])
+    keys, labels = config.keys, config.labels
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        labelling(Path(folder), keys + labels, config.text_kb) as (site, browser, attached, made),
+    ):
         page = attached.contexts[0].pages[0]
-        overview, first_pair, waits = measure_speed(page, site, args.keys)
+        overview, first_pair, waits = measure_speed(page, site, keys)
         print(f"{made} clips or answers; overview shown after {overview:.2f} s")
         print(f"first pair playing after {first_pair:.2f} s")
         figures = " / ".join(f"{np.percentile(waits, q):.0f}" for q in (50, 95, 99))
         print(
-            f"key press to next pair, {args.keys} times, ms: 50th / 95th / 99th percentile {figures}, "
+            f"key press to next pair, {keys} times, ms: 50th / 95th / 99th percentile {figures}, "
             f"worst {waits.max():.0f}"
         )
         page.reload()
@@ -233,11 +239,11 @@ def main() -> None:
         attached.close()
         assert site.process is not None
         print("labels  server MB  tab MB")
-        for mark in range(args.keys, args.keys + args.labels + 1, max(1, args.labels // 10)):
+        for mark in range(keys, keys + labels + 1, max(1, labels // 10)):
             while len(site.labels()) < mark:
                 time.sleep(0.2)
             print(f"{mark:6}  {resident(site.process.pid):9.1f}  {tab_memory(browser.pid):6.1f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main)

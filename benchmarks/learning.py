@@ -115,11 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         title += " (no bf16 on this machine: fp32 either way)"
     row = verdict(ours, theirs, title)
     print(markdown([row], origin))
-    try:
-        page = write([row], origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-learning")
-    except OSError as error:
-        raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
-    print(f"written to {page}", file=sys.stderr)
+    print(f"written to {write([row], origin, config.out, 'learning')}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -41,13 +41,10 @@ gymnasium.register_envs(ale_py)
 class StableBaselines:
     """Stable-Baselines3's A2C with its own defaults, its own Atari wrappers and its own vector environments."""
 
-    def __init__(
-        self, dev: str, processes: bool, games: int = GAMES, updates_a_piece: int = 5, env_id: str = ENV
-    ) -> None:
+    def __init__(self, dev: str, processes: bool, games: int = GAMES, updates_a_piece: int = 5) -> None:
         kind: type[DummyVecEnv | SubprocVecEnv] = SubprocVecEnv if processes else DummyVecEnv
         # Named with its module: a process that begins anew has to import it before it knows the id.
-        name = f"ale_py:{env_id}"
-        self._env = VecFrameStack(make_atari_env(name, n_envs=games, seed=0, vec_env_cls=kind), 4)
+        self._env = VecFrameStack(make_atari_env(f"ale_py:{ENV}", n_envs=games, seed=0, vec_env_cls=kind), 4)
         # No seed: with one it would switch cuDNN to deterministic algorithms, for us as well.
         self.model = A2C("CnnPolicy", self._env, device=dev)
         self.model.set_logger(Logger(None, []))

@@ -202,5 +202,6 @@ def record_segments(
     config = train_config(folder, dev, games, lr=0.0, model=model, db_path=db, record_prob=record_prob)
     with contextlib.closing(Training(config)) as playing:
         recorded = SegmentDB(db)
-        while recorded.refresh() >= 0 and len(recorded.names) < count:
+        while len(recorded.names) < count:
             playing()
+            recorded.refresh()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How good a reward model gets with how many labels: our recipe, the original's, and ours with one change.
 
 Segments are split once per seed into segments for training pairs and segments for test pairs. A simulated teacher answers
@@ -25,7 +24,7 @@ from lib.cli import UserError, flag
 from lib.preferences.labels import Label
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
-from lib.reporting import mean_interval
+from lib.reporting import format_mean
 from lib.reward.config import FitConfig
 from lib.reward.data import PREFERENCE1, Pairs, PreferenceData
 from lib.reward.features import policy_features
@@ -101,6 +100,9 @@ class Task:
       names: of each segment.
       seed: of the split and of all pairs.
       test_pairs: how many to draw for testing; ties among them are left out.
+
+    Raises:
+      UserError: all of them are ties.
     """
 
     def __init__(
@@ -113,6 +115,8 @@ class Task:
         self.test_segments, self._train_segments = np.sort(order[:cut]), np.sort(order[cut:])
         test = np.stack([rng.choice(self.test_segments, 2, replace=False) for _ in range(test_pairs)])
         self.test = test[value[test[:, 0]] != value[test[:, 1]]]
+        if not len(self.test):
+            raise UserError(f"{db.root}: expected clips that the teacher tells apart, found none to test on")
 
     def labels(self, count: int, teacher: Teacher, mean: float) -> list[tuple[int, int, int]]:
         """Different pairs of the training segments with the teacher's answers; those it cannot tell are skipped."""
@@ -179,7 +183,6 @@ def measure(config: QualityConfig) -> Path:
       UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
-    db.refresh()
     names = db.names
     if len(names) < 40:
         raise UserError(f"{config.db}: expected at least 40 clips, found {len(names)}")
@@ -256,10 +259,8 @@ def accuracy_table(heads: Sequence[str], found: Sequence[tuple[tuple[str, ...], 
 
 
 def _cell(accuracies: list[float]) -> str:
-    if len(accuracies) < 2:
-        return f"{100 * accuracies[0]:.1f} % (1)" if accuracies else ""
-    mean, half = mean_interval(accuracies)
-    return f"{100 * mean:.1f} ± {100 * half:.1f} % ({len(accuracies)})"
+    percent = [100 * accuracy for accuracy in accuracies]
+    return f"{format_mean(percent)} % ({len(percent)})" if percent else ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.compare import Comparison
+from lib.cli import UserError
 from lib.files import write_atomic
 from lib.provenance import git_commit, now, versions
 
@@ -167,18 +169,22 @@ def _figure(value: float, unit: str) -> str:
     return f"{number} {unit}".rstrip()
 
 
-def write(rows: list[Row], origin: dict[str, Any], folder: Path, name: str) -> Path:
-    """Writes `<folder>/<name>.md` and, with every figure, `<name>.json`.
+def write(rows: list[Row], origin: dict[str, Any], folder: Path, kind: str) -> Path:
+    """Writes `<folder>/<time>-<kind>.md` and, with every figure, the same as `.json`.
 
     Returns:
       The page.
 
     Raises:
-      OSError: the folder cannot be written to.
+      UserError: the folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}.md"
     content = {**origin, "rows": [dataclasses.asdict(row) | {"met": row.met} for row in rows]}
-    write_atomic(folder / f"{name}.json", (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
-    page = folder / f"{name}.md"
-    write_atomic(page, markdown(rows, origin).encode())
+    figures = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(page.with_suffix(".json"), figures.encode())
+        write_atomic(page, markdown(rows, origin).encode())
+    except OSError as error:
+        raise UserError(f"--out {folder}: expected a folder to write to: {error.strerror}") from error
     return page

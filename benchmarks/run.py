@@ -32,8 +32,8 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "recording": ("benchmarks.training", "recording_cost"),
     "segments": ("benchmarks.segments", "size_and_loading"),
     "fit": ("benchmarks.reward_fit", "against_original"),
-    "at-once": ("benchmarks.side_by_side", "at_once"),
-    "ranks": ("benchmarks.side_by_side", "together"),
+    "at-once": ("benchmarks.processes", "at_once"),
+    "ranks": ("benchmarks.processes", "together"),
     "help": ("benchmarks.startup", "help_of_scripts"),
     "startup-page": ("benchmarks.startup", "first_page"),
     "label-page": ("benchmarks.label_page", "key_presses"),
@@ -95,11 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(Row(name, f"`{name}` was stopped"))
             break
     print(markdown(rows, origin))
-    kind = "quick" if config.quick else "bench"
-    try:
-        page = write(rows, origin, config.out, f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}")
-    except OSError as error:
-        raise UserError(f"--out {config.out}: expected a folder to write to: {error.strerror}") from error
+    page = write(rows, origin, config.out, "quick" if config.quick else "bench")
     print(f"{format_duration(time.monotonic() - began)}; written to {page}", file=sys.stderr)
     return 1 if failed else 0
 

@@ -11,7 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lib.preferences.segment_db import SegmentDB
+
 SCRIPT = Path(__file__).parents[1] / "02_label_ui.py"
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def large_db(some: Path, db: Path, count: int) -> Path:
+    """A DB of `count` names, spread over 64 environments, that link to the few segments of another."""
+    paths = [some / name for name in SegmentDB(some).names]
+    for at in range(count):
+        target = db / f"{at % 64:02d}" / f"{at:08d}.dat"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(paths[at % len(paths)], target)
+    return db
 
 
 class Site:
@@ -20,9 +39,7 @@ class Site:
     def __init__(self, db: Path, state: Path, *flags: str) -> None:
         self.db = db
         self.flags = flags
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.base = f"http://localhost:{self.port}"
         self.environment = os.environ | {"XDG_STATE_HOME": str(state)}
         self.link = ""

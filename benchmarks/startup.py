@@ -1,7 +1,6 @@
 """How long a user waits for --help, and for the labelling page of a large DB."""
 
 import http.cookiejar
-import os
 import signal
 import subprocess
 import sys
@@ -13,8 +12,7 @@ from statistics import median
 from benchmarks.ours import record_segments
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
-from benchmarks.site import Site
-from lib.preferences.segment_db import SegmentDB
+from benchmarks.site import Site, large_db
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ("01_a2c.py", "02_label_ui.py", "03_reward_train.py", "04_play.py", "online.py", "demo.py")
@@ -34,16 +32,6 @@ def help_of_scripts(setup: Setup, scripts: tuple[str, ...] = SCRIPTS) -> list[Ro
         name = f"help-{Path(script).stem.split('_')[0]}"
         rows.append(Row(name, title, "s", median(times), repeats=len(times), target=target))
     return rows
-
-
-def large_db(some: Path, db: Path, count: int) -> Path:
-    """A DB of `count` names, spread over 64 environments, that link to the few segments of another."""
-    paths = [some / name for name in SegmentDB(some).names]
-    for at in range(count):
-        target = db / f"{at % 64:02d}" / f"{at:08d}.dat"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(paths[at % len(paths)], target)
-    return db
 
 
 def page_time(db: Path, state: Path) -> float:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How many labels a reward model needs for an accuracy, by the strategy that chooses the pairs.
 
 A simulated teacher labels in rounds, as a person would: random pairs first; then, every round, an ensemble is fitted to
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.quality import read_rows
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
@@ -33,8 +33,8 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.preferences.teachers import label_with_teacher, make_teacher
 from lib.reporting import format_mean
+from lib.reward.clips import Clips
 from lib.reward.config import FitConfig
-from lib.reward.data import asked_at_random, load_preferences
 from lib.reward.model import RewardModel
 from lib.reward.rater import ModelRater
 from lib.reward.split import split_by_segment
@@ -140,9 +140,9 @@ def fit_members(config: BenchmarkConfig, db: Path, seed: int) -> RewardModel:
         input=config.input,
         seed=seed,
     )
-    data = load_preferences(flags.dbs, flags.memory_mb, input=flags.input)
-    train, test = split_by_segment(data.pairs, flags.held_out, seed, asked_at_random(data.labels))
-    return fit_quietly(flags, data, train, test).model
+    clips = Clips(flags)
+    train, test = split_by_segment(clips.units()[0], flags.held_out, seed, clips.data.at_random)
+    return fit_quietly(flags, clips.data, train, test).model
 
 
 def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder: Path) -> list[float]:
@@ -159,12 +159,11 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
         except OSError:  # another file system
             shutil.copyfile(db.root / name, folder / name)
     train = SegmentDB(folder)
-    train.refresh()
     rater: ModelRater | None = None
     accuracies: list[float] = []
     for number in range(config.labels // config.round):
         blind = number == 0 or (rater is None and "rater" in STRATEGIES[strategy])
-        label_with_teacher(
+        given = label_with_teacher(
             folder,
             config.teacher,
             config.round,
@@ -173,7 +172,12 @@ def run(config: BenchmarkConfig, db: SegmentDB, strategy: str, seed: int, folder
             strategy="random" if blind else strategy,
             rater=rater,
             random_share=config.random_share,
-        )
+        ).written
+        if given < config.round:
+            raise UserError(
+                f"{config.db}: expected {config.round} more pairs that the teacher can tell after "
+                f"{number * config.round} labels, found {given}; record more clips, or ask for fewer --labels"
+            )
         try:
             model = fit_members(config, folder, seed)
         except UserError as error:  # too few labels: a model that knows nothing is right half the time
@@ -230,7 +234,6 @@ def measure(config: BenchmarkConfig) -> Path:
       UserError: the DB or a flag is wrong.
     """
     db = SegmentDB(config.db)
-    db.refresh()
     train = len(db.names) - min(round(_TEST_SHARE * len(db.names)), _MOST_TEST_SEGMENTS)
     if train * (train - 1) // 2 < config.labels:
         raise UserError(
@@ -241,7 +244,9 @@ def measure(config: BenchmarkConfig) -> Path:
     settings = {key: getattr(config, key) for key in _SETTINGS} | {"db": str(config.db.resolve())}
     for seed in range(config.seeds):
         for strategy in config.strategies:
-            if any((row["strategy"], row["seed"]) == (strategy, seed) for row in _read(results, settings)):
+            if any(
+                (row["strategy"], row["seed"]) == (strategy, seed) for row in read_rows(results, settings)
+            ):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 accuracies = run(config, db, strategy, seed, Path(folder))
@@ -249,15 +254,9 @@ def measure(config: BenchmarkConfig) -> Path:
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     written = results.with_suffix(".md")
-    write_atomic(written, table(config, _read(results, settings)).encode())
+    write_atomic(written, table(config, read_rows(results, settings)).encode())
     print(written.read_text())
     return written
-
-
-def _read(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs with these settings, JSON lines."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if settings.items() <= row.items()]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

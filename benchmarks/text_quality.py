@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """How good a reward model for text gets with how many labels, and with which layers of the language model.
 
 A quarter of the prompts is kept for tests, by seed. A simulated teacher, with errors, compares answers to the others; fits are
@@ -15,6 +14,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,9 @@ import numpy as np
 from benchmarks.quality import accuracy_table, read_rows
 from lib import cli
 from lib.cli import UserError, flag
-from lib.label_ui.config import LabelConfig
-from lib.label_ui.simulated import give_labels
 from lib.preferences.answers import Answer, load_answer, prompt_of
 from lib.preferences.segment_db import SegmentDB
+from lib.preferences.teachers import label_with_teacher
 from lib.preferences.text_teachers import JUDGES, value_of
 from lib.reporting import format_mean
 from lib.reward.config import FitConfig
@@ -106,12 +105,13 @@ class _Test(NamedTuple):
     answers: list[Answer]
     decided: dict[str, list[tuple[int, int]]]
     """By judge the pairs that it decides, of answers to one prompt or of reviews: the better one, the other."""
+    best: list[Answer]
+    """Those of --best-db, prompt after prompt."""
 
 
 def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
     """Copies the answers to label, without their labels; the others are for tests."""
     db = SegmentDB(config.db)
-    db.refresh()
     prompts = sorted({prompt_of(name) for name in db.names})
     if len(prompts) < 8:
         raise UserError(f"{config.db}: expected answers to at least 8 prompts, found {len(prompts)}")
@@ -138,7 +138,18 @@ def _split(config: TextQualityConfig, train: Path, seed: int) -> _Test:
         texts = (" ".join(text.split()[:_REVIEW_WORDS]) for text in pair)
         answers += [Answer("What do you think of this film?", text, finished=False) for text in texts]
     decided["people"] = [(at, at + 1) for at in range(first, len(answers), 2)]
-    return _Test(answers, decided)
+    return _Test(answers, decided, [] if config.best_db is None else _answers_to_choose_from(config.best_db))
+
+
+def _answers_to_choose_from(folder: Path) -> list[Answer]:
+    db, most = SegmentDB(folder), max(_BEST_OF)
+    for prompt, answers in Counter(map(prompt_of, db.names)).items():
+        if answers != most:
+            raise UserError(
+                f"--best-db {folder}: expected {most} answers to each prompt, found {answers} in {prompt}; "
+                f"01_text.py --answers {most} samples them"
+            )
+    return [load_answer(db, name) for name in sorted(db.names)]
 
 
 def _fit_and_test(
@@ -146,13 +157,14 @@ def _fit_and_test(
 ) -> dict[str, Any]:
     """The accuracy of a fit by each judge; the pairs are the first of the same sequence, whatever the number of labels."""
     train, count, seed = folder / "db", row["labels"], row["seed"]
-    with contextlib.redirect_stdout(io.StringIO()):
-        (train / "labels.json").unlink(missing_ok=True)
-        give_labels(
-            LabelConfig(
-                db_path=train, teacher=config.teacher, count=count, error_rate=config.error_rate, seed=seed
-            )
+    (train / "labels.json").unlink(missing_ok=True)
+    given = label_with_teacher(train, config.teacher, count, error_rate=config.error_rate, seed=seed).written
+    if given < count:
+        raise UserError(
+            f"{config.db}: expected {count} pairs that the teacher can tell, found {given}; "
+            "sample more answers, or ask for fewer --labels"
         )
+    with contextlib.redirect_stdout(io.StringIO()):
         fitted = fit_labels(
             FitConfig(
                 dbs=[train],
@@ -170,16 +182,13 @@ def _fit_and_test(
     found: dict[str, Any] = {"held_out": fitted.best.accuracy}
     for judge, pairs in test.decided.items():
         found[judge] = float(np.mean([paid[better] > paid[other] for better, other in pairs]))
-    if config.best_db:
-        found["best"] = _best(fitted.model, config.best_db, (config.teacher, *JUDGES))
+    if test.best:
+        found["best"] = _best(fitted.model, test.best, (config.teacher, *JUDGES))
     return found
 
 
-def _best(model: TextRewardModel, folder: Path, judges: Sequence[str]) -> dict[str, list[float]]:
-    """By judge, the mean value of the answers of a DB, and of the best of 4 and of 16 to one prompt, as the model rates them."""
-    db = SegmentDB(folder)
-    db.refresh()
-    answers = [load_answer(db, name) for name in sorted(db.names)]
+def _best(model: TextRewardModel, answers: list[Answer], judges: Sequence[str]) -> dict[str, list[float]]:
+    """By judge, the mean value of some answers, and of the best of 4 and of 16 to one prompt, as the model rates them."""
     paid = model.rate(answers)
     found = {}
     for judge in judges:

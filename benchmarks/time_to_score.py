@@ -1,7 +1,7 @@
 """How many minutes of learning A2C, PPO, DQN and, on Atari, other libraries' A2C and PPO need until full games average a score.
 
 The clock stands still while a policy is evaluated. Each run is kept in `--out`/ENV.jsonl, and is not measured again; delete
-the file before measuring with other flags. Ends in `--out`/ENV.md and ENV.svg.
+the file before measuring with other flags, or up to a higher score. Ends in `--out`/ENV.md and ENV.svg.
 
     .venv/bin/python -m benchmarks.time_to_score CartPole-v1 [--algos a2c ppo dqn] [--seeds 3] [--minutes 5]
 """
@@ -30,7 +30,7 @@ from lib.cli import UserError, flag
 from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.plots import chart, save_svg, styled
-from lib.reporting import mean_interval
+from lib.reporting import format_mean
 
 _SEED = 20_000  # of the games, which no training plays
 
@@ -207,7 +207,7 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]
             learner = contender(config, algo, seed, Path(folder))
         stack.callback(learner.close)
         seconds, steps = 0.0, 0
-        while seconds < 60 * config.minutes and (not curve or curve[-1][2] < max(_scores(config))):
+        while not curve or not _over(config, curve):
             due = 60 * config.every * (len(curve) + 1)
             while seconds < due:
                 began = time.perf_counter()
@@ -221,6 +221,12 @@ def learning_curve(config: TimeConfig, algo: str, seed: int) -> list[list[float]
                 flush=True,
             )
     return curve
+
+
+def _over(config: TimeConfig, curve: Sequence[Sequence[float]]) -> bool:
+    """Whether a run has reached the highest score asked for, or had its minutes."""
+    minutes, _, score = curve[-1]
+    return score >= max(_scores(config)) or minutes >= config.minutes
 
 
 def _scores(config: TimeConfig) -> Sequence[float]:
@@ -275,8 +281,7 @@ def _cell(minutes: Sequence[float | None]) -> str:
     reached = [each for each in minutes if each is not None]
     if len(reached) < 2 or len(reached) < len(minutes):
         return each
-    mean, half = mean_interval(reached)
-    return f"{each}: {mean:.1f} ± {half:.1f}"
+    return f"{each}: {format_mean(reached)}"
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -302,6 +307,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             if not _alike(run["settings"], settings):
                 raise UserError(
                     f"--out {config.out}: {kept.name} has runs with other flags; name another folder"
+                )
+            if not _over(config, run["curve"]):
+                raise UserError(
+                    f"--out {config.out}: {run['algo']}, seed {run['seed']}, ended at {run['curve'][-1][2]:g} points, "
+                    f"below {max(_scores(config)):g}; name another folder"
                 )
             curves[run["algo"], run["seed"]] = run["curve"]
         for seed in range(config.seeds):

@@ -24,13 +24,13 @@ from experiments.pipeline import (
     read_lines,
     settle,
 )
-from experiments.rounds import record_prob
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
+from online import record_prob
 
 if TYPE_CHECKING:
     from experiments.curves import Curve
@@ -405,7 +405,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(AblationConfig, argv, description=(__doc__ or "").splitlines()[0])
     # The same experiment may later have more seeds and more recipes.
-    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    settle(config, "seeds", "arms")
     pipeline = Pipeline(config.out, config.max_minutes)
     ablation = Ablation(config, pipeline)
     status = 0

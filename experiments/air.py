@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.measures import MeasureConfig
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import Pipeline, settle
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -61,7 +61,7 @@ class AirConfig:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
-    settle(config, config.out, free=("rounds", "score_steps"))
+    settle(config, "rounds", "score_steps")
     print(table(learn(config, Pipeline(config.out)), config.games))
 
 
@@ -140,9 +140,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
         versions[control] = learn_on(config, pipeline, control, title, config.model)
     return {
         name: games(
-            pipeline,
-            name,
-            MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev),
+            pipeline, name, MeasureConfig(model=model, out=out / f"{name}.json", games=config.games, dev=dev)
         )
         for name, model in versions.items()
     }

@@ -12,8 +12,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import (
     TIME_IS_UP,
     Pipeline,
@@ -24,14 +26,13 @@ from experiments.pipeline import (
     max_minutes,
     settle,
 )
-from experiments.rounds import record_prob
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
-from online import OnlineConfig
+from online import OnlineConfig, record_prob
 
 PRESETS: dict[str, dict[str, Any]] = {
     "dot": {
@@ -60,11 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Defaults of the flags that depend on --preset."""
 
-ARMS = {
-    "frozen": "all labels first",
-    "rounds": "in rounds",
-    "concurrent": "while it trains",
-}
+ARMS = {"frozen": "all labels first", "rounds": "in rounds", "concurrent": "while it trains"}
 
 
 @dataclass(frozen=True)
@@ -181,17 +178,14 @@ class Comparison:
                 if self._pipeline.done(f"{arm}-{seed} measured"):
                     folder = self.folder(arm, seed)
                     games = json.loads((folder / "measures.json").read_text())["games"]
-                    labels = sum(answered(path.parent) for path in folder.rglob("labels.json"))
-                    seconds = self._pipeline.seconds_of(f"{arm}-{seed} ")
-                    rows.append(
-                        {
-                            "arm": arm,
-                            "seed": seed,
-                            "scores": games["score"],
-                            "labels": labels,
-                            "seconds": seconds,
-                        }
-                    )
+                    row = {
+                        "arm": arm,
+                        "seed": seed,
+                        "scores": games["score"],
+                        "labels": sum(answered(path.parent) for path in folder.rglob("labels.json")),
+                        "seconds": self._pipeline.seconds_of(f"{arm}-{seed} "),
+                    }
+                    rows.append(row)
         write_atomic(
             self._config.out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode()
         )
@@ -297,8 +291,6 @@ class Comparison:
         return folder / "policy" / "latest.dat"
 
     def _measure(self, arm: str, seed: int, policy: Path) -> None:
-        from experiments.measures import MeasureConfig  # which imports PyTorch
-
         config = self._config
         self._pipeline.measure(
             f"{arm}-{seed} measured",
@@ -306,6 +298,7 @@ class Comparison:
             MeasureConfig(
                 model=policy,
                 out=self.folder(arm, seed) / "measures.json",
+                env=config.env,
                 games=config.games,
                 lives=1,
                 dev=config.dev,
@@ -333,15 +326,10 @@ def table(config: ConcurrentConfig, rows: Sequence[dict[str, Any]]) -> str:
     for arm, title in ARMS.items():
         found = [row for row in rows if row["arm"] == arm]
         if found:
-            scores, labels, seconds = (
-                format_mean((value(row) for row in found), digits)
-                for value, digits in (
-                    (_mean_score, 1),
-                    (lambda row: row["labels"], 0),
-                    (lambda row: row["seconds"] / 60, 1),
-                )
-            )
-            lines.append(f"| {title} | {len(found)} | {scores} | {labels} | {seconds} min |")
+            scores = format_mean(fmean(row["scores"]) for row in found)
+            labels = format_mean((row["labels"] for row in found), 0)
+            minutes = format_mean(row["seconds"] / 60 for row in found)
+            lines.append(f"| {title} | {len(found)} | {scores} | {labels} | {minutes} min |")
     lines += [
         "",
         "| run | seed | score (± 95 % over its games) | labels given | time |",
@@ -355,14 +343,10 @@ def table(config: ConcurrentConfig, rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mean_score(row: dict[str, Any]) -> float:
-    return sum(row["scores"]) / len(row["scores"])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(ConcurrentConfig, argv, description=(__doc__ or "").splitlines()[0])
     # The same experiment may later have more seeds and more arms.
-    settle(config, config.out, free=("out", "dev", "max_minutes", "seeds", "arms"))
+    settle(config, "seeds", "arms")
     pipeline = Pipeline(config.out, config.max_minutes)
     comparison = Comparison(config, pipeline)
     status = 0

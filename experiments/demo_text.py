@@ -76,6 +76,10 @@ class DemoConfig:
     judged: int = flag(default=4, min=1, help="answers to each held-out prompt in the table")
     best_of: int = flag(default=16, min=4, help="answers from which the best is chosen")
 
+    def __post_init__(self) -> None:
+        if self.judged > self.best_of:  # the first of which are judged
+            raise UserError(f"--judged {self.judged}: expected at most the {self.best_of} of --best-of")
+
 
 def prompts_of(topics: Sequence[str]) -> list[str]:
     """Those about some films, one template after the other."""
@@ -89,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = config.out
     for algo in config.algos:  # what a finetune refuses need not wait for the stages before it
         tuning(config, algo, config.model, out, algo)
-    settle(config, out, free=("out", "algos"))
+    # Later rounds ask about the answers of a single model.
+    settle(config, *(["algos"] if config.rounds == 1 else []))
     held = round(config.topics / 3)
     for name, topics in (("held-out", TOPICS[:held]), ("train", TOPICS[held : config.topics])):
         (out / f"{name}.txt").write_text("".join(prompt + "\n" for prompt in prompts_of(topics)))

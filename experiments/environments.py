@@ -49,13 +49,7 @@ TASKS = {
             "segments": 400,
             "train_v0": {"algo": "ppo", "num_envs": 16, "lr": 1e-3},
             "fit": _FIT,
-            "finetune": {
-                "algo": "ppo",
-                "num_envs": 16,
-                "lr": 1e-3,
-                "critic_warmup": 10,
-                "score_weight": 2.0,
-            },
+            "finetune": {"algo": "ppo", "num_envs": 16, "lr": 1e-3, "critic_warmup": 10, "score_weight": 2.0},
         },
     ),
     "dot": Task(
@@ -111,10 +105,7 @@ class EnvironmentsConfig:
     """What to teach, and on how many seeds."""
 
     task: str = flag(
-        positional=True,
-        default="cartpole",
-        choices=tuple(TASKS),
-        help="task: cartpole, dot or hopper",
+        positional=True, default="cartpole", choices=tuple(TASKS), help="task: cartpole, dot or hopper"
     )
     seeds: int = flag(default=3, min=1, help="seeds: 0, 1, …")
     out: Path = flag(default=Path("runs/environments"), help="folder for everything the experiment makes")
@@ -169,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measured, seconds, began = [], 0.0, time.monotonic()
     for seed in range(config.seeds):
         flags = rounds_config(config, seed)
-        settle(flags, flags.out, free=("out", "dev"))
+        settle(flags)
         spent = (time.monotonic() - began) / 60
         left = None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
         pipeline = Pipeline(flags.out, left)

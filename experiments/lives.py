@@ -15,7 +15,7 @@ import torch
 
 from experiments.measures import SEED
 from lib import cli
-from lib.agent.checkpoints import check_policy, load_policy
+from lib.agent.checkpoints import check_policy, env_of, load_policy
 from lib.agent.evaluate import evaluate
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(LivesConfig, argv, description=(__doc__ or "").splitlines()[0])
     device = resolve_device(config.dev)
     network, origin = load_policy(config.model)
-    env_id = origin.get("config", {}).get("env", "")
-    if "Seaquest" not in env_id:
+    env_id = env_of(origin)
+    if "Seaquest" not in env_id or ":" in env_id:  # no module is imported because a file names it
         raise UserError(
             f"{config.model}: expected a policy of Seaquest, got one of {env_id or 'an unnamed game'}"
         )

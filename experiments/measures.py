@@ -7,21 +7,21 @@
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from experiments.measure_config import MeasureConfig
 from lib import cli
-from lib.agent.checkpoints import PolicyNetwork, check_policy, load_policy
+from lib.agent.checkpoints import PolicyNetwork, check_env_of_file, check_policy, env_of, load_policy
 from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Observer, ProbeMeans, evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.finetune_metrics import FinetuneMetrics
 from lib.agent.network import ActorPolicy, PolicyNet
-from lib.cli import UserError, flag
+from lib.cli import UserError
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.control import backflip
 from lib.envs.make import make_world
@@ -34,30 +34,6 @@ from lib.training.parts import held_actions
 
 SEED = 20_000
 """Of the first games: others than training's, and than its evaluations'."""
-
-
-@dataclass(frozen=True)
-class MeasureConfig:
-    """Which policy, and how many games of it."""
-
-    model: Path = flag("-m", help="policy checkpoint")
-    out: Path = flag("-o", help="JSON file for the figures")
-    games: int = flag(default=20, min=2, help="full games")
-    lives: int = flag(default=10, min=1, help="games that end when the first life is lost")
-    reward: Path | None = flag(
-        "-r", default=None, help="reward model; its return and disagreement are measured"
-    )
-    reference: Path | None = flag(default=None, help="policy from which the KL is measured")
-    hold_prob: float = flag(
-        default=0.0,
-        min=0,
-        max=1,
-        metavar="P",
-        help="disturb the full games by held actions, as --hold-prob of 01_a2c.py does: a policy that knows a game by heart does "
-        "not play well then",
-    )
-    dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
-    seed: int = flag(default=0, min=0, help="seed of the games and the actions")
 
 
 class Lives(NamedTuple):
@@ -143,9 +119,13 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     device = resolve_device(config.dev)
     bf16, seed = has_fast_bf16(device), SEED + config.seed
     network, origin = load_policy(config.model)
-    if "config" not in origin:
-        raise UserError(f"{config.model}: expected a policy of 01_a2c.py, which knows its environment")
-    env_id = origin["config"]["env"]
+    env_id = config.env or env_of(origin)
+    if not env_id:
+        raise UserError(
+            f"{config.model}: expected a policy of 01_a2c.py, which knows its environment; add --env"
+        )
+    if config.env is None:
+        check_env_of_file(env_id, config.model, "--env")
     reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)
     reference = None if config.reference is None else _reference(config.reference, network)
     for net in filter(None, (network, reference)):

@@ -30,8 +30,8 @@ class Arm:
     """Arguments of `Stages.compare`."""
     v2: dict[str, Any] = field(default_factory=dict)
     """Flags of 01_a2c.py for v2."""
-    reference: str = ""
-    """Whether v2's KL penalty refers to "v0" in place of v1."""
+    kl_to_v0: bool = False
+    """Whether v2's KL penalty refers to v0 in place of v1."""
 
 
 ARMS = {
@@ -50,7 +50,7 @@ ARMS = {
     "offset-0": Arm("reward offset 0", v2={"reward_offset": 0.0}),
     "kl-1": Arm("KL penalty 1 to v1", v2={"kl": 1.0}),
     "kl-0.2": Arm("KL penalty 0.2 to v1", v2={"kl": 0.2}),
-    "kl-0.2-v0": Arm("KL penalty 0.2 to v0", v2={"kl": 0.2}, reference="v0"),
+    "kl-0.2-v0": Arm("KL penalty 0.2 to v0", v2={"kl": 0.2}, kl_to_v0=True),
 }
 
 
@@ -85,7 +85,7 @@ def compare_arms(config: PartsConfig, stages: Stages) -> dict[str, dict[str, lis
         clips: dict[str, Any] = {"kinds": "alarm", "record_prob": 0.0015, **arm.clips}
         db = stages.compare(f"{of_clips}1", v0, **clips)
         v1 = stages.dpo(f"{of_clips}v1", v0, db)
-        learning = arm.v2 | ({"kl_reference": v0} if arm.reference == "v0" else {})
+        learning = arm.v2 | ({"kl_reference": v0} if arm.kl_to_v0 else {})
         v2 = stages.learned(f"{of_v2}v2", v1, stages.climbs(f"{of_clips}climbs", db), 0.03, **learning)
         for version, policy in ((f"{of_v0}v0", v0), (f"{of_clips}v1", v1), (f"{of_v2}v2", v2)):
             rows[version] = stages.games(version, policy)
@@ -94,7 +94,7 @@ def compare_arms(config: PartsConfig, stages: Stages) -> dict[str, dict[str, lis
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(PartsConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "dev", "max_minutes", "arms"))
+    settle(config, "arms")
     try:
         rows = compare_arms(config, Stages(config, Pipeline(config.out, config.max_minutes)))
     except TimeUp:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import online
+from experiments.measure_config import MeasureConfig
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
@@ -25,7 +26,6 @@ from lib.reward.config import FitConfig
 from lib.runs import read_config, write_config
 
 if TYPE_CHECKING:
-    from experiments.measures import MeasureConfig
     from lib.training.parts import Trained
 
 TIME_IS_UP = 75
@@ -171,7 +171,7 @@ class Pipeline:
 
         self.run(name, title, "04_play.py", config, work, [config.record])
 
-    def measure(self, name: str, title: str, config: "MeasureConfig") -> None:
+    def measure(self, name: str, title: str, config: MeasureConfig) -> None:
         """Measures a policy; see `experiments.measures`."""
 
         def work(_: Path | None) -> None:
@@ -181,11 +181,13 @@ class Pipeline:
 
         self.run(name, title, "-m experiments.measures", config, work, [config.out])
 
-    def online(self, name: str, title: str, config: online.OnlineConfig) -> None:
-        """Trains while labels come and the reward model is refitted: three processes at once."""
+    def online(
+        self, name: str, title: str, config: online.OnlineConfig, trainer: Sequence[str] = online.TRAINER
+    ) -> None:
+        """Trains while labels come and the reward model is refitted: three processes at once; see `online.commands`."""
 
         def work(_: Path | None) -> bool:
-            status = online.learn(config)
+            status = online.learn(config, trainer)
             if status not in (None, online.STOPPED):
                 raise UserError(f"{title}: ended with status {status}")
             return status is not None
@@ -349,32 +351,38 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def settle(config: Any, out: Path, free: Sequence[str]) -> None:
+_WHERE = ("out", "dev", "max_minutes")
+"""Fields of an experiment that say where and for how long it runs, not what it is."""
+
+
+def settle(config: Any, *free: str) -> None:
     """Makes the folder of an experiment, or checks that it is that of this very experiment.
 
     Args:
-      config: its configuration, a dataclass; kept in `<out>/config.json`.
-      out: the folder.
-      free: fields that may change from run to run.
+      config: its configuration, a dataclass with the folder as `out`; kept in `<out>/config.json`.
+      free: fields that may change from run to run, beside those of `_WHERE`.
 
     Raises:
       UserError: the folder holds an experiment of another configuration or something else, or cannot be written to.
     """
-    kept = out / "config.json"
-    fields = {key: value for key, value in dataclasses.asdict(config).items() if key not in free}
-    if kept.exists():
-        before = read_config(out)["config"]
-        now = json.loads(json.dumps(fields, default=str))
+    out: Path = config.out
+
+    def decisive(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name not in (*_WHERE, *free)}
+
+    fields = decisive(dataclasses.asdict(config))
+    if (out / "config.json").exists():
+        before, now = decisive(read_config(out)["config"]), json.loads(json.dumps(fields, default=str))
+        for name in sorted(before.keys() & now.keys()):
+            if before[name] != now[name]:
+                raise UserError(
+                    f"{cli.as_flag(name)}: the experiment in {out} has {before[name]!r}, got {now[name]!r}; repeat its "
+                    "flags, or name another --out"
+                )
         if before.keys() != now.keys():
             raise UserError(
                 f"the experiment in {out} was begun by another version of this code; name another --out"
             )
-        for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                raise UserError(
-                    f"--{name.replace('_', '-')}: the experiment in {out} has {before.get(name)!r}, got "
-                    f"{now.get(name)!r}; repeat its flags, or name another --out"
-                )
         return
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import online
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.checkpoints import load_checkpoint
-from lib.cli import UserError, flag
+from lib.cli import flag
 from lib.reporting import format_mean
+from online import TRAINER, OnlineConfig
 
 ARMS = {
     "relabelled": "SAC, relabelled",
@@ -64,25 +64,22 @@ def learn(config: RelabellingConfig, pipeline: Pipeline, arm: str, labels: int, 
     title = f"{ARMS[arm]}{f', {labels} labels' if labels else ''}, seed {seed}"
     if arm == "score":
         flags = {key: value for key, value in config.sac.items() if key != "state_entropy"}
-        where: dict[str, Any] = {"save": folder / "policy", "runs": folder / "runs"}
-        evaluated: dict[str, Any] = {"eval_every": config.steps, "eval_games": config.games}
-        pipeline.train(
-            *(name, title),
-            TrainConfig(
-                name=name,
-                env=config.env,
-                algo="sac",
-                steps=config.steps,
-                seed=seed,
-                **where,
-                **evaluated,
-                **flags,
-            ),
-        )
+        training: dict[str, Any] = {
+            "name": name,
+            "env": config.env,
+            "algo": "sac",
+            "steps": config.steps,
+            "seed": seed,
+            "save": folder / "policy",
+            "runs": folder / "runs",
+            "eval_every": config.steps,
+            "eval_games": config.games,
+        }
+        pipeline.train(name, title, TrainConfig(**training | flags))
     else:
         each = max(10, labels // config.refits)
         train = {"algo": "ppo"} | config.ppo if arm == "ppo" else {"algo": "sac"} | config.sac
-        given = online.OnlineConfig(
+        given = OnlineConfig(
             out=folder,
             env=config.env,
             seed=seed,
@@ -98,19 +95,8 @@ def learn(config: RelabellingConfig, pipeline: Pipeline, arm: str, labels: int, 
             train=train | {"wait_for_labels": each},
             fit={"ensemble": 3, "frame_stride": 1, "error_rate": min(0.99, 2 * config.error_rate)},
         )
-
-        def work(_: Path | None) -> bool:
-            if online.over(given):
-                return False
-            stages = online.commands(given)
-            if arm == "kept":
-                stages["agent"][:1] = ["-m", "experiments.kept_rewards"]
-            status = online.together(stages)
-            if status not in (None, online.STOPPED):
-                raise UserError(f"{title}: ended with status {status}")
-            return status is not None
-
-        pipeline.run(name, title, "online.py", given, work)
+        trainer = ("-m", "experiments.kept_rewards") if arm == "kept" else TRAINER
+        pipeline.online(name, title, given, trainer)
     scores: list[float] = load_checkpoint(folder / "policy" / "latest.dat", "policy")["evaluation"]["scores"]
     return scores
 
@@ -137,7 +123,7 @@ def table(config: RelabellingConfig, means: dict[tuple[str, int], list[float]]) 
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(RelabellingConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "max_minutes", "seeds", "arms", "labels"))
+    settle(config, "seeds", "arms", "labels")
     pipeline, means = Pipeline(config.out, config.max_minutes), dict[tuple[str, int], list[float]]()
     kinds = [(arm, labels) for arm in config.arms for labels in ([0] if arm == "score" else config.labels)]
     try:

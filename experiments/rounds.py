@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -18,6 +19,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import flag
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
+from online import record_prob
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Within an hour on two cores.
@@ -181,8 +183,6 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
     Raises:
       TimeUp, UserError, KeyboardInterrupt: see `Pipeline.run`.
     """
-    from experiments.measures import MeasureConfig  # after the flags: --help need not wait for PyTorch
-
     versions = [Version(config.out, number) for number in range(config.rounds + 1)]
     v0 = versions[0]
     for version in versions:
@@ -243,6 +243,7 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             MeasureConfig(
                 model=version.policy,
                 out=version.measures,
+                env=config.env,
                 games=config.games,
                 lives=config.lives,
                 reference=v0.policy,
@@ -255,6 +256,7 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             f"v{round} plays for the camera",
             PlayConfig(
                 model=version.policy,
+                env=config.env,
                 games=1,
                 record=config.out / "videos" / f"v{round}",
                 reward=reward,
@@ -262,11 +264,6 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
             ),
         )
     return versions
-
-
-def record_prob(segments: int, steps: int) -> float:
-    """--record-prob that records about so many segments in so many steps, to three digits."""
-    return float(f"{min(1.0, segments / steps):.3g}")
 
 
 def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: float) -> str:
@@ -356,7 +353,7 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(RoundsConfig, argv, description=(__doc__ or "").splitlines()[0])
-    settle(config, config.out, free=("out", "dev", "max_minutes"))
+    settle(config)
     pipeline = Pipeline(config.out, config.max_minutes)
     try:
         versions = learn_from_comparisons(config, pipeline)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.air import LONG_PPO, compare, games, record_forks, table
-from experiments.measures import MeasureConfig
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -54,9 +54,7 @@ class SkillConfig(RoundConfig):
         default=2, min=2, help="rounds of comparisons; each after the first ends on the score alone"
     )
     score_steps: int = flag(
-        default=1_500_000,
-        min=1,
-        help="steps of PPO on the score alone; the critic learns alone for 123k",
+        default=1_500_000, min=1, help="steps of PPO on the score alone; the critic learns alone for 123k"
     )
 
 
@@ -89,7 +87,7 @@ def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[f
 
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(SkillConfig, argv, description=__doc__)
-    settle(config, config.out, free=("max_minutes", "rounds"))
+    settle(config, "rounds")
     try:
         rows = learn(config, Pipeline(config.out, config.max_minutes))
     except TimeUp:

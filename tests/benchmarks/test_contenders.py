@@ -6,17 +6,22 @@ import dataclasses
 import importlib
 import itertools
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import Error
 
-from benchmarks import emulator, original, ours, replay, reward_fit, segments, startup
+from benchmarks import emulator, label_page, original, ours, replay, reward_fit, segments, startup
 from benchmarks.report import Row
 from benchmarks.run import BENCHMARKS, BenchConfig, main, measure
 from benchmarks.setup import Setup
+from benchmarks.site import large_db
 from lib.cli import UserError
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, load_segment, save_segment
@@ -205,7 +210,7 @@ def test_both_fits_go_through_every_label(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_large_db_holds_as_many_names_as_asked(clips: Path, tmp_path: Path) -> None:
-    db = startup.large_db(clips, tmp_path / "large", 150)
+    db = large_db(clips, tmp_path / "large", 150)
     assert len(SegmentDB(db).names) == 150
     load_segment(db / SegmentDB(db).names[-1])
     assert startup.page_time(db, tmp_path / "state") > 0
@@ -264,6 +269,16 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(
     monkeypatch.setattr(startup, "first_page", lambda _: [])
     assert main(["--only", "help", "startup-page", "--out", str(tmp_path)]) == 1
     assert "- `help`: RuntimeError: no such thing" in capsys.readouterr().out
+
+
+def test_a_chromium_that_does_not_start_is_such_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> None:
+        raise Error("refused")
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    playwright: Any = SimpleNamespace(chromium=SimpleNamespace(connect_over_cdp=refuse))
+    with pytest.raises(RuntimeError, match="Chromium did not start"):
+        label_page.connect(playwright, 1)
 
 
 def test_a_run_that_is_stopped_keeps_what_it_measured(

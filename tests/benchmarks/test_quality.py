@@ -31,6 +31,12 @@ def test_fits_on_another_db_or_with_other_settings_do_not_count(tmp_path: Path) 
     assert read_rows(path, {"db": "a", "test_pairs": 6}) == []
 
 
+def test_clips_that_are_all_alike_test_nothing(tmp_path: Path) -> None:
+    names = [f"{number}.dat" for number in range(8)]
+    with pytest.raises(UserError, match="expected clips that the teacher tells apart, found none to test on"):
+        Task(SegmentDB(tmp_path), names, np.zeros(8), seed=0, test_pairs=10)
+
+
 def test_more_labels_than_pairs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
     names = [f"{number}.dat" for number in range(8)]

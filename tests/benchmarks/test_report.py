@@ -75,9 +75,10 @@ def test_this_machine_and_these_versions() -> None:
 
 def test_page_and_figures_are_written(tmp_path: Path) -> None:
     row = Row("size", "Segment", "KB", 31.0, target=Target(60, least=False, of_ratio=False))
-    page = write([row], ORIGIN, tmp_path / "results", "today")
+    page = write([row], ORIGIN, tmp_path / "results", "bench")
     assert page.read_text() == markdown([row], ORIGIN)
-    content = json.loads((tmp_path / "results" / "today.json").read_text())
+    assert page.stem.endswith("-bench")
+    content = json.loads(page.with_suffix(".json").read_text())
     assert content["machine"]["cores"] == 2
     assert content["rows"][0]["ours"] == 31.0
     assert content["rows"][0]["met"] is True

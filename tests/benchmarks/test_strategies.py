@@ -1,15 +1,28 @@
 """The benchmark of strategies on clips whose score is their brightness: it runs, continues, and counts right."""
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks.strategies import BenchmarkConfig, draw_test, labels_needed, main, measure, run, table
+from benchmarks.strategies import (
+    BenchmarkConfig,
+    draw_test,
+    fit_members,
+    labels_needed,
+    main,
+    measure,
+    run,
+    table,
+)
 from lib.cli import UserError
-from lib.preferences.labels import LabelLog
+from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segment_db import SegmentDB
+from lib.preferences.segments import FORK, save_segment
+from lib.reward.data import PreferenceData
 from tests.reward.clips import clip, save
 
 
@@ -72,6 +85,42 @@ def test_while_nothing_can_be_fitted_pairs_are_random(
     assert run(config, SegmentDB(db), "disagreement", 0, tmp_path) == [0.5] * 3
     labels = LabelLog(tmp_path / "labels.json").read()
     assert [label.strategy for label in labels] == ["random"] * 30
+
+
+def test_a_round_of_fewer_labels_than_asked_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    for number in range(8):  # the test takes two; the others make fifteen pairs
+        save(tmp_path / "db", number, clip(30 * number, scores=[float(number)] * 5))
+    config = BenchmarkConfig(db=tmp_path / "db", labels=16, round=16)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match=r"expected 16 more pairs .* after 0 labels, found 15; record more"):
+        run(config, SegmentDB(config.db), "random", 0, tmp_path / "run")
+
+
+def test_continuations_of_one_moment_are_not_both_fitted_and_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for moment in range(12):
+        names = [f"{env:02d}/{moment:08d}.dat" for env in range(4)]
+        for name in names:
+            segment = clip(100, steps=2)
+            assert segment.sidecar is not None
+            sidecar = dataclasses.replace(segment.sidecar, reason=f"{FORK}00/{moment:08d}")
+            save_segment(tmp_path / name, dataclasses.replace(segment, sidecar=sidecar))
+        for one, two in (names[:2], names[2:]):
+            LabelLog(tmp_path / "labels.json").append(Label(one, two, 1))
+    sides: list[set[str]] = []
+
+    def split(_: object, data: PreferenceData, train: np.ndarray, test: np.ndarray) -> SimpleNamespace:
+        numbers = [label.sample1.rpartition("/")[2] for label in data.labels]
+        sides.extend({numbers[at] for at in side.tolist()} for side in (train, test))
+        return SimpleNamespace(model=None)
+
+    monkeypatch.setattr("benchmarks.strategies.fit_quietly", split)
+    fit_members(BenchmarkConfig(db=tmp_path), tmp_path, seed=0)
+    train, test = sides
+    assert test
+    assert train.isdisjoint(test)
 
 
 def test_the_test_shares_no_segment_and_puts_the_better_first(db: Path) -> None:

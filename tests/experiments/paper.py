@@ -7,7 +7,7 @@ from typing import Any
 
 import online
 from experiments.air import COLUMNS
-from experiments.measures import MeasureConfig
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import Pipeline
 from lib import cli
 from lib.agent.config import TrainConfig

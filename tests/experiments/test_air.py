@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments import air
-from experiments.measures import MeasureConfig
+from experiments.measure_config import MeasureConfig
 from tests.experiments.paper import Paper
 
 

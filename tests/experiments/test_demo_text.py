@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("vaderSentiment", reason="language models need requirements-text.txt")
 
 from experiments import demo_text
-from experiments.pipeline import read_lines
+from experiments.pipeline import Pipeline, read_lines
 from lib.cli import UserError
 from lib.preferences import text_teachers
 from tests.text.tiny import save_tiny
@@ -58,6 +58,22 @@ def test_what_a_finetune_refuses_is_refused_before_the_first_stage(tmp_path: Pat
     with pytest.raises(UserError, match="--rollout 6: expected a multiple of --answers, 4"):
         demo_text.main(["--out", str(out), "--algos", "ppo", "grpo", "--rollout", "6"])
     assert not out.exists()
+
+
+def test_more_answers_are_not_judged_than_there_are() -> None:
+    with pytest.raises(UserError, match="--judged 5: expected at most the 4 of --best-of"):
+        demo_text.DemoConfig(judged=5, best_of=4)
+
+
+def test_another_algorithm_does_not_go_on_with_answers_of_the_first_ones_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pipeline, "run", lambda *_: pytest.fail("a stage began"))
+    line = ["--out", str(tmp_path / "out"), "--rounds", "2", "--algos"]
+    with pytest.raises(pytest.fail.Exception):
+        demo_text.main([*line, "ppo"])
+    with pytest.raises(UserError, match=r"--algos: the experiment in .* has \['ppo'\], got \['rloo'\]"):
+        demo_text.main([*line, "rloo"])
 
 
 @pytest.mark.slow

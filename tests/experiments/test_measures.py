@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import measures
+from experiments import lives, measures
 from experiments.measures import Backflip, Disturbed, first_lives, main
 from lib.agent.checkpoints import CheckpointFolder
 from lib.agent.evaluate import evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.network import ActorPolicy, PolicyNet
+from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.envs.play import play
@@ -109,6 +110,16 @@ def test_the_figures_of_a_policy(policy: Path, tmp_path: Path, capsys: pytest.Ca
     assert "distance" in found["games"]
     best = max(found["lives"]["scores"])
     assert f"first lives: best {best:g} of 3" in capsys.readouterr().out
+
+
+def test_no_module_is_imported_because_a_policy_names_it(tmp_path: Path) -> None:
+    policy = {"state_dict": PolicyNet(5).state_dict(), "steps": 0}
+    save_checkpoint(tmp_path / "v0.dat", "policy", policy, {"env": "made_up:Seaquest-v0"}, {})
+    flags = ["-m", str(tmp_path / "v0.dat")]
+    with pytest.raises(UserError, match="if you trust it, add --env made_up:Seaquest-v0"):
+        main([*flags, "-o", str(tmp_path / "v0.json")])
+    with pytest.raises(UserError, match="expected a policy of Seaquest, got one of made_up:Seaquest-v0"):
+        lives.main(flags)
 
 
 def test_a_policy_that_does_not_know_its_environment_is_refused(tmp_path: Path) -> None:

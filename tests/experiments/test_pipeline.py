@@ -236,21 +236,23 @@ class Config:
 
 def test_a_folder_is_for_one_experiment(tmp_path: Path) -> None:
     out = tmp_path / "new" / "experiment"
-    settle(Config(out, model=Path("a.dat")), out, free=("out",))
-    settle(Config(tmp_path, model=Path("a.dat")), out, free=("out",))
+    settle(Config(out, model=Path("a.dat")))
+    out = out.rename(tmp_path / "moved")
+    settle(Config(out, model=Path("a.dat")))
     with pytest.raises(UserError, match=r"--steps: the experiment in .* has 5, got 6; repeat its flags"):
-        settle(Config(out, 6, Path("a.dat")), out, free=("out",))
+        settle(Config(out, 6, Path("a.dat")))
+    settle(Config(out, 6, Path("a.dat")), "steps")
     with pytest.raises(UserError, match=r"--model: .* has 'a\.dat', got None"):
-        settle(Config(out), out, free=("out",))
+        settle(Config(out))
 
 
 def test_a_folder_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(UserError, match="belongs to another program"):
-        settle(Config(tmp_path), tmp_path, free=("out",))
+        settle(Config(tmp_path))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="expected a folder to write to"):
-        settle(Config(tmp_path), tmp_path / "file" / "out", free=("out",))
+        settle(Config(tmp_path / "file" / "out"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments import skill
-from experiments.measures import MeasureConfig
+from experiments.measure_config import MeasureConfig
 from experiments.pipeline import TIME_IS_UP
 from lib.agent.config import TrainConfig
 from tests.experiments.paper import Measured

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.label_load import load, lost_or_doubled, segments_for
+from benchmarks.label_load import load, lost_or_doubled
+from benchmarks.label_page import segments_for
 from benchmarks.site import Site
 from tests.label_ui.dbs import make_db
 

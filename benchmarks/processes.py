@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from statistics import median
 
 from benchmarks.report import Row, Target
 from benchmarks.setup import Setup
+from benchmarks.site import free_port
 from lib.devices import half_of_the_cores
 
 _CLIPS, _LABELS = 24, 60
@@ -21,6 +21,7 @@ _HALF = {"LOCAL_WORLD_SIZE": "2"}
 
 
 def at_once(setup: Setup) -> list[Row]:
+    """A training run and a fit at once, on half of the cores each, against each alone on all of them."""
     from benchmarks.reward_fit import labelled_db
 
     db = labelled_db(setup.folder / "db", _CLIPS, _LABELS)
@@ -47,9 +48,7 @@ def at_once(setup: Setup) -> list[Row]:
 
 def together(setup: Setup) -> list[Row]:
     """Two processes that learn together, on half of the cores each, against one process on half of them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [_HALF | group | {"RANK": str(rank)} for rank in range(2)]
     efficiency, gains = [], []
     with _workers([("train", environment) for environment in (_HALF, {}, *ranks)], setup) as workers:
@@ -81,7 +80,7 @@ def _workers(
         for number, (stage, environment) in enumerate(wanted):
             folder = setup.folder / f"{stage}-{number}"
             worker = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.side_by_side", stage, folder, db, str(setup.seconds)],
+                [sys.executable, "-m", "benchmarks.processes", stage, folder, db, str(setup.seconds)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
