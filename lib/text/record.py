@@ -44,7 +44,7 @@ def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
       UserError: the file cannot be read, or has no prompts.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # Windows may write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{flag} {path}: expected a text file in UTF-8: {error}") from None
     prompts = []

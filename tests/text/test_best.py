@@ -118,11 +118,28 @@ def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:
         assert {label.annotator for label in labels} == {"preferences"}
 
 
+def test_every_line_of_a_file_counts_and_none_twice(tmp_path: Path) -> None:
+    rows = [("a", "b"), ("b", "a"), ("a", "b"), ("a", "c"), ("a", "a")]  # of people who disagree
+    lines = [json.dumps({"prompt": "p", "chosen": chosen, "rejected": rejected}) for chosen, rejected in rows]
+    (tmp_path / "x.jsonl").write_text("\ufeff" + "\n".join(lines))  # as Windows may write it
+    with full_disk(250), pytest.raises(UserError, match=r"labels\.json: could not be written: "):
+        import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    for _ in range(2):
+        said = import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+        assert "4 labels of " in said
+        assert said.endswith("; 1 with equal answers left out")
+        labels = current(LabelLog(tmp_path / "db" / "labels.json").read())
+        answers = SegmentDB(tmp_path / "db")
+        won = [load_answer(answers, label.winner or "").text for label in labels]
+        assert sorted(won) == ["a", "a", "a", "b"]
+        assert [label.annotator for label in labels] == ["x", "x 2", "x 3", "x"]
+
+
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     good = json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})
     for bad in ("{", "[]", '{"prompt": "p"}', '{"prompt": ["m"], "chosen": "a", "rejected": "b"}'):
         (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")
-        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected"):
+        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected, each a text"):
             import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
     assert not (tmp_path / "db").exists()
     with pytest.raises(UserError, match="expected a DB of answers"):

@@ -125,6 +125,8 @@ def test_two_that_write_into_one_db_share_folders_by_prompt(tmp_path: Path) -> N
 def test_prompts_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "two\\nlines"}\n{"prompt": "x", "more": 1}\n')
     assert read_prompts(tmp_path / "p.jsonl") == ["two\nlines", "x"]
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfx\r\ny z\r\nx\r\n")
+    assert read_prompts(tmp_path / "windows.txt") == ["x", "y z"]
     for name, content in (
         ("a.txt", b"\n \n"),
         ("b.txt", b"\xff"),
