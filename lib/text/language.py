@@ -252,6 +252,10 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
     """Reads a folder of `save_policy`."""
     from safetensors.torch import load_file
 
+    if (
+        folder.is_symlink()
+    ):  # such as saves/best, which moves on; answers and reward models name what it led to
+        folder = folder.parent / folder.readlink()
     about = read_policy(folder)
     root = Root(Path(about["folder"]), about["weights"], about["at"], about.get("rank", 0))
     if (root.folder / POLICY).is_file():

@@ -247,7 +247,7 @@ def _sampled(
         "commit": git_commit(),
     }
     for draw, found in zip(batch, drawn or (), strict=drawn is not None):
-        known = {"policy": str(config.model), "origin": origin | {"draw": draw.key}}
+        known = {"policy": str(model.folder), "origin": origin | {"draw": draw.key}}
         yield as_answer(model, draw.prompt, draw.tokens, found, **known)
 
 

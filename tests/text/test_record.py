@@ -15,6 +15,7 @@ from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answ
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
+from lib.text.language import root_of, save_policy
 from lib.text.layers import token_log_probs
 from lib.text.record import AnswerFolders, open_answers, read_prompts, record
 from lib.text.sampling import as_answer
@@ -64,6 +65,16 @@ def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config:
         expected = token_log_probs(model.network, answer.prompt_tokens, answer.tokens)  # type: ignore[arg-type]
         np.testing.assert_allclose(answer.log_probs, expected, atol=1e-4)
         assert answer.text == model.decode(answer.tokens[: -1 if answer.finished else None])
+
+
+def test_answers_name_the_checkpoint_that_a_link_led_to(config: TextConfig) -> None:
+    language, saves = tiny(config.model), config.model.parent / "saves"
+    save_policy(saves / "one", language, root_of(language, 2), {})
+    (saves / "best").symlink_to("one")
+    record(dataclasses.replace(config, model=saves / "best"))
+    assert config.db_path is not None
+    db = SegmentDB(config.db_path)
+    assert {load_answer(db, name).policy for name in db.names} == {str(saves / "one")}
 
 
 def test_the_same_command_continues_and_comes_to_the_same_answers(
