@@ -29,6 +29,7 @@ from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import full_disk, tiny
 
 CPU = torch.device("cpu")
+FILES = {"model": "", "prompts": ".txt", "reward": ".dat"}
 
 
 def test_the_best_of_n_is_the_one_that_is_paid_most(
@@ -61,6 +62,19 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
     assert choices[0].answers[choices[0].best].text in (tmp_path / "pages" / "best-of-5.html").read_text()
     with pytest.raises(UserError, match="--prompts expects --reward"):
         PlayConfig(model=tmp_path / "model", prompts=tmp_path / "prompts.txt")
+
+
+def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "model", chat=True)
+    model = TextRewardModel(
+        language, [TextMember(TextRewardNet(language.network.model, Shape(2, 0)), 0.0, 1.0)]
+    )
+    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
+    (tmp_path / "prompts.txt").write_text("w1 w2\n")
+    files = {name: tmp_path / f"{name}{end}" for name, end in FILES.items()}
+    for chat, expected in ((None, [1, 5, 6, 2, 1]), (False, [5, 6])):
+        [choice] = best_of(PlayConfig(**files, best_of=1, tokens=2, chat=chat))
+        assert choice.answers[0].prompt_tokens.tolist() == expected
 
 
 def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> None:

@@ -159,6 +159,20 @@ def test_a_prompt_of_too_many_tokens_is_named_before_anything_is_sampled(config:
     assert not any(config.db_path.rglob("*.dat"))
 
 
+def test_prompts_beyond_the_model_are_named_before_anything_is_sampled(config: TextConfig) -> None:
+    assert config.prompts is not None
+    config.prompts.write_text("w1\n" + "w1 " * 250 + "\n")
+    with pytest.raises(
+        UserError, match=r"prompt and answer of at most 256 tokens .*got 250 and --tokens 12: 'w1"
+    ):
+        record(config)
+    assert record(dataclasses.replace(config, tokens=6)).written == 6
+    small = save_tiny(config.model.parent / "small", vocab_size=20)
+    config.prompts.write_text("w1\nw27\n")
+    with pytest.raises(UserError, match="the prompt 'w27' has the token 31; the network knows 20"):
+        record(dataclasses.replace(config, model=small))
+
+
 def test_answers_do_not_go_among_clips(config: TextConfig) -> None:
     assert config.db_path is not None
     config.db_path.mkdir()
