@@ -15,6 +15,7 @@ from lib.preferences.answers import MAX_TEXT, Answer, holds_answers, load_answer
 from lib.preferences.labels import Label, LabelLog, Pair, current, pair_of
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
+from lib.reporting import Progress
 from lib.text.record import AnswerFolders, open_answers
 
 _KEYS = ("prompt", "chosen", "rejected")
@@ -78,24 +79,26 @@ def import_preferences(file: Path, path: Path) -> str:
             continue
         names.setdefault((answer.prompt, answer.text), name)
     added, lines = 0, Counter[Pair]()
-    for prompt, chosen, rejected in preferences:
-        for text in (chosen, rejected):
-            if (prompt, text) not in names:
-                names[prompt, text] = folders.add(
-                    Answer(prompt, text, True, origin={"file": file.name[:1000]})
-                )
-                added += 1
-        first = bool(rng.integers(2))  # so that neither place means the better one
-        pair = (names[prompt, chosen], names[prompt, rejected])
-        lines[pair_of(*pair)] += 1
-        count = lines[pair_of(*pair)]
-        labeller = file.stem[:60] + (f" {count}" if count > 1 else "")
-        try:
-            log.append(Label(*(pair if first else pair[::-1]), 1 if first else 2, annotator=labeller))
-        except OSError as error:
-            raise UserError(
-                f"{log.path}: could not be written: {error.strerror}; make room and start again"
-            ) from None
+    with Progress() as progress:
+        for number, (prompt, chosen, rejected) in enumerate(preferences, start=1):
+            for text in (chosen, rejected):
+                if (prompt, text) not in names:
+                    names[prompt, text] = folders.add(
+                        Answer(prompt, text, True, origin={"file": file.name[:1000]})
+                    )
+                    added += 1
+            first = bool(rng.integers(2))  # so that neither place means the better one
+            pair = (names[prompt, chosen], names[prompt, rejected])
+            lines[pair_of(*pair)] += 1
+            count = lines[pair_of(*pair)]
+            labeller = file.stem[:60] + (f" {count}" if count > 1 else "")
+            try:
+                log.append(Label(*(pair if first else pair[::-1]), 1 if first else 2, annotator=labeller))
+            except OSError as error:
+                raise UserError(
+                    f"{log.path}: could not be written: {error.strerror}; make room and start again"
+                ) from None
+            progress.update(f"{number} of {len(preferences)} preferences")
     left_out = len(read) - len(preferences)
     return f"{path}: {added} answers and {len(preferences)} labels of {file}" + (
         f"; {left_out} with equal answers left out" if left_out else ""

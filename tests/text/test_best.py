@@ -132,7 +132,9 @@ def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:
         assert {label.annotator for label in labels} == {"preferences"}
 
 
-def test_every_line_of_a_file_counts_and_none_twice(tmp_path: Path) -> None:
+def test_every_line_of_a_file_counts_and_none_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [("a", "b"), ("b", "a"), ("a", "b"), ("a", "c"), ("a", "a")]  # of people who disagree
     lines = [json.dumps({"prompt": "p", "chosen": chosen, "rejected": rejected}) for chosen, rejected in rows]
     (tmp_path / "x.jsonl").write_text("\ufeff" + "\n".join(lines))  # as Windows may write it
@@ -147,6 +149,7 @@ def test_every_line_of_a_file_counts_and_none_twice(tmp_path: Path) -> None:
         won = [load_answer(answers, label.winner or "").text for label in labels]
         assert sorted(won) == ["a", "a", "a", "b"]
         assert [label.annotator for label in labels] == ["x", "x 2", "x 3", "x"]
+    assert "4 of 4 preferences" in capsys.readouterr().out  # of 60,000 it takes many minutes
 
 
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
