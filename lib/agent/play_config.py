@@ -42,6 +42,10 @@ class PlayConfig:
         default=16, min=1, help="with --prompts: answers to each, of which --reward picks the best"
     )
     tokens: int = flag(default=64, min=1, max=8192, help="with --prompts: longest answer, in tokens")
+    chat: bool | None = flag(
+        default=None,
+        help="with --prompts: put them into the model's chat template (default: if it has one)",
+    )
 
     info: Path | None = flag(
         group="files, without playing",

@@ -154,7 +154,7 @@ def make_teacher(
     return Teacher(value, **TEACHERS[name] | {key: x for key, x in changes.items() if x is not None})
 
 
-def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
+def own_teacher(name: str, error_rate: float | None = None, flag: str = "--teacher") -> Teacher:
     """A teacher of the user's own: a function of one clip or answer that returns a number, or of two that chooses.
 
     The module is imported, so only names typed at a command line may be passed here.
@@ -164,6 +164,7 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         a `Segment` or, in a DB of answers, an `Answer`; of two of them it returns 1 or 2 for the better, 0 for alike,
         None for cannot tell.
       error_rate: as of `mistake`.
+      flag: by which it was named.
 
     Raises:
       UserError: there is no such function, or it needs neither one nor two arguments.
@@ -178,12 +179,12 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
             for argument in inspect.signature(found).parameters.values()
         )
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"--teacher {name}: expected package.module:function: {error}") from error
+        raise UserError(f"{flag} {name}: expected package.module:function: {error}") from error
     finally:
         sys.path.pop(0)
     if taken not in (1, 2):
         raise UserError(
-            f"--teacher {name}: expected a function of one clip that returns a number, or of two clips that "
+            f"{flag} {name}: expected a function of one clip that returns a number, or of two clips that "
             f"returns 1, 2, 0 or None; it needs {taken} arguments"
         )
 
@@ -194,7 +195,7 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise UserError(f"--teacher {name}: expected a finite number for each clip, got {worth!r}")
+            raise UserError(f"{flag} {name}: expected a finite number for each clip, got {worth!r}")
         return number
 
     def choose(first: Any, second: Any) -> int | None:
@@ -204,7 +205,7 @@ def own_teacher(name: str, error_rate: float | None = None) -> Teacher:
         # No bool: its False, "not the first", would say that they are alike.
         number = isinstance(said, (int, float, np.integer, np.floating)) and not isinstance(said, bool)
         if not number or said not in (0, 1, 2):
-            raise UserError(f"--teacher {name}: expected 1, 2, 0 or None for each pair, got {said!r}")
+            raise UserError(f"{flag} {name}: expected 1, 2, 0 or None for each pair, got {said!r}")
         return int(said)
 
     if taken == 1:

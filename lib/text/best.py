@@ -52,7 +52,10 @@ def best_of(config: PlayConfig) -> list[Choice]:
     device = resolve_device(config.dev)
     bf16, count = resolve_bf16(None, device), config.best_of
     prompts = read_prompts(config.prompts)
-    model = load_language_model(config.model, device, bf16)
+    model = load_language_model(config.model, device, bf16, config.chat)
+    encoded = {prompt: model.encode(prompt) for prompt in prompts}
+    for tokens in encoded.values():
+        model.check_room(tokens, config.tokens)
     reward = load_text_reward(config.reward, device, bf16)
     if config.record is not None:
         try:
@@ -61,8 +64,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
             raise UserError(f"-r {config.record}: expected a folder to write to: {error.strerror}") from None
     rng = np.random.default_rng(config.seed)
     choices = []
-    for number, prompt in enumerate(prompts, start=1):
-        tokens = model.encode(prompt)
+    for number, (prompt, tokens) in enumerate(encoded.items(), start=1):
         answers: list[Answer] = []
         while len(answers) < count:
             size = min(_AT_ONCE, count - len(answers))

@@ -81,6 +81,10 @@ class PolicyNet(nn.Module):
         self.layers = copy.deepcopy(above(language.network.model, at)).float().requires_grad_(True)
         self._beta, self._head = beta, [language.network.lm_head]  # which is no part of this network
 
+    def train(self, mode: bool = True) -> PolicyNet:
+        """Changes nothing: the reference has no dropout."""
+        return self
+
     def log_probs(self, batch: Sequence[States], tokens: Sequence[np.ndarray]) -> torch.Tensor:
         """log π of all tokens of B answers, one after the other: float32 `[N]`."""
         hidden = before_tokens(above_states(self.layers, batch), batch)

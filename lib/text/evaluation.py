@@ -120,7 +120,7 @@ def judges_of(names: Sequence[str]) -> dict[str, Callable[[Answer], float]]:
 def judge_of(name: str) -> Callable[[Answer], float]:
     """An answer's value to a judge of `--judge`."""
     if ":" in name:
-        judge = own_teacher(name)
+        judge = own_teacher(name, flag="--judge")
         if judge.choose is not None:
             raise UserError(f"--judge {name}: expected a function of one answer, got one of two")
         return judge.value

@@ -32,7 +32,7 @@ def export_reward(path: Path, folder: Path) -> str:
     if len(model.members) > 1 or shape.pooling != "last" or model.slope:
         raise UserError(
             f"--export-reward {path}: expected one member that looks at the last token, without --length-control; "
-            "fit it again without --ensemble, --pooling mean and --length-control"
+            "fit it again with --pooling last, without --ensemble and --length-control"
         )
     if folder.exists():
         raise UserError(f"--export-reward {folder}: already exists; name a new folder")

@@ -263,8 +263,8 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
     policies = {answer.policy for answer in store.answers}
     if len(policies) != 1 or "" in policies:
         raise UserError(
-            "expected -m FOLDER, the language model whose layers are fitted: the answers are from "
-            f"{len(policies)} models"
+            "expected -m FOLDER, the language model whose layers are fitted: the answers are "
+            + ("imported, which names none" if "" in policies else f"from {len(policies)} models")
         )
     return Path(policies.pop())
 

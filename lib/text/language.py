@@ -78,7 +78,7 @@ class LanguageModel:
         """The tokens that an answer to a prompt continues: those of the chat template, or of the bare text.
 
         Raises:
-          UserError: the template cannot be applied, or the prompt has no tokens.
+          UserError: the template cannot be applied, or the prompt has no tokens or one that the network lacks.
         """
         if self.chat:
             try:
@@ -93,7 +93,28 @@ class LanguageModel:
             tokens = self.tokenizer(prompt)["input_ids"] or [self.tokenizer.bos_token_id]
         if not tokens or tokens[0] is None:
             raise UserError(f"{self.folder}: the prompt {prompt[:60]!r} has no tokens")
+        if max(tokens) >= (known := self.network.config.vocab_size):
+            raise UserError(
+                f"{self.folder}: the prompt {prompt[:60]!r} has the token {max(tokens)}; the network knows {known}"
+            )
         return list(tokens)
+
+    def check_room(self, prompt: Sequence[int], longest: int) -> None:
+        """Refuses what is longer than the texts that the model was made for: it would ramble without a word.
+
+        Args:
+          prompt: tokens of a prompt.
+          longest: answer to it, in tokens.
+
+        Raises:
+          UserError: says what is too long.
+        """
+        most = self.network.config.max_position_embeddings
+        if len(prompt) + longest > most:
+            raise UserError(
+                f"{self.folder}: expected prompt and answer of at most {most} tokens (max_position_embeddings), got "
+                f"{len(prompt)} and --tokens {longest}: {self.decode(prompt[:100])[:60]!r}…"
+            )
 
     def encode_answer(self, text: str, finished: bool) -> list[int]:
         """The tokens of an answer given as text."""
@@ -252,6 +273,10 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
     """Reads a folder of `save_policy`."""
     from safetensors.torch import load_file
 
+    if (
+        folder.is_symlink()
+    ):  # such as saves/best, which moves on; answers and reward models name what it led to
+        folder = folder.parent / folder.readlink()
     about = read_policy(folder)
     root = Root(Path(about["folder"]), about["weights"], about["at"], about.get("rank", 0))
     if (root.folder / POLICY).is_file():

@@ -44,7 +44,7 @@ def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
       UserError: the file cannot be read, or has no prompts.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # Windows may write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{flag} {path}: expected a text file in UTF-8: {error}") from None
     prompts = []
@@ -61,7 +61,8 @@ def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
                 prompt = None
         if not isinstance(prompt, str) or not prompt.strip() or len(prompt.encode()) > MAX_TEXT:
             raise UserError(
-                f'{path} line {number}: expected a prompt of at most {MAX_TEXT} bytes, in .jsonl as {{"prompt": …}}'
+                f"{path} line {number}: expected a prompt, a text of at most {MAX_TEXT} bytes, in .jsonl as "
+                '{"prompt": "…"}'
             )
         prompts.append(prompt)
     if not prompts:
@@ -184,7 +185,7 @@ def record(config: TextConfig) -> Recorded:
     lacking = [
         Draw(prompt, tokens, key, number)
         for prompt in prompts
-        for tokens in [_encoded(model, prompt)]
+        for tokens in [_encoded(model, prompt, config.tokens)]
         for number in range(config.answers)
         if not folders.has(prompt, key := f"{settings} {number}")
     ]
@@ -225,12 +226,13 @@ def record(config: TextConfig) -> Recorded:
     return Recorded(written, interrupt.asked)
 
 
-def _encoded(model: LanguageModel, prompt: str) -> list[int]:
+def _encoded(model: LanguageModel, prompt: str, longest: int) -> list[int]:
     tokens = model.encode(prompt)
     if len(tokens) > MAX_TOKENS:
         raise UserError(
             f"--prompts: expected prompts of at most {MAX_TOKENS} tokens, got one of {len(tokens)}: {prompt[:60]!r}…"
         )
+    model.check_room(tokens, longest)
     return tokens
 
 
@@ -247,7 +249,7 @@ def _sampled(
         "commit": git_commit(),
     }
     for draw, found in zip(batch, drawn or (), strict=drawn is not None):
-        known = {"policy": str(config.model), "origin": origin | {"draw": draw.key}}
+        known = {"policy": str(model.folder), "origin": origin | {"draw": draw.key}}
         yield as_answer(model, draw.prompt, draw.tokens, found, **known)
 
 

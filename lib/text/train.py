@@ -223,9 +223,12 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt],
         raise UserError(
             f"--prompts {config.prompts}: expected prompts to train on beside those held out, found none"
         )
-    return tuple(  # type: ignore[return-value]
+    train, test = (
         [Prompt(text, tuple(language.encode(text))) for text in column] for column in (texts, held_out)
     )
+    for prompt in (*train, *test):
+        language.check_room(prompt.tokens, config.tokens)
+    return train, test
 
 
 def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import full_disk, tiny
 
 CPU = torch.device("cpu")
+FILES = {"model": "", "prompts": ".txt", "reward": ".dat"}
 
 
 def test_the_best_of_n_is_the_one_that_is_paid_most(
@@ -61,6 +62,19 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
     assert choices[0].answers[choices[0].best].text in (tmp_path / "pages" / "best-of-5.html").read_text()
     with pytest.raises(UserError, match="--prompts expects --reward"):
         PlayConfig(model=tmp_path / "model", prompts=tmp_path / "prompts.txt")
+
+
+def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:
+    language = tiny(tmp_path / "model", chat=True)
+    model = TextRewardModel(
+        language, [TextMember(TextRewardNet(language.network.model, Shape(2, 0)), 0.0, 1.0)]
+    )
+    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
+    (tmp_path / "prompts.txt").write_text("w1 w2\n")
+    files = {name: tmp_path / f"{name}{end}" for name, end in FILES.items()}
+    for chat, expected in ((None, [1, 5, 6, 2, 1]), (False, [5, 6])):
+        [choice] = best_of(PlayConfig(**files, best_of=1, tokens=2, chat=chat))
+        assert choice.answers[0].prompt_tokens.tolist() == expected
 
 
 def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> None:
@@ -118,11 +132,31 @@ def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:
         assert {label.annotator for label in labels} == {"preferences"}
 
 
+def test_every_line_of_a_file_counts_and_none_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("a", "b"), ("b", "a"), ("a", "b"), ("a", "c"), ("a", "a")]  # of people who disagree
+    lines = [json.dumps({"prompt": "p", "chosen": chosen, "rejected": rejected}) for chosen, rejected in rows]
+    (tmp_path / "x.jsonl").write_text("\ufeff" + "\n".join(lines))  # as Windows may write it
+    with full_disk(250), pytest.raises(UserError, match=r"labels\.json: could not be written: "):
+        import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    for _ in range(2):
+        said = import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+        assert "4 labels of " in said
+        assert said.endswith("; 1 with equal answers left out")
+        labels = current(LabelLog(tmp_path / "db" / "labels.json").read())
+        answers = SegmentDB(tmp_path / "db")
+        won = [load_answer(answers, label.winner or "").text for label in labels]
+        assert sorted(won) == ["a", "a", "a", "b"]
+        assert [label.annotator for label in labels] == ["x", "x 2", "x 3", "x"]
+    assert "4 of 4 preferences" in capsys.readouterr().out  # of 60,000 it takes many minutes
+
+
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     good = json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})
     for bad in ("{", "[]", '{"prompt": "p"}', '{"prompt": ["m"], "chosen": "a", "rejected": "b"}'):
         (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")
-        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected"):
+        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected, each a text"):
             import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
     assert not (tmp_path / "db").exists()
     with pytest.raises(UserError, match="expected a DB of answers"):

@@ -139,6 +139,16 @@ def test_a_full_disk_is_told_in_one_line(config: TextConfig) -> None:
     assert not list(config.save.iterdir())
 
 
+def test_dropout_is_off(config: TextConfig) -> None:
+    assert config.db_path is not None
+    dropping = save_tiny(config.runs / "model", attention_dropout=0.5)
+    fitting = FitConfig(
+        dbs=[config.db_path], name="d", out=config.runs, model=dropping, cut=2, upper=9, lr=0.0, bf16=False
+    )
+    member = Policies(fitting, beta=0.1).begin(np.arange(60), np.arange(60, 80), 0)
+    assert member.train_epoch(lambda: False) == pytest.approx(np.log(2), abs=1e-5)  # as of the reference
+
+
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:
     assert config.db_path is not None
     material = Policies(

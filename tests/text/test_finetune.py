@@ -334,10 +334,12 @@ def test_what_does_not_fit_is_refused_in_one_line(
             "--judge operator:lt: expected a function of one answer, got one of two",
         ),
         ({"judge": ["nobody"]}, "--judge nobody: expected critics, no-questions"),
+        ({"judge": ["nowhere:taste"]}, "--judge nowhere:taste: expected package.module:function"),
         (
             {"judge": ["shorter", "elsewhere:shorter"]},
             "--judge elsewhere:shorter: expected another name than shorter, which another figure has",
         ),
+        ({"tokens": 255}, "prompt and answer of at most 256 tokens"),
         ({"eval_prompts": Path("nowhere.txt")}, "--eval-prompts nowhere.txt: expected a text file"),
         ({"resume": done.run_dir, "updates": 1}, "its 1 updates are done"),
     )

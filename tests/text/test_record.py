@@ -15,6 +15,7 @@ from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answ
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
+from lib.text.language import root_of, save_policy
 from lib.text.layers import token_log_probs
 from lib.text.record import AnswerFolders, open_answers, read_prompts, record
 from lib.text.sampling import as_answer
@@ -64,6 +65,16 @@ def test_every_prompt_gets_its_answers_and_they_say_where_they_came_from(config:
         expected = token_log_probs(model.network, answer.prompt_tokens, answer.tokens)  # type: ignore[arg-type]
         np.testing.assert_allclose(answer.log_probs, expected, atol=1e-4)
         assert answer.text == model.decode(answer.tokens[: -1 if answer.finished else None])
+
+
+def test_answers_name_the_checkpoint_that_a_link_led_to(config: TextConfig) -> None:
+    language, saves = tiny(config.model), config.model.parent / "saves"
+    save_policy(saves / "one", language, root_of(language, 2), {})
+    (saves / "best").symlink_to("one")
+    record(dataclasses.replace(config, model=saves / "best"))
+    assert config.db_path is not None
+    db = SegmentDB(config.db_path)
+    assert {load_answer(db, name).policy for name in db.names} == {str(saves / "one")}
 
 
 def test_the_same_command_continues_and_comes_to_the_same_answers(
@@ -125,6 +136,8 @@ def test_two_that_write_into_one_db_share_folders_by_prompt(tmp_path: Path) -> N
 def test_prompts_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "two\\nlines"}\n{"prompt": "x", "more": 1}\n')
     assert read_prompts(tmp_path / "p.jsonl") == ["two\nlines", "x"]
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfx\r\ny z\r\nx\r\n")
+    assert read_prompts(tmp_path / "windows.txt") == ["x", "y z"]
     for name, content in (
         ("a.txt", b"\n \n"),
         ("b.txt", b"\xff"),
@@ -144,6 +157,20 @@ def test_a_prompt_of_too_many_tokens_is_named_before_anything_is_sampled(config:
         record(config)
     assert config.db_path is not None
     assert not any(config.db_path.rglob("*.dat"))
+
+
+def test_prompts_beyond_the_model_are_named_before_anything_is_sampled(config: TextConfig) -> None:
+    assert config.prompts is not None
+    config.prompts.write_text("w1\n" + "w1 " * 250 + "\n")
+    with pytest.raises(
+        UserError, match=r"prompt and answer of at most 256 tokens .*got 250 and --tokens 12: 'w1"
+    ):
+        record(config)
+    assert record(dataclasses.replace(config, tokens=6)).written == 6
+    small = save_tiny(config.model.parent / "small", vocab_size=20)
+    config.prompts.write_text("w1\nw27\n")
+    with pytest.raises(UserError, match="the prompt 'w27' has the token 31; the network knows 20"):
+        record(dataclasses.replace(config, model=small))
 
 
 def test_answers_do_not_go_among_clips(config: TextConfig) -> None:

@@ -356,6 +356,15 @@ def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
             load_text_reward(labelled / "bad.dat", CPU)
 
 
+def test_answers_that_name_no_model_need_one(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "db", random_texts(20, 2), policy="")
+    label_with_teacher(db, "shorter", 15)
+    with pytest.raises(
+        UserError, match=r"expected -m FOLDER, .*: the answers are imported, which names none"
+    ):
+        fit_text(FitConfig(dbs=[db], name="t", out=tmp_path))
+
+
 def test_stored_tokens_are_rated_and_text_of_another_vocabulary_is_encoded(tmp_path: Path) -> None:
     language = tiny(tmp_path / "m")
     shape = Shape(2, 0)
