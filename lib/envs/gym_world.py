@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
@@ -72,6 +72,7 @@ class GymWorld:
             num_envs,
             "sync",
             vector_kwargs={"copy": False},
+            wrappers=[_WithoutInfo],
             disable_env_checker=True,
             **env_kwargs,
         )
@@ -131,6 +132,20 @@ class GymWorld:
         return larger(smaller(self._check(drawn)))
 
 
+class _WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells nothing beside, as a vector fails where that differs in kind or shape between environments."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, _ = self.env.reset(seed=seed, options=options)
+        return observation, {}
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, score, terminated, truncated, _ = self.env.step(action)
+        return observation, score, terminated, truncated, {}
+
+
 def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
     if ":" in env_id and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a module of the user's own may lie, as for python -m
@@ -151,6 +166,8 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
         mend = ""
         if "inherit from the gymnasium.Env" in str(error):
             mend = f"; {SEVERAL_AGENTS}"
+        elif "missing" in str(error) and "required" in str(error):
+            mend = "; gymnasium.register(..., kwargs={...}) hands it arguments"
         elif "entry_point is not specified" in str(error):
             mend = "; wrap a vector in PreferenceVectorEnv, in training code of your own (docs/wrapper.md)"
         raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error
