@@ -152,14 +152,14 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
-        name = env_id.rpartition(":")[2]
+        module, _, name = env_id.rpartition(":")
         folded = {known.casefold(): known for known in gymnasium.registry}
         near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)
-        mend = (
-            f"did you mean {' or '.join(folded[match] for match in near)}?"
-            if near
-            else "write module:Name-v0 for an id a module registers"
-        )
+        mend = "write module:Name-v0 for an id a module registers"
+        if near:
+            mend = f"did you mean {' or '.join(folded[match] for match in near)}?"
+        elif module:
+            mend = f"{module} registers no such id"
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except (Exception, SystemExit) as error:
         # From Gymnasium, a missing package, or somebody else's environment.

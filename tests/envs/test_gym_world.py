@@ -250,6 +250,11 @@ def test_what_environments_tell_beside_does_not_matter() -> None:
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
         ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
         ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
+        (
+            "tests.envs.dot:Nothing-v7",
+            {},
+            r"'tests\.envs\.dot:Nothing-v7' is registered; tests\.envs\.dot registers no",
+        ),
         ("nowhere.to.be.found:Dot-v0", {}, r"'nowhere.to.be.found:Dot-v0' cannot be made: No module"),
         ("not an id", {}, r"'not an id' cannot be made: Malformed"),
     ],
