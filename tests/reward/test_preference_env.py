@@ -359,6 +359,17 @@ def test_environments_in_processes_of_their_own(tmp_path: Path) -> None:
     assert np.array_equal(db.load(db.names[1]).frames[:, 0, 0, 1], np.arange(50))
 
 
+def test_an_environment_in_another_process_may_be_registered_by_any_function(tmp_path: Path) -> None:
+    gymnasium.register("TestByFunction-v0", lambda **kwargs: counting(0, 60)())
+    envs = AsyncVectorEnv([lambda: gymnasium.make("TestByFunction-v0", disable_env_checker=True)])
+    env = PreferenceVectorEnv(envs, db=tmp_path, record_prob=1)
+    env.reset()
+    for _ in range(50):
+        env.step(env.action_space.sample())
+    env.close()
+    assert sidecar_of(SegmentDB(tmp_path), "00/00000000.dat").env_id == "TestByFunction-v0"
+
+
 def test_renders_only_what_is_recorded_or_judged(tmp_path: Path) -> None:
     for options, renders in (
         ({"db": tmp_path, "record_prob": 0.0}, 0),
