@@ -156,10 +156,10 @@ def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
         folded = {known.casefold(): known for known in gymnasium.registry}
         near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)
         mend = "write module:Name-v0 for an id a module registers"
-        if near:
-            mend = f"did you mean {' or '.join(folded[match] for match in near)}?"
-        elif module:
+        if module:
             mend = f"{module} registers no such id"
+        if near:
+            mend = f"did you mean {' or '.join(folded[match] for match in near)}? If not, {mend}"
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except (Exception, SystemExit) as error:
         # From Gymnasium, a missing package, or somebody else's environment.

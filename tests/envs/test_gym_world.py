@@ -248,7 +248,11 @@ def test_what_environments_tell_beside_does_not_matter() -> None:
         ),
         ("TestVector-v0", {}, r"'TestVector-v0' cannot be made: .*; wrap a vector in PreferenceVectorEnv"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
-        ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
+        (
+            "movingdott-v0",
+            {},
+            r"'movingdott-v0' is registered; did you mean MovingDot-v0.* If not, write module:Name",
+        ),
         ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
         (
             "tests.envs.dot:Nothing-v7",
