@@ -127,7 +127,7 @@ gymnasium.register(
 )
 gymnasium.register(id="TestSpaceless-v0", entry_point=lambda **kwargs: Spaceless())
 gymnasium.register(id="TestLeaving-v0", entry_point=leave)
-gymnasium.register(id="TestDemanding-v0", entry_point=lambda size, **kwargs: Counter(**kwargs))
+gymnasium.register(id="TestDemanding-v0", entry_point=lambda size, **kwargs: Counter(**kwargs))  # type: ignore[arg-type]
 gymnasium.register(id="TestVector-v0", vector_entry_point=lambda **kwargs: None)  # type: ignore[arg-type]
 
 

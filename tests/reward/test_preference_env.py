@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
 
@@ -254,6 +254,21 @@ def test_ends_may_be_numbers(wrap: Any, tmp_path: Path) -> None:
         ends = [env.step(2)[2:4] for _ in range(60)]
         assert np.sum(ends) == 1
     assert env.recorder.stored == 2
+
+
+@pytest.mark.parametrize("lives", [None, "three", [2, 3], {"me": 3, "you": 2}])
+@pytest.mark.parametrize("wrap", [PreferenceEnv, EpisodeRecorderWrapper, PreferenceVectorEnv])
+def test_lives_that_are_no_number_are_not_counted(wrap: Any, lives: Any, tmp_path: Path) -> None:
+    class OfTwo(Counting):
+        def _info(self) -> Any:
+            return {"lives": lives}
+
+    one = OfTwo(ends=60)
+    env = wrap(SyncVectorEnv([lambda: one]) if wrap is PreferenceVectorEnv else one, tmp_path, record_prob=1)
+    env.reset()
+    for _ in range(50):
+        env.step(env.action_space.sample())
+    assert not sidecar_of(SegmentDB(tmp_path), "00/00000000.dat").life_lost.any()
 
 
 def test_vectors_unlike_their_space_are_said(tmp_path: Path) -> None:
