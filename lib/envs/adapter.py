@@ -251,8 +251,8 @@ def _name(env: Environment | VectorEnvironment) -> str:
     if isinstance(inner, gymnasium.vector.SyncVectorEnv):
         return _name(inner.envs[0])
     if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
-        spec = inner.get_attr("spec")[0]
-        return type(inner).__name__ if spec is None else spec.id
+        with inner.env_fns[0]() as one:  # as not every spec can be sent here from its process
+            return type(inner).__name__ if one.spec is None else one.spec.id
     return type(inner).__name__
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 import gymnasium
 import numpy as np
@@ -72,6 +72,7 @@ class GymWorld:
             num_envs,
             "sync",
             vector_kwargs={"copy": False},
+            wrappers=[_WithoutInfo],
             disable_env_checker=True,
             **env_kwargs,
         )
@@ -131,26 +132,42 @@ class GymWorld:
         return larger(smaller(self._check(drawn)))
 
 
+class _WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells nothing beside, as a vector fails where that differs in kind or shape between environments."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, _ = self.env.reset(seed=seed, options=options)
+        return observation, {}
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, score, terminated, truncated, _ = self.env.step(action)
+        return observation, score, terminated, truncated, {}
+
+
 def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
     if ":" in env_id and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a module of the user's own may lie, as for python -m
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
-        name = env_id.rpartition(":")[2]
+        module, _, name = env_id.rpartition(":")
         folded = {known.casefold(): known for known in gymnasium.registry}
         near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)
-        mend = (
-            f"did you mean {' or '.join(folded[match] for match in near)}?"
-            if near
-            else "write module:Name-v0 for an id a module registers"
-        )
+        mend = "write module:Name-v0 for an id a module registers"
+        if module:
+            mend = f"{module} registers no such id"
+        if near:
+            mend = f"did you mean {' or '.join(folded[match] for match in near)}? If not, {mend}"
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except (Exception, SystemExit) as error:
         # From Gymnasium, a missing package, or somebody else's environment.
         mend = ""
         if "inherit from the gymnasium.Env" in str(error):
             mend = f"; {SEVERAL_AGENTS}"
+        elif "missing" in str(error) and "required" in str(error):
+            mend = "; gymnasium.register(..., kwargs={...}) hands it arguments"
         elif "entry_point is not specified" in str(error):
             mend = "; wrap a vector in PreferenceVectorEnv, in training code of your own (docs/wrapper.md)"
         raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error

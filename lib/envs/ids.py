@@ -4,6 +4,11 @@ MAX_SEED = 2_000_000_000
 """Of the games: the emulator counts in 32 bits, from a seed on that evaluations and environments add to."""
 
 
+def registered_name(env_id: str) -> str:
+    """The id without the module that registers it, as environments themselves have it."""
+    return env_id.rpartition(":")[2]
+
+
 def atari_name(env_id: str) -> str:
     """The id without `ale_py:`, behind which the emulator's own may stand; "" behind any other module."""
     module, colon, name = env_id.rpartition(":")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.envs.ids import is_atari_id
+from lib.envs.ids import is_atari_id, registered_name
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, Sidecar
 from lib.preferences.sprites import encode_png, sprite_sheet
@@ -107,7 +107,7 @@ class ClipStore:
             "columns": columns,
             "actions": actions if len(json.dumps(actions)) <= _MAX_ACTIONS else [],
             "names": action_names(sidecar) if sidecar and not segment.continuous else (),
-            "game": sidecar.env_id[:200] if sidecar else "",  # a header has its limits
+            "game": registered_name(sidecar.env_id)[:200] if sidecar else "",  # a header has its limits
         }
         return Clip(encode_png(sheet), json.dumps(meta, separators=(",", ":")))
 

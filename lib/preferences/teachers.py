@@ -181,7 +181,7 @@ def own_teacher(name: str, error_rate: float | None = None, flag: str = "--teach
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{flag} {name}: expected package.module:function: {error}") from error
     finally:
-        sys.path.pop(0)
+        sys.path.append(sys.path.pop(0))  # for what the function imports when it is called
     if taken not in (1, 2):
         raise UserError(
             f"{flag} {name}: expected a function of one clip that returns a number, or of two clips that "

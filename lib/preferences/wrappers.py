@@ -101,6 +101,12 @@ class Tape:
         self._said = obstacle
 
 
+def lives_in(info: dict[str, Any]) -> np.ndarray:
+    """The lives left in one environment, [1]; −1 where its info has no number of them."""
+    lives = info.get("lives")
+    return np.array([lives if isinstance(lives, int | float | np.number) else -1])
+
+
 class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Records 50-step segments of what a person would see, for the labelling page or a simulated teacher.
 
@@ -169,7 +175,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new game; an unfinished segment is dropped. See `gymnasium.Env.reset`."""
         self._observation, info = self.env.reset(seed=seed, options=options)
-        self._tape.begin(np.ones(1, bool), np.array([info.get("lives", -1)]))
+        self._tape.begin(np.ones(1, bool), lives_in(info))
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -183,7 +189,7 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             np.array([score]),
             np.array([terminated], bool),
             np.array([truncated], bool),
-            np.array([info.get("lives", -1)]),
+            lives_in(info),
             reset=np.zeros(1, bool),
             over=np.array([terminated or truncated], bool),
         )

@@ -56,9 +56,11 @@ class RelabelledReplayBuffer(ReplayBuffer):
             )
         differs = model.spec.difference(self._spec)
         if differs is not None:
-            raise UserError(
-                f"expected a reward model for {differs[1]}, got one for {differs[0]}: fit one on clips of this environment"
-            )
+            mend = "fit one on clips of this environment"
+            keeps_vectors = isinstance(self.observation_space, spaces.Box) and len(self.obs_shape) == 1
+            if model.spec.observation_size is not None and not keeps_vectors:
+                mend = "wrap the environment in gymnasium.wrappers.FlattenObservation"
+            raise UserError(f"expected a reward model for {differs[1]}, got one for {differs[0]}: {mend}")
         self.reward_model = model
         for first in range(0, self.size(), _AT_ONCE):
             rows = slice(first, min(first + _AT_ONCE, self.size()))
@@ -102,6 +104,11 @@ class RelabelWithNewest(BaseCallback):
         self._refused: RewardModel | None = None
 
     def _on_training_start(self) -> None:
+        if not isinstance(getattr(self.model, "replay_buffer", None), RelabelledReplayBuffer):
+            raise UserError(
+                "expected SAC, TD3 or DQN made with replay_buffer_class=RelabelledReplayBuffer, "
+                f"got {type(self.model).__name__} without"
+            )
         self.reward.refresh()
         self._relabel()
 

@@ -14,7 +14,7 @@ from lib.cli import UserError
 from lib.envs.adapter import EnvAdapter
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.transfer import Copied, copy_preferences
-from lib.preferences.wrappers import Tape
+from lib.preferences.wrappers import Tape, lives_in
 from lib.reward.live import LiveReward as LiveReward  # users import it from here
 
 if TYPE_CHECKING:  # PyTorch is needed only where a model is loaded
@@ -279,7 +279,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new game; an unfinished segment is dropped. See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._begin(observation, np.array([info.get("lives", -1)]), np.ones(1, bool))
+        self._begin(observation, lives_in(info), np.ones(1, bool))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -287,7 +287,7 @@ class PreferenceEnv(_Preferences, gymnasium.Wrapper[Any, Any, Any, Any]):
         learned = self._before(action)
         observation, score, terminated, truncated, info = self.env.step(action)
         ends = np.array([terminated], bool), np.array([truncated], bool)
-        lives = np.array([info.get("lives", -1)])
+        lives = lives_in(info)
         paid, _ = self._after(learned, observation, np.array([float(score)]), *ends, lives)
         return observation, float(paid[0]), terminated, truncated, {**info, "score": float(score)}
 
@@ -334,7 +334,9 @@ class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any,
         super().close(**kwargs)
 
     def _lives_in(self, infos: dict[str, Any]) -> np.ndarray:
-        lives = np.broadcast_to(infos.get("lives", -1), self.num_envs)
+        lives = np.asarray(infos.get("lives"))
+        if lives.shape != (self.num_envs,) or lives.dtype.kind not in "iuf":
+            return np.full(self.num_envs, -1)
         return np.where(infos.get("_lives", True), lives, -1)
 
 

@@ -91,6 +91,24 @@ class Careless(Counter):
         return observation, np.full(2, score) if self._way == "score" else score, terminated, truncated, info
 
 
+class Informative(Counter):
+    """Its info differs in kind and shape between environments."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        *made, _ = super().step(action)
+        return (*made, self._info())  # type: ignore[return-value]
+
+    def _info(self) -> dict[str, Any]:
+        seen = np.zeros((int(self.np_random.integers(100)), 2))
+        return {"seen": seen, "winner": 1 if len(seen) % 2 else None}
+
+
 class Spaceless(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -103,11 +121,13 @@ gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**k
 gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
 gymnasium.register(id="TestCareless-v0", entry_point=lambda **kwargs: Careless(**kwargs))
 gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
+gymnasium.register(id="TestInformative-v0", entry_point=lambda **kwargs: Informative(**kwargs))
 gymnasium.register(
     id="TestLimited-v0", entry_point=lambda **kwargs: Endless(**kwargs), max_episode_steps=TIME_LIMIT + 1
 )
 gymnasium.register(id="TestSpaceless-v0", entry_point=lambda **kwargs: Spaceless())
 gymnasium.register(id="TestLeaving-v0", entry_point=leave)
+gymnasium.register(id="TestDemanding-v0", entry_point=lambda size, **kwargs: Counter(**kwargs))  # type: ignore[arg-type]
 gymnasium.register(id="TestVector-v0", vector_entry_point=lambda **kwargs: None)  # type: ignore[arg-type]
 
 
@@ -175,6 +195,15 @@ def test_renders_where_observations_are_no_pictures() -> None:
     assert [step.reset[0] for step in seen] == [True, False, False, False, True, False]
 
 
+def test_what_environments_tell_beside_does_not_matter() -> None:
+    world = GymWorld("TestInformative-v0", 4)
+    step = world.reset(seed=0)
+    for _ in range(4):
+        world.send(np.zeros(4, int))
+        step = world.recv()
+    assert step.reset.all()
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "says"),
     [
@@ -212,10 +241,24 @@ def test_renders_where_observations_are_no_pictures() -> None:
             r"expected one number as reward from step\(\), got float64 \[2\]",
         ),
         ("TestCareless-v0", {"way": "step fails"}, r"step\(\): RuntimeError the pole broke \(test_gym_w"),
+        (
+            "TestDemanding-v0",
+            {},
+            r"'TestDemanding-v0' cannot be made: .*'size'.*; gymnasium\.register\(\.\.\., kwargs=",
+        ),
         ("TestVector-v0", {}, r"'TestVector-v0' cannot be made: .*; wrap a vector in PreferenceVectorEnv"),
         ("MovingDot-v00", {}, r"'MovingDot-v00'"),
-        ("movingdott-v0", {}, r"'movingdott-v0' is registered; did you mean MovingDot-v0"),
+        (
+            "movingdott-v0",
+            {},
+            r"'movingdott-v0' is registered; did you mean MovingDot-v0.* If not, write module:Name",
+        ),
         ("Seaqest-v5", {}, r"'Seaqest-v5' is registered; did you mean .*Seaquest"),
+        (
+            "tests.envs.dot:Nothing-v7",
+            {},
+            r"'tests\.envs\.dot:Nothing-v7' is registered; tests\.envs\.dot registers no",
+        ),
         ("nowhere.to.be.found:Dot-v0", {}, r"'nowhere.to.be.found:Dot-v0' cannot be made: No module"),
         ("not an id", {}, r"'not an id' cannot be made: Malformed"),
     ],

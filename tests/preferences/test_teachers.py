@@ -5,6 +5,7 @@ import io
 import itertools
 import math
 import runpy
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -780,6 +781,19 @@ def test_a_teacher_of_ones_own_values_each_clip(tmp_path: Path, monkeypatch: pyt
     better = {(label.sample1, label.sample2)[(label.label or 0) - 1] for label in labels(tmp_path / "db")}
     assert better == {names[1], names[2]}
     assert {label.teacher for label in labels(tmp_path / "db")} == {"mine_by_value:taste"}
+
+
+def test_a_teacher_of_ones_own_may_import_a_neighbour_when_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_late.py").write_text(
+        "def taste(clip):\n    import mine_heavy\n    return mine_heavy.worth\n"
+    )
+    (tmp_path / "mine_heavy.py").write_text("worth = 1\n")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    database(tmp_path / "db", [3, 1])
+    assert label_with_teacher(tmp_path / "db", "mine_late:taste", 1).written == 1
 
 
 def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,13 @@ def test_segments_of_another_game_are_refused(tmp_path: Path, kwargs: dict, says
     assert str(tmp_path / other[0]) in str(caught.value)
 
 
+def test_the_module_that_registers_a_game_makes_no_other_game_of_it(tmp_path: Path) -> None:
+    names = database(tmp_path, [50, 100])  # as PreferenceEnv names it
+    other = database(tmp_path, [150], first=9, env_id="package.mine:Grey-v0")  # as -e does
+    add_labels(tmp_path, [(*names, 1), (names[0], *other, 1)])  # type: ignore[list-item]
+    assert len(load_preferences([tmp_path], 100).pairs) == 2
+
+
 def test_a_database_that_is_missing_or_without_labels_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none"):
         load_preferences([tmp_path / "none"], 100)

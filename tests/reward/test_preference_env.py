@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
 
@@ -256,6 +256,21 @@ def test_ends_may_be_numbers(wrap: Any, tmp_path: Path) -> None:
     assert env.recorder.stored == 2
 
 
+@pytest.mark.parametrize("lives", [None, "three", [2, 3], {"me": 3, "you": 2}])
+@pytest.mark.parametrize("wrap", [PreferenceEnv, EpisodeRecorderWrapper, PreferenceVectorEnv])
+def test_lives_that_are_no_number_are_not_counted(wrap: Any, lives: Any, tmp_path: Path) -> None:
+    class OfTwo(Counting):
+        def _info(self) -> Any:
+            return {"lives": lives}
+
+    one = OfTwo(ends=60)
+    env = wrap(SyncVectorEnv([lambda: one]) if wrap is PreferenceVectorEnv else one, tmp_path, record_prob=1)
+    env.reset()
+    for _ in range(50):
+        env.step(env.action_space.sample())
+    assert not sidecar_of(SegmentDB(tmp_path), "00/00000000.dat").life_lost.any()
+
+
 def test_vectors_unlike_their_space_are_said(tmp_path: Path) -> None:
     class Other(Counting):
         def _observe(self) -> Any:
@@ -357,6 +372,17 @@ def test_environments_in_processes_of_their_own(tmp_path: Path) -> None:
     db = SegmentDB(tmp_path)
     assert db.names == ["00/00000000.dat", "01/00000000.dat"]
     assert np.array_equal(db.load(db.names[1]).frames[:, 0, 0, 1], np.arange(50))
+
+
+def test_an_environment_in_another_process_may_be_registered_by_any_function(tmp_path: Path) -> None:
+    gymnasium.register("TestByFunction-v0", lambda **kwargs: counting(0, 60)())
+    envs = AsyncVectorEnv([lambda: gymnasium.make("TestByFunction-v0", disable_env_checker=True)])
+    env = PreferenceVectorEnv(envs, db=tmp_path, record_prob=1)
+    env.reset()
+    for _ in range(50):
+        env.step(env.action_space.sample())
+    env.close()
+    assert sidecar_of(SegmentDB(tmp_path), "00/00000000.dat").env_id == "TestByFunction-v0"
 
 
 def test_renders_only_what_is_recorded_or_judged(tmp_path: Path) -> None:

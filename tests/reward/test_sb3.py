@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import A2C, DQN, SAC
 
 from lib.cli import UserError
 from lib.reward.checkpoints import save_reward_model
@@ -96,6 +96,23 @@ def test_what_a_buffer_cannot_show_a_model_is_refused() -> None:
     ):
         with pytest.raises(UserError, match=says):
             buffer.relabel(model)
+
+
+def test_observations_that_a_buffer_keeps_in_another_form_are_to_be_flattened() -> None:
+    for space in (spaces.Discrete(3), spaces.Box(-1, 1, (1, 3))):
+        buffer = RelabelledReplayBuffer(10, space, spaces.Box(-1, 1, (1,)))
+        with pytest.raises(UserError, match=r"3 numbers: wrap the environment in .*\.FlattenObservation"):
+            buffer.relabel(model_of(PENDULUM, 0))
+
+
+def test_an_algorithm_without_such_a_buffer_is_refused_before_it_learns(tmp_path: Path) -> None:
+    newest = RelabelWithNewest(LiveReward(tmp_path / "reward.dat"))
+    for kind in (DQN, A2C):
+        algorithm = kind("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs={"net_arch": [8]})
+        with pytest.raises(
+            UserError, match=f"replay_buffer_class=RelabelledReplayBuffer, got {kind.__name__} without"
+        ):
+            algorithm.learn(1, callback=newest)
 
 
 def test_several_environments_are_paid_together() -> None:
