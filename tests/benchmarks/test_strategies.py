@@ -43,17 +43,8 @@ def test_a_benchmark_from_end_to_end(
 ) -> None:
     before = sorted(db.rglob("*"))
     flags = ["--db", str(db), "--seeds", "1", "--labels", "40", "--round", "20", "--ensemble", "2"]
-    flags += [
-        "--frame-stride",
-        "5",
-        "--epochs",
-        "3",
-        "--strategies",
-        "random",
-        "disagreement+diversity",
-        "--error-rate",
-        "0",
-    ]
+    flags += ["--frame-stride", "5", "--epochs", "3", "--strategies", "random", "disagreement+diversity"]
+    flags += ["--error-rate", "0"]
     flags += ["--out", str(tmp_path / "results")]
     main(flags)
     rows = [
