@@ -153,6 +153,11 @@ def test_the_table() -> None:
     assert row == "| random | 3 | 55.0 ± 12.4 | 70.0 ± 24.8 | 100 ± 0, in 2 of 3 runs |"
 
 
+def test_labels_that_no_round_would_give_are_refused() -> None:
+    with pytest.raises(UserError, match="--labels 120: expected a multiple of the 50 of --round"):
+        BenchmarkConfig(db=Path("db"), labels=120, round=50)
+
+
 def test_a_db_too_small(tmp_path: Path) -> None:
     save(tmp_path, 0, clip(9))
     with pytest.raises(UserError, match="expected enough clips for 300 labels, found 1"):
