@@ -75,6 +75,10 @@ class BenchmarkConfig:
     dev: str = flag(default="cpu", help="device of the fits")
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the figures")
 
+    def __post_init__(self) -> None:
+        if self.labels % self.round:
+            raise UserError(f"--labels {self.labels}: expected a multiple of the {self.round} of --round")
+
 
 @dataclass(frozen=True)
 class Test:

@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 raise UserError(
                     f"--out {config.out}: {kept.name} has runs with other flags; name another folder"
                 )
-            if not _over(config, run["curve"]):
+            if run["algo"] in config.algos and not _over(config, run["curve"]):
                 raise UserError(
                     f"--out {config.out}: {run['algo']}, seed {run['seed']}, ended at {run['curve'][-1][2]:g} points, "
                     f"below {max(_scores(config)):g}; name another folder"

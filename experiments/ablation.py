@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.pipeline import (
-    TIME_IS_UP,
-    Pipeline,
-    TimeUp,
-    by_preset,
-    fill_in,
-    max_minutes,
-    read_lines,
-    settle,
-)
+from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
@@ -217,15 +208,13 @@ class Ablation:
         """
         from experiments.curves import read_curves  # TensorBoard takes long to import
 
-        path = self._out / "results.jsonl"
-        known = {(row["arm"], row["seed"]): row for row in read_lines(path)}
-        rows = []
-        for arm in ARMS:
-            for seed in range(self._config.seeds):
-                if self._pipeline.done(f"{arm}-{seed}"):
-                    row = known.get((arm, seed)) or summary(read_curves(self.curves(arm, seed)))
-                    rows.append({"arm": arm, "seed": seed, **row})
-        write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        rows = [
+            {"arm": arm, "seed": seed, **summary(read_curves(self.curves(arm, seed)))}
+            for arm in ARMS
+            for seed in range(self._config.seeds)
+            if self._pipeline.done(f"{arm}-{seed}")
+        ]
+        write_atomic(self._out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows
 
     def _train_v0(self) -> None:

@@ -43,17 +43,8 @@ def test_a_benchmark_from_end_to_end(
 ) -> None:
     before = sorted(db.rglob("*"))
     flags = ["--db", str(db), "--seeds", "1", "--labels", "40", "--round", "20", "--ensemble", "2"]
-    flags += [
-        "--frame-stride",
-        "5",
-        "--epochs",
-        "3",
-        "--strategies",
-        "random",
-        "disagreement+diversity",
-        "--error-rate",
-        "0",
-    ]
+    flags += ["--frame-stride", "5", "--epochs", "3", "--strategies", "random", "disagreement+diversity"]
+    flags += ["--error-rate", "0"]
     flags += ["--out", str(tmp_path / "results")]
     main(flags)
     rows = [
@@ -160,6 +151,11 @@ def test_the_table() -> None:
     row = text.splitlines()[-1]
     # Student's t for two degrees of freedom, 4.303: 4.303 · 5 ÷ √3 and 4.303 · 10 ÷ √3.
     assert row == "| random | 3 | 55.0 ± 12.4 | 70.0 ± 24.8 | 100 ± 0, in 2 of 3 runs |"
+
+
+def test_labels_that_no_round_would_give_are_refused() -> None:
+    with pytest.raises(UserError, match="--labels 120: expected a multiple of the 50 of --round"):
+        BenchmarkConfig(db=Path("db"), labels=120, round=50)
 
 
 def test_a_db_too_small(tmp_path: Path) -> None:

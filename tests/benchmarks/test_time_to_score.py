@@ -25,12 +25,14 @@ def test_the_first_evaluation_that_reaches_a_score_counts() -> None:
 def test_a_run_that_ended_at_a_lower_score_does_not_count_for_a_higher_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    curves = iter([[[0.5, 100, 250.0]], [[0.25, 50, 90.0], [5.0, 600, 240.0]]])
+    curves = iter([[[0.5, 100, 250.0]], [[1.0, 50, 480.0]], [[0.25, 50, 90.0], [5.0, 600, 240.0]]])
     monkeypatch.setattr(time_to_score, "learning_curve", lambda *_: next(curves))
-    line = ["CartPole-v1", "--out", str(tmp_path), "--algos", "a2c", "--seeds"]
+    folder = ["CartPole-v1", "--out", str(tmp_path)]
+    line = [*folder, "--algos", "a2c", "--seeds"]
     time_to_score.main([*line, "1", "--scores", "200"])
     with pytest.raises(UserError, match="a2c, seed 0, ended at 250 points, below 475; name another folder"):
         time_to_score.main([*line, "1"])
+    time_to_score.main([*folder, "--algos", "ppo", "--seeds", "1"])  # which asks nothing of a2c
     time_to_score.main([*line, "2", "--scores", "100", "250"])  # seed 1 had all of its minutes
     assert "| 0.5, 5.0: 2.8 ± 28.6 | 0.5, never |" in (tmp_path / "CartPole-v1.md").read_text()
 

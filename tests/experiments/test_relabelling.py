@@ -43,6 +43,21 @@ def test_kept_rewards_are_those_of_the_model_that_first_paid() -> None:
     assert (paid[:4], paid[5]) == ([1.0, 1.0, 2.0, 3.0], 4.0)  # between them new games began
 
 
+def test_only_kept_rewards_have_a_trainer_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, list[str]]] = []
+    monkeypatch.setattr(online, "together", started.append)
+    for arm in ("kept", "relabelled", "ppo"):
+        policy = {"state_dict": {}, "evaluation": {"scores": [1.0]}}
+        save_checkpoint(tmp_path / f"{arm}-100-0" / "policy" / "latest.dat", "policy", policy, {}, {})
+        learn(RelabellingConfig(out=tmp_path), Pipeline(tmp_path), arm, 100, 0)
+    kept, relabelled, ppo = (stages["agent"] for stages in started)
+    assert kept[:2] == ["-m", "experiments.kept_rewards"]
+    assert relabelled[0] == ppo[0] == "01_a2c.py"
+    assert ("sac" in kept, "sac" in relabelled, "ppo" in ppo) == (True, True, True)
+
+
 def test_a_finished_run_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it was killed before its line was written."""
     monkeypatch.setattr(online, "together", lambda stages: pytest.fail("started"))
