@@ -21,6 +21,7 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
+from lib.files import write_atomic
 from lib.label_ui.config import LabelConfig
 from lib.reward.config import FitConfig
 from lib.runs import read_config, write_config
@@ -284,8 +285,7 @@ class Pipeline:
     def _note(self, name: str, how: str, seconds: float, command: list[str]) -> None:
         attempt = {"stage": name, "how": how, "seconds": round(seconds, 1), "command": command}
         self._attempts.append(attempt)
-        with self._log.open("a") as file:
-            file.write(json.dumps(attempt) + "\n")
+        write_atomic(self._log, "".join(json.dumps(each) + "\n" for each in self._attempts).encode())
 
     def _unfinished(self, name: str, runs: Path) -> Path | None:
         """The run of a stage that can be resumed: it has a state, and resuming it did not fail the last time."""

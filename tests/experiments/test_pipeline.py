@@ -15,6 +15,7 @@ from experiments.pipeline import Pipeline, TimeUp, settle
 from lib.cli import UserError, flag
 from lib.interrupt import Interrupt
 from lib.runs import save_state, write_config
+from tests.disk import disk_full_after
 
 Work = Callable[[Path | None], bool | None]
 
@@ -95,6 +96,15 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="no"):
             stage(tmp_path, fail)
     assert attempts(tmp_path) == [("one", "failed")] * 2
+
+
+def test_a_full_disk_tears_no_line(tmp_path: Path) -> None:
+    stage(tmp_path, lambda _: None)
+    size = (tmp_path / "stages.jsonl").stat().st_size
+    with disk_full_after(size + 5), pytest.raises(OSError, match="large"):
+        stage(tmp_path, lambda _: None, name="two")
+    stage(tmp_path, lambda _: None, name="two")
+    assert attempts(tmp_path) == [("one", "done"), ("two", "done")]
 
 
 def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
