@@ -323,9 +323,8 @@ class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any,
         """Take a step in every environment. See `VectorEnv.step`."""
         learned = self._before(actions)
         observations, score, terminated, truncated, infos = self.env.step(actions)
-        paid, reset = self._after(
-            learned, observations, np.asarray(score), terminated, truncated, self._lives_in(infos)
-        )
+        ends = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        paid, reset = self._after(learned, observations, np.asarray(score), *ends, self._lives_in(infos))
         return observations, paid, terminated, truncated, {**infos, "score": score, "_score": ~reset}
 
     def close(self, **kwargs: Any) -> None:

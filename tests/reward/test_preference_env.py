@@ -256,6 +256,19 @@ def test_ends_may_be_numbers(wrap: Any, tmp_path: Path) -> None:
     assert env.recorder.stored == 2
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.float32])
+def test_ends_in_a_vector_may_be_numbers(kind: Any) -> None:
+    class Numbers(gymnasium.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+        def step(self, actions: Any) -> Any:
+            observations, score, terminated, truncated, infos = super().step(actions)
+            return observations, score, terminated.astype(kind), truncated.astype(kind), infos
+
+    env = PreferenceVectorEnv(Numbers(vector([3, 9], AutoresetMode.NEXT_STEP)), reward=Reads())
+    env.reset()
+    played = [env.step(np.full(2, 2))[-1]["_score"].tolist() for _ in range(5)]
+    assert played == [[True, True]] * 3 + [[False, True], [True, True]]
+
+
 @pytest.mark.parametrize("lives", [None, "three", [2, 3], {"me": 3, "you": 2}])
 @pytest.mark.parametrize("wrap", [PreferenceEnv, EpisodeRecorderWrapper, PreferenceVectorEnv])
 def test_lives_that_are_no_number_are_not_counted(wrap: Any, lives: Any, tmp_path: Path) -> None:
