@@ -90,7 +90,11 @@ class LanguageModel:
                     f"{self.folder}: its chat template fails ({one_line(str(error))[:200]}); try --no-chat"
                 ) from None
         else:
-            tokens = self.tokenizer(prompt)["input_ids"] or [self.tokenizer.bos_token_id]
+            tokens = self.tokenizer(prompt)["input_ids"]
+            # Some tokenizers end every text, which an answer is to continue.
+            if tokens[-1:] == [self.end] != self.encode_answer(prompt, finished=False)[-1:]:
+                tokens = tokens[:-1]
+            tokens = tokens or [self.tokenizer.bos_token_id]
         if not tokens or tokens[0] is None:
             raise UserError(f"{self.folder}: the prompt {prompt[:60]!r} has no tokens")
         if max(tokens) >= (known := self.network.config.vocab_size):
