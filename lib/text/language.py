@@ -90,7 +90,11 @@ class LanguageModel:
                     f"{self.folder}: its chat template fails ({one_line(str(error))[:200]}); try --no-chat"
                 ) from None
         else:
-            tokens = self.tokenizer(prompt)["input_ids"] or [self.tokenizer.bos_token_id]
+            tokens = self.tokenizer(prompt)["input_ids"]
+            # Some tokenizers end every text, which an answer is to continue.
+            if tokens[-1:] == [self.end] != self.encode_answer(prompt, finished=False)[-1:]:
+                tokens = tokens[:-1]
+            tokens = tokens or [self.tokenizer.bos_token_id]
         if not tokens or tokens[0] is None:
             raise UserError(f"{self.folder}: the prompt {prompt[:60]!r} has no tokens")
         if max(tokens) >= (known := self.network.config.vocab_size):
@@ -273,9 +277,8 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
     """Reads a folder of `save_policy`."""
     from safetensors.torch import load_file
 
-    if (
-        folder.is_symlink()
-    ):  # such as saves/best, which moves on; answers and reward models name what it led to
+    # Such as saves/best, which moves on: answers and reward models name what it led to.
+    if folder.is_symlink():
         folder = folder.parent / folder.readlink()
     about = read_policy(folder)
     root = Root(Path(about["folder"]), about["weights"], about["at"], about.get("rank", 0))

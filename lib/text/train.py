@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -138,10 +140,13 @@ def finetune(config: TextConfig) -> Trained:
         else:
             reward = load(config.reward)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
+        prompts, held_out = _prompts(config, language)
+        texts = json.dumps([[prompt.text for prompt in column] for column in (prompts, held_out)])
+        digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        parents["prompts"] = {"file": str(config.prompts), "texts": digest}
         if state is not None:
             _check_same(config, parents, state["parents"])
             parents = state["parents"]
-        prompts, held_out = _prompts(config, language)
         at, said = _cut(config, language, prompts[0])
         root = root_of(language, at, config.lora)
         memory = tell_memory(config, language, reward, at, max(len(p.tokens) for p in (*prompts, *held_out)))
@@ -232,14 +237,18 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt],
 
 
 def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) -> None:
-    """Refuses other models than the run began with, whatever their names."""
-    for flag, role, key in (("-m", "policy", "weights"), ("-r", "reward", "created")):
-        if role not in now:  # --watch-reward takes any
+    """Refuses other models and prompts than the run began with, whatever their names."""
+    for what, flag, role, key in (
+        ("model", "-m", "policy", "weights"),
+        ("model", "-r", "reward", "created"),
+        ("prompts", "--prompts", "prompts", "texts"),
+    ):
+        if role not in now or role not in began:  # --watch-reward takes any; older states name no prompts
             continue
         made = [parents[role].get(key) for parents in (began, now)]
         if made[0] != made[1]:
             raise UserError(
-                f"--resume {config.resume}: expected the model of {flag} that the run began with, of {made[0]}, "
+                f"--resume {config.resume}: expected the {what} of {flag} that the run began with, of {made[0]}, "
                 f"but {now[role]['file']} is of {made[1]}"
             )
 

@@ -29,7 +29,6 @@ from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import full_disk, tiny
 
 CPU = torch.device("cpu")
-FILES = {"model": "", "prompts": ".txt", "reward": ".dat"}
 
 
 def test_the_best_of_n_is_the_one_that_is_paid_most(
@@ -71,9 +70,17 @@ def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:
     )
     save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
     (tmp_path / "prompts.txt").write_text("w1 w2\n")
-    files = {name: tmp_path / f"{name}{end}" for name, end in FILES.items()}
     for chat, expected in ((None, [1, 5, 6, 2, 1]), (False, [5, 6])):
-        [choice] = best_of(PlayConfig(**files, best_of=1, tokens=2, chat=chat))
+        [choice] = best_of(
+            PlayConfig(
+                model=tmp_path / "model",
+                prompts=tmp_path / "prompts.txt",
+                reward=tmp_path / "reward.dat",
+                best_of=1,
+                tokens=2,
+                chat=chat,
+            )
+        )
         assert choice.answers[0].prompt_tokens.tolist() == expected
 
 

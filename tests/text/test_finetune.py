@@ -349,6 +349,10 @@ def test_what_does_not_fit_is_refused_in_one_line(
     other = save_tiny(tmp_path / "other", initializer_range=0.3)
     with pytest.raises(UserError, match="expected the model of -m that the run began with"):
         finetune(dataclasses.replace(config, resume=done.run_dir, model=other))
+    with open(config.prompts, "a") as file:  # one that was held out would be trained on
+        file.write("w9\n")
+    with pytest.raises(UserError, match="expected the prompts of --prompts that the run began with"):
+        finetune(dataclasses.replace(config, resume=done.run_dir))
     monkeypatch.setattr(memory, "_free", lambda device: 1e5)
     with pytest.raises(
         UserError, match=r"memory: 0.0 GB of weights.*too little: take fewer layers \(--unfrozen\)"

@@ -58,11 +58,17 @@ def test_padding_of_either_side_is_told_by_lengths() -> None:
 
 
 def test_prompts_bare_and_in_a_chat_template(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
     bare, chat = tiny(tmp_path / "a"), tiny(tmp_path / "b", chat=True)
     assert bare.encode("w0 w1") == [4, 5]
     assert chat.encode("w0 w1") == [1, 4, 5, 2, 1]
     plain = load_language_model(tmp_path / "b", torch.device("cpu"), chat=False)
     assert plain.encode("w0 w1") == [4, 5]
+    bare.tokenizer._tokenizer.post_processor = TemplateProcessing(
+        single="<begin> $A <end>", special_tokens=[("<begin>", 1), ("<end>", 2)]
+    )
+    assert bare.encode("w0 w1") == [1, 4, 5]  # which the answer continues
     assert bare.encode_answer("w2 w3", finished=True) == [6, 7, 2]
     several = dataclasses.replace(
         bare, ends=frozenset((0, 2))
