@@ -111,7 +111,7 @@ def visible(config: VisibleConfig) -> dict[str, Told]:
             for probe, read in situation(store.env_id).items():
                 readings.setdefault(probe, []).append(read(step))
             sidecar = segment.sidecar
-            moment = sidecar.reason if sidecar and sidecar.forked else name
+            moment = (sidecar and sidecar.moment) or name
             moments += [f"{root} {moment}"] * len(features[-1])
     if not readings:
         raise UserError(

@@ -20,6 +20,7 @@ import torch
 from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
+from lib.envs.ids import same_environment
 from lib.envs.make import probes
 from lib.preferences.segment_db import SegmentDB, read_ahead
 from lib.preferences.segments import Segment, SegmentError
@@ -108,7 +109,7 @@ class Policies(Clips):
                 "out where the frames are not as the game draws them"
             )
         labelled = self.data.segments
-        if "" not in (labelled.env_id, store.env_id) and labelled.env_id != store.env_id:
+        if not same_environment(labelled.env_id, store.env_id):
             raise UserError(
                 f"--keep {path}: expected clips of {labelled.env_id} like the labelled clips, got {store.env_id}"
             )

@@ -9,6 +9,11 @@ def registered_name(env_id: str) -> str:
     return env_id.rpartition(":")[2]
 
 
+def same_environment(one: str, other: str) -> bool:
+    """Whether two ids may name one environment, with or without the module that registers it; "" may be any."""
+    return "" in (one, other) or registered_name(one) == registered_name(other)
+
+
 def atari_name(env_id: str) -> str:
     """The id without `ale_py:`, behind which the emulator's own may stand; "" behind any other module."""
     module, colon, name = env_id.rpartition(":")

@@ -134,5 +134,5 @@ class ForkPairs:
                 sidecar = self._db.load(name).sidecar
             except SegmentError:
                 sidecar = None
-            self._moments[name] = "" if sidecar is None or not sidecar.forked else sidecar.reason
+            self._moments[name] = "" if sidecar is None else sidecar.moment
         return self._moments[name]

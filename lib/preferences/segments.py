@@ -75,6 +75,11 @@ class Sidecar:
         """Whether other segments continue from its first moment, in different ways."""
         return self.reason.startswith(FORK)
 
+    @property
+    def moment(self) -> str:
+        """The name of the moment that it forked from, within its DB; "" if it did not."""
+        return self.reason if self.forked else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

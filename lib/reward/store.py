@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lib.cli import UserError
-from lib.envs.ids import registered_name
+from lib.envs.ids import same_environment
 from lib.envs.observation import grey_resize_cpu, stacked_clip
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segment_db import SegmentDB
@@ -94,7 +94,7 @@ class SegmentStore:
           UserError: its environment or action set differs from those before it.
         """
         env_id = "" if segment.sidecar is None else segment.sidecar.env_id
-        if env_id and self.env_id and registered_name(env_id) != registered_name(self.env_id):
+        if not same_environment(env_id, self.env_id):
             raise UserError(
                 f"{db.root / name}: a clip of {env_id} among those of {self.env_id}; fit one model per environment"
             )

@@ -329,6 +329,14 @@ def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise
     assert network.changed(torch.zeros(3, 1)).item() == pytest.approx(0.3)
 
 
+def test_play_to_keep_is_of_the_same_game_whatever_module_registers_it(tmp_path: Path) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    fork_db(tmp_path / "db", 12)  # as PreferenceEnv names it
+    (tmp_path / "play").mkdir()
+    save(tmp_path / "play", 0, clip(190, num_actions=ACTIONS, env_id="package.mine:Grey-v0"))  # as -e does
+    assert Policies(flags(tmp_path, keep=tmp_path / "play")).kept is not None
+
+
 def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
     saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
     fork_db(tmp_path / "db", 12)

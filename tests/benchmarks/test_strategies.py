@@ -1,6 +1,5 @@
 """The benchmark of strategies on clips whose score is their brightness: it runs, continues, and counts right."""
 
-import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,10 @@ from benchmarks.strategies import (
     table,
 )
 from lib.cli import UserError
-from lib.preferences.labels import Label, LabelLog
+from lib.preferences.labels import LabelLog
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import FORK, save_segment
 from lib.reward.data import PreferenceData
-from tests.reward.clips import clip, save
+from tests.reward.clips import clip, forked_db, save
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +89,7 @@ def test_a_round_of_fewer_labels_than_asked_for_is_refused(tmp_path: Path) -> No
 def test_continuations_of_one_moment_are_not_both_fitted_and_held_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for moment in range(12):
-        names = [f"{env:02d}/{moment:08d}.dat" for env in range(4)]
-        for name in names:
-            segment = clip(100, steps=2)
-            assert segment.sidecar is not None
-            sidecar = dataclasses.replace(segment.sidecar, reason=f"{FORK}00/{moment:08d}")
-            save_segment(tmp_path / name, dataclasses.replace(segment, sidecar=sidecar))
-        for one, two in (names[:2], names[2:]):
-            LabelLog(tmp_path / "labels.json").append(Label(one, two, 1))
+    forked_db(tmp_path, 12)
     sides: list[set[str]] = []
 
     def split(_: object, data: PreferenceData, train: np.ndarray, test: np.ndarray) -> SimpleNamespace:

@@ -1,12 +1,13 @@
 """Small segments whose quality is their brightness, and databases of them."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lib.preferences.labels import Label, LabelLog
-from lib.preferences.segments import Segment, Sidecar, save_segment
+from lib.preferences.segments import FORK, Segment, Sidecar, save_segment
 
 
 def clip(
@@ -63,4 +64,18 @@ def grey_db(db: Path, segments: int, labels: int, seed: int = 0) -> Path:
             for a, b in pairs
         ),
     )
+    return db
+
+
+def forked_db(db: Path, moments: int) -> Path:
+    """A database of four like clips of each moment, which share their number; two pairs of each are labelled."""
+    db.mkdir(exist_ok=True)
+    for moment in range(moments):
+        names = [f"{env:02d}/{moment:08d}.dat" for env in range(4)]
+        for name in names:
+            segment = clip(100, steps=2)
+            assert segment.sidecar is not None
+            sidecar = dataclasses.replace(segment.sidecar, reason=f"{FORK}00/{moment:08d}")
+            save_segment(db / name, dataclasses.replace(segment, sidecar=sidecar))
+        add_labels(db, [(names[0], names[1], 1), (names[2], names[3], 2)])
     return db

@@ -16,7 +16,7 @@ import torch
 from lib.cli import UserError, parse
 from lib.envs.spec import Spec
 from lib.preferences.labels import LabelLog
-from lib.preferences.segments import FORK, Segment, save_segment
+from lib.preferences.segments import Segment, save_segment
 from lib.reward import clips as clips_module
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.clips import Clips
@@ -40,7 +40,7 @@ from lib.reward.network import RewardNet
 from lib.reward.report.judged import kept as kept_epoch
 from lib.reward.split import split_by_segment
 from lib.reward.store import SegmentStore
-from tests.reward.clips import add_labels, clip, grey_db, save
+from tests.reward.clips import add_labels, clip, forked_db, grey_db, save
 
 CPU = torch.device("cpu")
 
@@ -64,18 +64,9 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
 
 def test_continuations_of_one_moment_are_on_one_side(tmp_path: Path) -> None:
     """Frames of one moment look the same, so that a fit to one pair of them would know the others."""
-    folder, labels = tmp_path / "db", []
-    folder.mkdir()
-    for moment in range(12):
-        names = [f"{env:02d}/{moment:08d}.dat" for env in range(4)]
-        for name in names:
-            segment = clip(100, steps=2)
-            assert segment.sidecar is not None
-            sidecar = dataclasses.replace(segment.sidecar, reason=f"{FORK}00/{moment:08d}")
-            save_segment(folder / name, dataclasses.replace(segment, sidecar=sidecar))
-        labels += [(names[0], names[1], 1), (names[2], names[3], 2)]
+    folder = forked_db(tmp_path / "db", 12)
     save_segment(folder / "00/00000100.dat", clip(100, steps=2))
-    add_labels(folder, [*labels, ("00/00000000.dat", "00/00000100.dat", 1)])
+    add_labels(folder, [("00/00000000.dat", "00/00000100.dat", 1)])
 
     data = Clips(config(folder, tmp_path, held_out=0.3))
     pairs, units = data.units()
