@@ -141,7 +141,7 @@ class Task:
     ) -> PreferenceData:
         """Labels as a fit takes them."""
         features = None if config.features is None else policy_features(config.features)
-        store = SegmentStore(memory_mb, config.input, features)
+        store = SegmentStore(memory_mb, config.input, features, half_frames=config.half_frames)
         index = {
             segment: store.add(self.db, self.names[segment], self.db.load(self.names[segment]))
             for segment in sorted({end for first, second, _ in labels for end in (first, second)})

@@ -419,9 +419,9 @@ class SimulatedLabeller:
         return mean
 
 
-def label_with_teacher(db_path: Path, teacher: str, count: int, **options: Any) -> LabelSummary:
+def label_with_teacher(db_path: str | Path, teacher: str, count: int, **options: Any) -> LabelSummary:
     """Lets a simulated teacher label a DB once: `give` of a `SimulatedLabeller`, which takes the options."""
-    return SimulatedLabeller(db_path, teacher, **options).give(count)
+    return SimulatedLabeller(Path(db_path), teacher, **options).give(count)
 
 
 def attend(labeller: SimulatedLabeller, db_path: Path, progress: Progress, stop: Callable[[], bool]) -> int:

@@ -29,8 +29,6 @@ from lib.reward.network import RewardNet
 from lib.reward.split import Unit, by_unit
 from lib.reward.store import SegmentStore
 
-_WHOLE_BELOW = 80  # pixels that halving must leave of both sides, unless it is asked for
-
 
 class Clips(Material[RewardModel, PreferenceData]):
     """The clips of a fit, read as `Material` says, or from `data` already read; or `features` of them."""
@@ -52,6 +50,7 @@ class Clips(Material[RewardModel, PreferenceData]):
             features=features if config.features is None else policy_features(config.features),
             steps=config.steps,
             survived=config.survived,
+            half_frames=config.half_frames,
         )
         if len(self.data.segments):
             checked_masks(config, self.data.segments)  # before anything is written
@@ -162,9 +161,7 @@ def checked_masks(config: FitConfig, segments: SegmentStore) -> tuple[Mask, ...]
 
 def new_network(config: FitConfig, segments: SegmentStore, device: torch.device) -> RewardNet:
     """A network with new weights, for what the segments show and take."""
-    spec, half_size = segments.spec, config.half_frames
-    if half_size is None:
-        half_size = min(segments.frame_shape[:2]) // 2 >= _WHOLE_BELOW
+    spec = segments.spec
     network = RewardNet(
         segments.frame_shape,
         spec.num_actions,
@@ -175,7 +172,7 @@ def new_network(config: FitConfig, segments: SegmentStore, device: torch.device)
         input=segments.input or "frame",
         continuous=spec.continuous,
         observation_size=spec.observation_size,
-        half_size=half_size,
+        half_size=segments.half_size,
     )
     if spec.observation_size is not None:
         mean, std = segments.observation_statistics()

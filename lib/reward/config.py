@@ -212,6 +212,9 @@ class FitConfig:
     )
 
     def __post_init__(self) -> None:
+        # A script of the user's own may give text, as the wrappers take it.
+        object.__setattr__(self, "dbs", [Path(db) for db in self.dbs])
+        object.__setattr__(self, "out", Path(self.out))
         if not self.dbs:
             raise UserError("expected at least one DB, a folder of clips with a labels.json")
         if len({db.resolve() for db in self.dbs}) < len(self.dbs):

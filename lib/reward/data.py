@@ -91,6 +91,7 @@ def load_preferences(
     features: Features | None = None,
     steps: int | None = None,
     survived: bool = False,
+    half_frames: bool | None = False,
 ) -> PreferenceData:
     """Reads the labels of some DBs and the segments they name.
 
@@ -103,7 +104,7 @@ def load_preferences(
       weights: how much the labels of a labeller (a person's or a teacher's name) count, 1 by default; labels of weight
         0 are left out.
       only: labellers whose labels to use; empty for all.
-      input, features, steps: what the network will see; see `SegmentStore`.
+      input, features, steps, half_frames: what the network will see; see `SegmentStore`.
       lines: of each DB, how many lines of labels.json to read, as `PreferenceData.lines` of an earlier call has them;
         None for all.
       survived: whether to leave out pairs in which a life is lost.
@@ -111,7 +112,7 @@ def load_preferences(
     Raises:
       UserError: a DB is missing or without labels, a labeller is unknown, or the DBs are of different environments.
     """
-    store = SegmentStore(memory_mb, input, features, steps)
+    store = SegmentStore(memory_mb, input, features, steps, half_frames)
     found = read_labels(dbs, store, weights, only, lines, fits=store.survived if survived else None)
     if num_actions is not None:
         store.set_num_actions(num_actions)

@@ -16,6 +16,7 @@ from lib.reward.model import RewardModel
 from lib.reward.store import SegmentStore
 
 _PAIRS_AT_ONCE = 16  # bounds memory: a batch goes through the network in parts of this many pairs
+_STEPS_AT_ONCE = 160  # when pairs are judged: 1,600 half-size frames leave the cache, and take a core 1.6 times as long each
 _PAIRS_FOR_NORMS = 32  # enough for 16 filters' means and variances; all would take two fifths of an epoch
 
 PairLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -85,10 +86,10 @@ def _both_returns(
     return returns[: len(pairs)], returns[len(pairs) :]
 
 
-def _parts(pairs: Pairs) -> Iterator[Pairs]:
-    """The pairs in their order, as many at a time as memory is meant to hold."""
-    for at in range(0, len(pairs), _PAIRS_AT_ONCE):
-        yield pairs.subset(np.arange(at, min(at + _PAIRS_AT_ONCE, len(pairs))))
+def _parts(pairs: Pairs, at_once: int = _PAIRS_AT_ONCE) -> Iterator[Pairs]:
+    """The pairs in their order, so many at a time."""
+    for at in range(0, len(pairs), at_once):
+        yield pairs.subset(np.arange(at, min(at + at_once, len(pairs))))
 
 
 def train_epoch(
@@ -224,7 +225,8 @@ def evaluate_pairs(
       stride: as for `segment_returns`.
     """
     loss, correct, decided = 0.0, 0, 0
-    for part in _parts(pairs):
+    longest = max((segments.length(int(index)) for index in (*pairs.first, *pairs.second)), default=1)
+    for part in _parts(pairs, max(1, _STEPS_AT_ONCE * stride // (2 * longest))):
         preference1 = torch.from_numpy(part.preference1).to(device)
         return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
         loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import cv2
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -138,8 +139,8 @@ class RewardNet(nn.Module):
         """r̂ of single steps, before standardisation.
 
         Args:
-          inputs: frames uint8 `[N, H, W, 3]`, or observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, as `input`
-            says.
+          inputs: frames uint8 `[N, H, W, 3]`, whole or `halved` for a network of half size, or observations uint8
+            `[N, 4, 84, 84]` or float32 `[N, D]`, as `input` says.
           actions: int64 `[N]` or float32 `[N, A]`; a network of observed pictures ignores them.
 
         Returns:
@@ -150,7 +151,7 @@ class RewardNet(nn.Module):
             if self.training and self._noise:
                 vectors = vectors + self._noise * torch.randn_like(vectors)
             return self._head(vectors, actions)
-        if self.half_size:
+        if self.half_size and inputs.shape[1:3] == self.frame_shape[:2]:
             inputs = halved(inputs)
         pictures = _as_arithmetic(inputs.permute(0, 3, 1, 2) if self.input == "frame" else inputs)
         for x, y, width, height in self._black:
@@ -260,15 +261,21 @@ def halved(frames: torch.Tensor) -> torch.Tensor:
     Returns:
       uint8 `[N, H/2, W/2, 3]`.
     """
-    count, height, width, channels = frames.shape
-    even = frames[:, : height // 2 * 2, : width // 2 * 2]
     if frames.device.type == "cpu":
-        # One tall picture: its rows are even in number for each frame, so no block lies in two of them.
-        tall = even.reshape(-1, width // 2 * 2, channels).numpy()
-        small = cv2.resize(tall, (width // 2, len(tall) // 2), interpolation=cv2.INTER_AREA)
-        return torch.from_numpy(small).view(count, height // 2, width // 2, channels)
+        return torch.from_numpy(halved_cpu(frames.numpy()))
+    _, height, width, _ = frames.shape
+    even = frames[:, : height // 2 * 2, : width // 2 * 2]
     means = F.avg_pool2d(even.permute(0, 3, 1, 2).float(), 2)
     return (means + 0.5).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def halved_cpu(frames: np.ndarray) -> np.ndarray:
+    """The same of uint8 `[N, H, W, 3]` in an array."""
+    count, height, width, channels = frames.shape
+    # One tall picture: its rows are even in number for each frame, so no block lies in two of them.
+    tall = frames[:, : height // 2 * 2, : width // 2 * 2].reshape(-1, width // 2 * 2, channels)
+    small = cv2.resize(tall, (width // 2, len(tall) // 2), interpolation=cv2.INTER_AREA)
+    return small.reshape(count, height // 2, width // 2, channels)
 
 
 def halved_mask(mask: Mask) -> Mask:

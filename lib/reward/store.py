@@ -12,7 +12,9 @@ from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.reward.features import Features
+from lib.reward.network import halved_cpu
 
+_WHOLE_BELOW = 80  # pixels that halving must leave of both sides, unless it is asked for
 _CONSTANT = 1e-6  # a standard deviation that is a rounding error
 
 
@@ -25,9 +27,11 @@ class SegmentStore:
         that the policy observed, where the first segment has any, else frames.
       features: of a policy, that the network sees in place of its observations.
       steps: how many of a segment's first steps are fitted to; None for all.
+      half_frames: whether a network of frames will see them `halved`; None: where that leaves 80 pixels on both sides.
 
     Attributes:
       input: the same, not None once there is a segment.
+      half_size: whether frames are halved, known once there is a segment.
       env_id: the environment; "" where no segment names it.
     """
 
@@ -37,7 +41,9 @@ class SegmentStore:
         input: str | None = None,
         features: Features | None = None,
         steps: int | None = None,
+        half_frames: bool | None = False,
     ) -> None:
+        self._half_frames, self.half_size = half_frames, False
         self._budget = memory_mb * 1e6
         self.input = input if features is None else "observation"
         self.features, self._steps = features, steps
@@ -121,6 +127,9 @@ class SegmentStore:
         if self._spec is None:
             self.input = self.input or ("frame" if segment.observations is None else "observation")
             self._spec = here
+            if self.input == "frame":
+                enough = min(self.frame_shape[:2]) // 2 >= _WHOLE_BELOW
+                self.half_size = enough if self._half_frames is None else self._half_frames
         if self.input == "frame":
             here = dataclasses.replace(here, observation_shape=None)
         expected = self._spec
@@ -143,7 +152,7 @@ class SegmentStore:
 
     def _seen(self, segment: Segment) -> np.ndarray:
         if self.input == "frame":
-            return segment.frames
+            return halved_cpu(segment.frames) if self.half_size else segment.frames
         if segment.observations is not None:
             return segment.observations
         grey = grey_resize_cpu(np.ascontiguousarray(segment.frames))
@@ -152,12 +161,17 @@ class SegmentStore:
         return self.features(torch.from_numpy(stacked_clip(grey)[: self._steps])).numpy()
 
     def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Frames uint8 `[T, H, W, 3]`, actions int64 `[T]` or float32 `[T, A]`, and for a network of vectors the
-        observations float32 `[T, D]`, of a segment."""
+        """Frames uint8 `[T, H, W, 3]`, halved where a network of frames sees them so, actions int64 `[T]` or float32
+        `[T, A]`, and for a network of vectors the observations float32 `[T, D]`, of a segment."""
         if self.input == "frame" and index in self._held:
             return *self._held[index], None
         segment = self._load(index)
-        return segment.frames, segment.actions, segment.observations
+        frames = self._seen(segment) if self.input == "frame" else segment.frames
+        return frames, segment.actions, segment.observations
+
+    def frames(self, index: int) -> np.ndarray:
+        """Frames uint8 `[T, H, W, 3]` of a segment, whole, for people."""
+        return self._load(index).frames if self.half_size else self.get(index)[0]
 
     def _load(self, index: int) -> Segment:
         db, name = self._sources[index]
@@ -173,7 +187,7 @@ class SegmentStore:
         """What the network sees of every `stride`-th step of a segment, from step `offset` on.
 
         Returns:
-          Frames uint8 `[N, H, W, 3]`, observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, or features float32
+          Frames uint8 `[N, H, W, 3]`, whole or halved, observations uint8 `[N, 4, 84, 84]` or float32 `[N, D]`, or features float32
           `[N, F]`, and actions int64 `[N]`
           or float32 `[N, A]`.
         """

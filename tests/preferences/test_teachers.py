@@ -85,7 +85,7 @@ def test_prefers_the_higher_value(values: tuple[float, float], tie: float, answe
 def test_prefers_the_higher_score_and_calls_equal_ones_alike(tmp_path: Path) -> None:
     points = [0, 0, 20, 40, 40, 60]
     names = database(tmp_path, points)
-    summary = label_with_teacher(tmp_path, "score", 15)
+    summary = label_with_teacher(str(tmp_path), "score", 15)
     assert (summary.written, summary.wrong, summary.ties, summary.exhausted) == (15, 0, 2, False)
     assert len(labels(tmp_path)) == 15
     for label in labels(tmp_path):

@@ -5,8 +5,8 @@ import itertools
 import math
 import signal
 import threading
+import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from lib.cli import UserError, parse
-from lib.envs.spec import Spec
 from lib.preferences.labels import LabelLog
 from lib.preferences.segments import Segment, save_segment
 from lib.reward import clips as clips_module
@@ -60,6 +59,12 @@ def config(db: Path, tmp_path: Path, **flags: Any) -> FitConfig:
         "frame_stride": 1,
     }
     return FitConfig(dbs=[db], **{**given, **flags})
+
+
+def test_a_script_may_name_folders_by_text(db: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"dbs": [str(db)], "out": str(tmp_path)}
+    made = FitConfig(name="grey", **given)
+    assert (made.dbs, made.out) == ([db], tmp_path)
 
 
 def test_continuations_of_one_moment_are_on_one_side(tmp_path: Path) -> None:
@@ -228,6 +233,24 @@ def test_judging_counts_decided_pairs() -> None:
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
     assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
     assert result.accuracy == pytest.approx(2 / 3)
+
+
+def test_pairs_are_judged_a_few_steps_at_a_time() -> None:
+    """However many there are, and however long: what the network computes for a part has to fit into the cache."""
+    store = store_of(np.array([0, 1]), np.arange(300))
+    seen: list[int] = []
+
+    def rewards(inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        seen.append(len(inputs))
+        return torch.zeros(len(inputs))
+
+    for pair, stride, most in (((0, 0), 1, 160), ((1, 1), 10, 160), ((1, 1), 1, 600)):
+        first, second = (np.full(100, index) for index in pair)
+        pairs = Pairs(first, second, np.ones(100, np.float32), np.ones(100, np.float32))
+        seen.clear()
+        assert evaluate_pairs(rewards, store, pairs, preference_loss, CPU, False, stride).decided == 100
+        assert max(seen) <= most
+        assert len(seen) <= 100
 
 
 def test_fitting_and_judging_use_the_loss_asked_for(db: Path, tmp_path: Path) -> None:
@@ -659,10 +682,24 @@ def _shake(network: RewardNet, *rest: Any) -> float:
 def test_frames_are_halved_where_enough_is_left(
     shape: tuple[int, int, int], asked: bool | None, half_size: bool
 ) -> None:
-    spec = Spec(6, frame_shape=shape)
-    segments = SimpleNamespace(spec=spec, frame_shape=shape, env_id="", input="frame")
+    """Those held for the fit, and what the network looks at; people see them whole."""
+    frames = np.random.default_rng(0).integers(0, 256, (6, *shape), np.uint8)
+    frames.flags.writeable = False  # as those that were read
+    store = SegmentStore(memory_mb=10, half_frames=asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.add(None, "a", Segment(frames, np.arange(6) % 4, None))  # type: ignore[arg-type]  # of no DB
+    store._load = lambda index: Segment(frames, np.arange(6) % 4, None)  # type: ignore[method-assign]
     given = FitConfig(dbs=[Path("db")], name="r", out=Path(), half_frames=asked)
-    assert clips_module.new_network(given, cast(Any, segments), CPU).half_size == half_size
+    network = clips_module.new_network(given, store, CPU).eval()
+    assert (store.half_size, network.half_size) == (half_size, half_size)
+    height, width, _ = shape
+    expected = (height // 2, width // 2) if half_size else (height, width)
+    assert store.get(0)[0].shape[1:3] == store.inputs(0, 2)[0].shape[1:3] == expected
+    assert np.array_equal(store.frames(0), frames)
+    seen, actions = map(torch.from_numpy, store.inputs(0, 2))
+    with torch.no_grad():
+        assert torch.equal(network(seen, actions), network(torch.from_numpy(frames[::2].copy()), actions))
 
 
 def test_too_few_labels_are_said(tmp_path: Path) -> None:

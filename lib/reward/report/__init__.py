@@ -169,7 +169,7 @@ def _clip(fit: Fit, figures: Figures, index: int, scale: tuple[float, float]) ->
     return clip(
         f"{signed(each.mean())} a step",
         f"{db.root.name}/{name}{scored}",
-        segments.get(index)[0],
+        segments.frames(index),
         figures.paid(index),
         scale,
         "learned reward",
@@ -199,7 +199,7 @@ def _chart(fit: Fit, figures: Figures, charts: Charts) -> None:
     for name, liked in zip(("most", "least"), figures.liked(), strict=True):
         for step, reward in enumerate(figures.paid(liked[0])):
             charts.scalars({f"report/liked_{name}": float(reward)}, step)
-        strips = [film_strip(fit.data.segments.get(index)[0]) for index in liked]
+        strips = [film_strip(fit.data.segments.frames(index)) for index in liked]
         charts.image(f"report/clips_liked_{name}", np.concatenate(strips))
     charts.text(
         "report/verdict",
