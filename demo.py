@@ -74,8 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             model=v0,
             reward=reward,
             finetune=True,
-            num_envs=64,
-            lr=3e-4,
+            algo="ppo",
+            lr=2.5e-4,
+            critic_warmup=5,  # or the critic, which knows the score, would call every action bad
             steps=config.v1_steps,
             eval_every=config.v1_steps,
             eval_games=config.games,
@@ -116,7 +117,7 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         f"  make label DB={out}/db-mine\n"
         f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db-mine\n"
         f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --algo ppo "
-        f"--lr 1e-4 --kl 1 --critic-warmup 10 --steps {config.v1_steps} --save {out}/mine"
+        f"--lr 2.5e-4 --critic-warmup 5 --steps {config.v1_steps} --save {out}/mine"
     )
 
 
