@@ -23,6 +23,9 @@ _FIRST_BETA = 0.4  # arXiv 1511.05952, table 3
 class OffPolicy:
     """A learner without its algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
 
+    The algorithm is a subclass that sets `network_kind` and, when it is made, `optimizers`; it has `new_network`, which is
+    static, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
+
     Args:
       network: the policy and its critics, on `device`.
       world: B environments; they are reset.
@@ -106,7 +109,7 @@ class OffPolicy:
         raise NotImplementedError
 
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One update; returns scalars on the device by chart name.
+        """One update; returns scalars on the device by chart name: the same every time, `loss_total` among them.
 
         Args:
           batch: this process's part. Its weights are such that the means of all processes add up to that of the whole.
