@@ -37,7 +37,8 @@ class Advance(NamedTuple):
     steps: int
     """Steps that it made, all environments together."""
     scalars: dict[str, torch.Tensor | float]
-    """By chart name; tensors are scalars on the device, which nothing here waits for."""
+    """By chart name; tensors are scalars on the device, which nothing here waits for. Where there are any, `loss_total`,
+    which is watched, is one of them."""
     games: list[Game]
     """Games that ended."""
 

@@ -233,8 +233,8 @@ class TrainConfig:
     target_kl: float = _by_algorithm(
         "target_kl", help="end an update once the KL to the old policy exceeds this; 0: never"
     )
-    normalise_advantages: bool = flag(
-        default=None, help="scale advantages to mean 0, variance 1 in each rollout; on with ppo"
+    normalise_advantages: bool = _by_algorithm(
+        "normalise_advantages", help="scale advantages to mean 0, variance 1 in each rollout"
     )
     value_coef: float = _by_algorithm("value_coef", help="weight of the value loss")
     grad_clip: float = _by_algorithm("grad_clip", help="clip the gradient to this norm")

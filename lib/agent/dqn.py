@@ -64,7 +64,6 @@ class QNet(nn.Module):
       levels: τ, the middles of Q equal parts of 0 … 1, float32 `[Q]`.
     """
 
-    algorithms = "dqn"
     levels: torch.Tensor
 
     def __init__(

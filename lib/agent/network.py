@@ -85,10 +85,7 @@ class PolicyNet(nn.Module):
     Attributes:
       spec: what it sees and does. Continuous actions are a Gaussian's; see lib.agent.distributions.
       kind: of network, if it sees pictures; the layer of 512 units of a "shared" one belongs to the body.
-      algorithms: of --algo, that train it.
     """
-
-    algorithms = "a2c or ppo"
 
     def __init__(
         self,

@@ -23,6 +23,9 @@ _FIRST_BETA = 0.4  # arXiv 1511.05952, table 3
 class OffPolicy:
     """A learner without its algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
 
+    The algorithm is a subclass that sets `network_kind` and, when it is made, `optimizers`; it has `new_network`, which is
+    static, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
+
     Args:
       network: the policy and its critics, on `device`.
       world: B environments; they are reset.
@@ -88,7 +91,6 @@ class OffPolicy:
         self._config, self._device, self._bf16 = config, device, bf16
         self._games = GameLog(world.num_envs)
         self._planned = config.steps  # which schedules span; a resumed run may make more
-        self._acted = 0  # steps, those of `play` included
         self._due = 0.0  # updates
         self._observations = self.player.look()
         self.replay.begin(self._observations)
@@ -107,7 +109,7 @@ class OffPolicy:
         raise NotImplementedError
 
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One update; returns scalars on the device by chart name.
+        """One update; returns scalars on the device by chart name: the same every time, `loss_total` among them.
 
         Args:
           batch: this process's part. Its weights are such that the means of all processes add up to that of the whole.
@@ -152,12 +154,11 @@ class OffPolicy:
     @torch.no_grad()
     def _act(self) -> list[Game]:
         """One step of every environment, into the replay; the games that it shows to be over."""
-        explores = self._acted < self._config.learning_starts and self._config.model is None
+        explores = self.updates == 0 and self._config.model is None  # a new policy's actions may all be alike
         actions = self._at_random() if explores else self.choose(self._observations)
         played = self.player.play(actions, self._observations)
         self._observations = self.player.viewer.observations
         self.replay.add(played, self._observations)
-        self._acted += self._all_envs
         step, learned = played.step, played.learned
         paid = np.zeros_like(step.score) if learned is None else learned.cpu().numpy()
         return self._games.add(step.score, ~step.reset, paid)
@@ -246,7 +247,6 @@ class OffPolicy:
             "steps": self.steps,
             "updates": self.updates,
             "planned": self._planned,
-            "acted": self._acted,
             "due": self._due,
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
@@ -259,7 +259,7 @@ class OffPolicy:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
-        self._acted, self._due = state["acted"], state["due"]
+        self._due = state["due"]
         self._planned = state.get("planned", self._planned)  # older states lack it
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])

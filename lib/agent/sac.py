@@ -82,8 +82,6 @@ class SACNet(nn.Module):
       log_alpha: the logarithm of the temperature α, float32 `[]`.
     """
 
-    algorithms = "sac"
-
     def __init__(self, observation_size: int, num_actions: int, hidden: int = _HIDDEN) -> None:
         super().__init__()
         self.spec = Spec(num_actions, True, (observation_size,))

@@ -15,9 +15,6 @@ from lib.agent.returns import (
 )
 from lib.learner import ALONE, Total
 
-ESTIMATORS = ("ppo", "reinforce", "rloo", "grpo")
-"""The estimators of `answer_advantages`."""
-
 
 def last_tokens(mask: torch.Tensor) -> torch.Tensor:
     """The last real token of each sequence.
@@ -89,7 +86,7 @@ def answer_advantages(
     lambda_: float = 0.95,
     total: Total = ALONE.total,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each token's advantage, by one of `ESTIMATORS`.
+    """Each token's advantage, by an estimator:
 
     =========  ====================================================================================
     ppo        generalised advantages over the critic's values, normalised over the batch's tokens
@@ -103,7 +100,7 @@ def answer_advantages(
     2402.03300) put it into the loss instead.
 
     Args:
-      estimator: of `ESTIMATORS`.
+      estimator: its name.
       rewards: float `[T, B]`, of `token_rewards`.
       values: float `[T, B]`, as in `token_advantages`; only ppo looks at them.
       mask: bool `[T, B]`, False on padding.

@@ -160,7 +160,9 @@ class SurfaceCounter:
         self.aboard = np.full(games, np.nan)
 
     def push(self, frames: np.ndarray) -> None:
-        """Take in the next frame of every game, uint8 `[B, 210, 160, 3]`."""
+        """Take in the next frame of every game, uint8 `[B, 210, 160, 3]`; others show nothing."""
+        if frames.shape[1:] != FRAME_SHAPE:
+            return
         depth, oxygen_now, divers_now = submarine_depth(frames), oxygen(frames), divers(frames)
         alive, surface = ~np.isnan(depth), depth < _SURFACE
         self._from_below = alive & (self._from_below | ~surface)

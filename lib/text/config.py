@@ -5,14 +5,15 @@ from pathlib import Path
 
 from lib.cli import UserError, as_flag, flag
 
-ALGORITHMS = ("ppo", "reinforce", "rloo", "grpo", "dpo")
-"""Of --algo."""
-
 MAY_DIFFER = ("updates", "checkpoint_minutes", "dev")
 """Flags that may be given beside --resume."""
 
 _GROUPS = {"ppo": 1, "reinforce": 1, "rloo": 4, "grpo": 4}
-"""The default of --answers for each algorithm."""
+"""The default of --answers for each algorithm that learns from a reward model."""
+_REWARDED = ", ".join(_GROUPS)
+
+ALGORITHMS = (*_GROUPS, "dpo")
+"""Of --algo."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TextConfig:
         default=None,
         min=1,
         help="answers to each prompt, including those of this model and seed already in the DB (default: "
-        "2; with --algo rloo and grpo 4, ppo and reinforce 1)",
+        f"2; with --algo {', '.join(f'{algo} {answers}' for algo, answers in _GROUPS.items())})",
     )
     tokens: int = flag(default=64, min=1, max=8192, help="longest answer, in tokens")
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of the model: cpu, cuda, cuda:1")
@@ -174,9 +175,7 @@ class TextConfig:
         if self.lora and getattr(self, "unfrozen", None) is not None:
             raise UserError("--lora trains adapters in place of layers: leave out --unfrozen")
         if self.lora and self.algo == "dpo":
-            raise UserError(
-                "--lora expects --algo ppo, reinforce, rloo or grpo; dpo trains layers: --unfrozen N"
-            )
+            raise UserError(f"--lora expects --algo {_REWARDED}; dpo trains layers: --unfrozen N")
         if not self.lora and getattr(self, "unfrozen", None) is None:
             object.__setattr__(self, "unfrozen", "4")
         if self.merge is not None:
@@ -195,9 +194,7 @@ class TextConfig:
                     else f"--algo {self.algo} expects {as_flag(name)}, got none; see --help"
                 )
         if self.watch_reward and self.algo in (None, "dpo"):
-            raise UserError(
-                "--watch-reward expects a reward model that pays: --algo ppo, reinforce, rloo or grpo"
-            )
+            raise UserError(f"--watch-reward expects a reward model that pays: --algo {_REWARDED}")
         if self.algo is None:
             return
         if self.algo == "dpo" and self.resume is not None:
@@ -214,7 +211,7 @@ class TextConfig:
             and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0)
         ):
             raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
-        if self.algo in ("rloo", "grpo") and self.answers < 2:
+        if self.answers == 1 and _GROUPS.get(self.algo, 1) > 1:
             raise UserError(
                 f"--algo {self.algo} compares answers to one prompt: expected --answers 2 or more"
             )

@@ -34,7 +34,7 @@ class LearnerSettings:
     """Settings of an algorithm; the defaults are those of the flags."""
 
     algo: str = "ppo"
-    """Of `lib.agent.sequences.ESTIMATORS`."""
+    """An estimator of `lib.agent.sequences.answer_advantages`."""
     rollout: int = 64
     """Answers of an update."""
     answers: int = 1

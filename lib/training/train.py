@@ -16,7 +16,7 @@ from lib.agent.evaluate import evaluate
 from lib.agent.network import ActorPolicy
 from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
-from lib.agent.sac import SAC, SACNet
+from lib.agent.sac import SAC
 from lib.cli import UserError
 from lib.devices import own_threads
 from lib.envs.atari import time_limit
@@ -312,10 +312,9 @@ def _policy_to_train(
     if config.model is None:
         return network, {}
     _check_kind(config, network, config.model)
-    kind = None if isinstance(network, SACNet) else network.kind
-    if config.network not in (kind, ALGORITHMS[config.algo].get("network")):
+    if config.network != ALGORITHMS[config.algo].get("network") and config.network != network.kind:
         raise UserError(
-            f"--network {config.network}: the policy of {config.model} has --network {kind} and keeps it; "
+            f"--network {config.network}: the policy of {config.model} has --network {network.kind} and keeps it; "
             "leave this flag out"
         )
     check_policy(network, world, config.model)
@@ -333,9 +332,10 @@ def _check_input(config: TrainConfig, model: RewardModel) -> None:
 def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None:
     """Refuses the policy of an algorithm that --algo cannot continue."""
     if not isinstance(network, _LEARNERS[config.algo].network_kind):
+        made_by = [algo for algo, each in _LEARNERS.items() if isinstance(network, each.network_kind)]
         raise UserError(
             f"{path}: expected a policy that --algo {config.algo} can continue, got one of "
-            f"{network.algorithms}; take that --algo, or another policy"
+            f"{' or '.join(made_by)}; take that --algo, or another policy"
         )
 
 

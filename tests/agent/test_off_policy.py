@@ -111,11 +111,12 @@ def test_games_are_reported_unless_steps_were_not_seen() -> None:
     assert ours.updates == 0
 
 
-def test_playing_learns_nothing() -> None:
+def test_playing_learns_nothing_and_goes_on_at_random() -> None:
     ours = learner(learning_starts=2)
     for _ in range(5):
         ours.play()
     assert (ours.steps, ours.updates) == (0, 0)
+    assert len({action for row in actions_of(ours) for action in row}) == 10
 
 
 def test_weights_make_up_for_priorities_more_and_more() -> None:

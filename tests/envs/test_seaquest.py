@@ -296,3 +296,11 @@ def test_games_are_counted_apart() -> None:
         "sightings": [0, 0],
     }
     assert counter("PongNoFrameskip-v4", 2) is None
+
+
+def test_nothing_is_counted_in_pictures_that_the_game_does_not_draw() -> None:
+    """Such as those that a wrapper scaled, of an environment whose name has Seaquest in it."""
+    count = counter("SeaquestSmall-v0", 2)
+    assert count is not None
+    count.push(np.zeros((2, 96, 96, 3), np.uint8))
+    assert all((counts == 0).all() for counts in count.counts().values())
