@@ -262,7 +262,6 @@ class Ablation:
             "algo": "ppo" if arm.ppo else "a2c",
             "num_envs": _NUM_ENVS,
             "lr": config.ppo_lr if arm.ppo else config.lr,
-            "critic_warmup": 0,  # as in the original
             "steps": config.steps,
             "eval_every": config.eval_every,
             "eval_games": config.games,

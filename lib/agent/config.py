@@ -89,9 +89,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """Defaults that depend on --algo. Flags missing here have no effect with that algorithm."""
 
-WARMUP = {"a2c": 50, "ppo": 5}
-"""Updates of the value head alone, some 4,000 and 10,000 steps, where a finetune pays another reward than its policy was trained on."""
-
 MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
 """Flags that may be given beside --resume."""
 
@@ -316,10 +313,9 @@ class TrainConfig:
         default=50_000, min=1, help="steps in which --kl-target changes --kl by at most a fifth"
     )
     critic_warmup: int = flag(
-        default=None,
+        default=0,
         min=0,
-        help="updates of the value head alone at the start, and after each model of --watch-reward "
-        "(default: 0; with -m and -r 50, ppo: 5)",
+        help="updates of the value head alone at the start, and after each model of --watch-reward",
     )
     freeze_convs: bool = flag(
         default=None, help="freeze the convolutions, or a vector's normalisation; on with --finetune"
@@ -407,15 +403,7 @@ class TrainConfig:
         lr = defaults["lr"] / (FINETUNE_DIVISOR if self.finetune else 1)
         atari = is_atari_id(self.env)
         freeze_convs = self.finetune and not self.off_policy
-        # A critic that has learned the score calls every action bad where r̂ is lower, and the policy collapses.
-        another_reward = self.model is not None and self.reward is not None
-        warmup = WARMUP.get(self.algo, 0) if another_reward else 0
-        filled = defaults | {
-            "lr": lr,
-            "freeze_convs": freeze_convs,
-            "clip_score": atari,
-            "critic_warmup": warmup,
-        }
+        filled = defaults | {"lr": lr, "freeze_convs": freeze_convs, "clip_score": atari}
         for name, value in filled.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)  # frozen from here on

@@ -134,20 +134,3 @@ def test_what_goes_together_is_taken(flags: dict[str, Any]) -> None:
 )
 def test_the_score_of_atari_games_is_clipped(env: str, clipped: bool) -> None:
     assert TrainConfig(name="x", env=env).clip_score == clipped
-
-
-@pytest.mark.parametrize(("algo", "updates"), [("a2c", 50), ("ppo", 5)])
-def test_a_critic_warms_up_where_another_reward_is_paid(algo: str, updates: int) -> None:
-    """One that had learned the score called every action bad, and the demo's policy collapsed to a single action."""
-    files: dict[str, Any] = {"model": MODEL, "reward": REWARD}
-    assert TrainConfig(name="v1", algo=algo, **files).critic_warmup == updates
-    assert TrainConfig(name="v1", algo=algo, critic_warmup=0, **files).critic_warmup == 0
-    for name, file in files.items():  # a policy that goes on with the score, or learns from nothing
-        assert TrainConfig(name="v1", algo=algo, **{name: file}).critic_warmup == 0
-
-
-def test_a_learner_with_a_replay_warms_nothing_up() -> None:
-    assert (
-        TrainConfig(name="v1", env="Pendulum-v1", algo="sac", model=Path("m"), reward=Path("r")).critic_warmup
-        == 0
-    )
