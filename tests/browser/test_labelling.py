@@ -465,6 +465,18 @@ def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None
     assert [line.get("flag") for line in site.labels() if not line.get("cancelled")] == ["odd", "odd"]
 
 
+def test_a_note_outlives_a_reload_in_the_middle_of_its_pair(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.keyboard.press("f")
+    tab.page.keyboard.type("odd")
+    tab.page.keyboard.press("Enter")
+    tab.page.reload()
+    tab.ready()
+    assert tab.page.locator("#flag").get_attribute("title") == "Flagged: odd"
+    tab.press("1")
+    assert site.labels()[-1]["flag"] == "odd"
+
+
 def test_a_flag_stays_with_its_pair_while_another_is_answered(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     tab.press("1")
