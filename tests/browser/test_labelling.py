@@ -494,6 +494,21 @@ def test_a_flag_stays_with_its_pair_while_another_is_answered(site: Site, enter:
     assert site.labels()[-1]["flag"] == "odd"
 
 
+def test_a_click_counts_though_the_list_is_renewed_meanwhile(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    row = tab.page.locator("#list button").nth(1)
+    wanted = row.get_attribute("title")
+    row.hover()
+    tab.page.mouse.down()
+    with tab.page.expect_response("**/api/batch"):
+        tab.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    tab.page.wait_for_timeout(200)  # the reply is shown
+    tab.page.mouse.up()
+    tab.page.wait_for_function(
+        "wanted => document.querySelector('#list [aria-current]').title === wanted", arg=wanted
+    )
+
+
 def test_new_pairs_leave_the_pair_on_screen_whenever_they_come(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     held: list[Any] = []
