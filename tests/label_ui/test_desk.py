@@ -542,8 +542,12 @@ def test_standing_counts_today_rate_and_goal(root: Path, clock: Clock) -> None:
     standing = user.vote(user.take()).standing
     assert (standing.mine, standing.total, standing.goal, standing.per_minute) == (5, 5, 10, 10.0)
     clock.time += 2 * 86400
-    standing = user.vote(user.take()).standing
+    offer = user.take()
+    standing = user.vote(offer).standing
     assert (standing.mine, standing.today) == (6, 1)
+    changed = user.vote(offer.model_copy(update={"id": "changed0"}), 2, change=True)
+    assert changed.outcome == "saved"
+    assert (changed.standing.mine, changed.standing.today, changed.standing.total) == (6, 1, 6)
 
 
 def test_disputes_are_between_people_and_with_oneself(root: Path, clock: Clock) -> None:
@@ -586,6 +590,9 @@ def test_what_a_training_is_waiting_for_is_said(root: Path, desk: Desk) -> None:
     assert user.vote(user.take()).standing.due == 0  # more than was asked for
     writer.write(dataclasses.replace(training, steps=50, phase="training"))
     assert user.batch().standing.due == 4
+    assert not user.batch().standing.over
+    writer.write(dataclasses.replace(training, steps=100, phase="over"))
+    assert (user.batch().standing.due, user.batch().standing.over) == (None, True)
     (root / "progress.json").write_text("{")
     assert user.batch().standing.due is None
 
