@@ -450,6 +450,11 @@ def test_too_few_segments_get_a_friendly_sentence(
     assert says in reply.notice
 
 
+def test_an_answer_alone_is_not_called_a_clip(tmp_path: Path, clock: Clock) -> None:
+    reply = User(make_desk(answer_db(tmp_path / "small", [["alone"]]), clock)).batch()
+    assert "No prompt has two answers yet" in reply.notice
+
+
 def test_a_broken_segment_is_left_out_and_named(root: Path, desk: Desk) -> None:
     (root / "00/00000000.dat").write_bytes(b"garbage")
     user = User(desk)
