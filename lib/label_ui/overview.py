@@ -195,7 +195,7 @@ def _people(overview: Overview) -> None:
     by_name: dict[str, list[Label]] = {}
     for label in overview.labels:
         by_name.setdefault(display_name(label.labeller), []).append(label)
-    with html.div().classes("scroll"), html.table():
+    with html.div().classes("scroll").props("tabindex=0"), html.table():
         with html.thead(), html.tr():
             for title in (
                 "Labeller",

@@ -713,6 +713,13 @@ def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Sit
     assert tab.page.evaluate(BEYOND) == []
 
 
+def test_a_phone_held_sideways_shows_the_answers_beside_the_hints(site: Site, enter: Enter) -> None:
+    tab = enter(site, hints=True, viewport={"width": 844, "height": 390}).label()
+    box = tab.page.locator("[data-answer='x']").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < 350
+
+
 def test_hints_stay_until_they_are_dismissed(site: Site, enter: Enter) -> None:
     tab = enter(site, hints=True).label()
     hints = tab.page.locator("#hints")
