@@ -207,7 +207,7 @@ class Assigner:
                 "This database holds no clips yet. Record some with 01_a2c.py --db-path; they appear "
                 "here as they are recorded."
             )
-        if segments == 1:
+        if segments == 1 and not self._db.answers:
             return "There is one clip, and a pair takes two. New ones appear here as they are recorded."
         pairs = self._db.pairs.count(playable)
         if not pairs:

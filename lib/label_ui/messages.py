@@ -83,6 +83,7 @@ class Standing(BaseModel):
     skipped: int
     """Pairs answered with can't tell."""
     mine: int
+    """Pairs that I answered, each counted once."""
     today: int
     """Mine, since midnight where the server runs."""
     per_minute: float | None
@@ -90,7 +91,9 @@ class Standing(BaseModel):
     """Outcomes of my last repeat checks, oldest first: whether I gave the same answer again."""
     goal: int | None
     due: int | None = None
-    """Labels that are due for a training run and not given yet; None without such a run."""
+    """Labels that are due for a training run and not given yet; None without such a run, and after its end."""
+    over: bool = False
+    """Whether that run is over."""
 
 
 class BatchReply(BaseModel):

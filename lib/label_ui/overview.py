@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from nicegui import html, run, ui
 
 from lib.cli import UserError
+from lib.label_ui.db import LabelledDB
 from lib.label_ui.desk import Desk
 from lib.label_ui.fitting import FIRST_LOOK, Fitting
 from lib.label_ui.ledger import display_name
@@ -56,7 +56,7 @@ class LiveOverview:
                 if self._fitting is not None and overview.labels:
                     _fit(self._fitting, overview.usable)
                 elif overview.labels and self._desk.model is None:
-                    _how_to_fit(self._desk.db.root)
+                    _how_to_fit(self._desk.db)
 
 
 def _fit(fitting: Fitting, labels: int) -> None:
@@ -82,16 +82,20 @@ def _fit(fitting: Fitting, labels: int) -> None:
             )
 
 
-def _how_to_fit(db: Path) -> None:
-    with card(_QUESTION, wide=True):
-        html.p(
+def _how_to_fit(db: LabelledDB) -> None:
+    path = shlex.quote(str(db.root))
+    commands = [f"./03_reward_train.py {path} -n mine -o rewards"]
+    if db.answers:
+        why = "Fit one: its report says how good it is, and which answers it likes most and least."
+    else:
+        why = (
             "Fit one, then restart this page with it to see what each step is worth and which labels the "
             "model doubts."
         )
-        path = shlex.quote(str(db))
-        html.pre(
-            f"./03_reward_train.py {path} -n mine -o rewards\n./02_label_ui.py -d {path} --reward rewards/reward-mine.dat"
-        ).classes("command").props("tabindex=0")
+        commands.append(f"./02_label_ui.py -d {path} --reward rewards/reward-mine.dat")
+    with card(_QUESTION, wide=True):
+        html.p(why)
+        html.pre("\n".join(commands)).classes("command").props("tabindex=0")
 
 
 def _show_overview(overview: Overview, goal: int | None) -> None:
@@ -191,7 +195,7 @@ def _people(overview: Overview) -> None:
     by_name: dict[str, list[Label]] = {}
     for label in overview.labels:
         by_name.setdefault(display_name(label.labeller), []).append(label)
-    with html.div().classes("scroll"), html.table():
+    with html.div().classes("scroll").props("tabindex=0"), html.table():
         with html.thead(), html.tr():
             for title in (
                 "Labeller",

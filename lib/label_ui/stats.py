@@ -58,18 +58,21 @@ class Statistics:
     def standing(self, who: Labeller) -> Standing:
         """Where a labeller and the DB stand. The caller holds the lock."""
         ledger = self._db.ledger
-        mine = ledger.history[who]
+        answers = ledger.history[who]
+        mine = {entry.label.pair: entry.label for entry in answers}.values()  # as of each pair's last answer
         training = self._training.read()
+        over = training is not None and training.phase == "over"
         midnight = time.mktime((*time.localtime(self._db.now())[:3], 0, 0, 0, 0, 0, -1))
         return Standing(
             total=ledger.usable,
             skipped=ledger.skipped,
             mine=len(mine),
-            today=sum((entry.label.time or 0.0) >= midnight for entry in mine),
-            per_minute=_per_minute(mine),
-            checks=[entry.agrees for entry in mine if entry.agrees is not None][-20:],
+            today=sum((label.time or 0.0) >= midnight for label in mine),
+            per_minute=_per_minute(answers),
+            checks=[entry.agrees for entry in answers if entry.agrees is not None][-20:],
             goal=self.goal,
-            due=None if training is None else max(0, training.due - ledger.usable),
+            due=None if training is None or over else max(0, training.due - ledger.usable),
+            over=over,
         )
 
     def labels(self) -> tuple[list[Label], set[Pair]]:

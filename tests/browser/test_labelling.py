@@ -465,6 +465,18 @@ def test_a_flag_comes_back_with_an_undone_pair(site: Site, enter: Enter) -> None
     assert [line.get("flag") for line in site.labels() if not line.get("cancelled")] == ["odd", "odd"]
 
 
+def test_a_note_outlives_a_reload_in_the_middle_of_its_pair(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.keyboard.press("f")
+    tab.page.keyboard.type("odd")
+    tab.page.keyboard.press("Enter")
+    tab.page.reload()
+    tab.ready()
+    assert tab.page.locator("#flag").get_attribute("title") == "Flagged: odd"
+    tab.press("1")
+    assert site.labels()[-1]["flag"] == "odd"
+
+
 def test_a_flag_stays_with_its_pair_while_another_is_answered(site: Site, enter: Enter) -> None:
     tab = enter(site).label()
     tab.press("1")
@@ -480,6 +492,21 @@ def test_a_flag_stays_with_its_pair_while_another_is_answered(site: Site, enter:
     assert tab.page.locator("#flag").get_attribute("title") == "Flagged: odd"
     tab.press("1")
     assert site.labels()[-1]["flag"] == "odd"
+
+
+def test_a_click_counts_though_the_list_is_renewed_meanwhile(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    row = tab.page.locator("#list button").nth(1)
+    wanted = row.get_attribute("title")
+    row.hover()
+    tab.page.mouse.down()
+    with tab.page.expect_response("**/api/batch"):
+        tab.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    tab.page.wait_for_timeout(200)  # the reply is shown
+    tab.page.mouse.up()
+    tab.page.wait_for_function(
+        "wanted => document.querySelector('#list [aria-current]').title === wanted", arg=wanted
+    )
 
 
 def test_new_pairs_leave_the_pair_on_screen_whenever_they_come(site: Site, enter: Enter) -> None:
@@ -684,6 +711,13 @@ def test_at_200_percent_the_answers_stand_below_the_clips_and_in_sight(site: Sit
             assert answer["y"] + answer["height"] <= 360
     assert tab.page.evaluate("() => document.documentElement.scrollWidth") == 640
     assert tab.page.evaluate(BEYOND) == []
+
+
+def test_a_phone_held_sideways_shows_the_answers_beside_the_hints(site: Site, enter: Enter) -> None:
+    tab = enter(site, hints=True, viewport={"width": 844, "height": 390}).label()
+    box = tab.page.locator("[data-answer='x']").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < 350
 
 
 def test_hints_stay_until_they_are_dismissed(site: Site, enter: Enter) -> None:

@@ -156,6 +156,8 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     tab.page.wait_for_selector("text=5 of 50", timeout=PATIENCE)
     assert "bob" in tab.page.locator("table").inner_text()
     assert tab.page.locator(".growth svg").count() == 1
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    assert tab.page.locator("thead th").first.evaluate("th => th.clientHeight") < 60  # no word is broken
 
 
 def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None:

@@ -93,6 +93,29 @@ def test_the_overview_counts_the_pairs_within_each_prompt(texts: Path, serve: Se
     )
 
 
+def test_the_overview_promises_no_page_about_a_model_of_answers(
+    texts: Path, serve: Serve, enter: Enter
+) -> None:
+    site = serve(db=texts)
+    tab = enter(site).label()
+    tab.press("1")
+    tab.page.goto(site.base)
+    assert "--reward" not in tab.page.inner_text(".command")
+
+
+def test_each_line_runs_in_its_own_direction(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    db = answer_db(tmp_path / "texts", [["The sea.\nהים.", "The sea.\nהים!"]])
+    tab = enter(serve(db=db)).label()
+    lines = tab.page.evaluate(
+        """() => {
+          const range = document.createRange();
+          range.selectNodeContents(document.getElementById("text1"));
+          return Array.from(range.getClientRects(), ({ left }) => left);
+        }"""
+    )
+    assert lines[-1] > lines[0] + 100
+
+
 def test_an_answer_is_text_whatever_is_in_it(tmp_path: Path, serve: Serve, enter: Enter) -> None:
     evil = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\n\n  two  spaces &amp;"
     other = "שלום עולם 🙂👩‍👩‍👧 **not bold**"

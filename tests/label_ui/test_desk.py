@@ -450,6 +450,11 @@ def test_too_few_segments_get_a_friendly_sentence(
     assert says in reply.notice
 
 
+def test_an_answer_alone_is_not_called_a_clip(tmp_path: Path, clock: Clock) -> None:
+    reply = User(make_desk(answer_db(tmp_path / "small", [["alone"]]), clock)).batch()
+    assert "No prompt has two answers yet" in reply.notice
+
+
 def test_a_broken_segment_is_left_out_and_named(root: Path, desk: Desk) -> None:
     (root / "00/00000000.dat").write_bytes(b"garbage")
     user = User(desk)
@@ -542,8 +547,12 @@ def test_standing_counts_today_rate_and_goal(root: Path, clock: Clock) -> None:
     standing = user.vote(user.take()).standing
     assert (standing.mine, standing.total, standing.goal, standing.per_minute) == (5, 5, 10, 10.0)
     clock.time += 2 * 86400
-    standing = user.vote(user.take()).standing
+    offer = user.take()
+    standing = user.vote(offer).standing
     assert (standing.mine, standing.today) == (6, 1)
+    changed = user.vote(offer.model_copy(update={"id": "changed0"}), 2, change=True)
+    assert changed.outcome == "saved"
+    assert (changed.standing.mine, changed.standing.today, changed.standing.total) == (6, 1, 6)
 
 
 def test_disputes_are_between_people_and_with_oneself(root: Path, clock: Clock) -> None:
@@ -586,6 +595,9 @@ def test_what_a_training_is_waiting_for_is_said(root: Path, desk: Desk) -> None:
     assert user.vote(user.take()).standing.due == 0  # more than was asked for
     writer.write(dataclasses.replace(training, steps=50, phase="training"))
     assert user.batch().standing.due == 4
+    assert not user.batch().standing.over
+    writer.write(dataclasses.replace(training, steps=100, phase="over"))
+    assert (user.batch().standing.due, user.batch().standing.over) == (None, True)
     (root / "progress.json").write_text("{")
     assert user.batch().standing.due is None
 

@@ -5,6 +5,12 @@ import { sides } from "./deck.js";
 
 const $ = (id) => document.getElementById(id);
 
+// Brings the rows of a list into this order. One that stays is not touched: moving it would cost the click under way.
+export function arrange(list, rows) {
+  for (const row of Array.from(list.children)) if (!rows.includes(row)) row.remove();
+  rows.forEach((row, at) => row === list.children[at] || list.insertBefore(row, list.children[at] ?? null));
+}
+
 export class List {
   // onPick(offer) when a coming pair is clicked.
   // answers: whether the pairs are texts, which have no small pictures.
@@ -33,7 +39,7 @@ export class List {
     }
     this.rows = rows;
     const focused = document.activeElement;
-    $("list").replaceChildren(...Array.from(rows.values(), (row) => row.item));
+    arrange($("list"), Array.from(rows.values(), (row) => row.item));
     if (focused !== document.activeElement) focused.focus({ preventScroll: true }); // moving a row took it away
     $("list").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }

@@ -3,6 +3,7 @@
 import { Curve, signed } from "./curve.js";
 import { fetchClip } from "./deck.js";
 import { labellerOf } from "./labeller.js";
+import { arrange } from "./list.js";
 import { request } from "./outbox.js";
 import { Playback } from "./playback.js";
 import { Player } from "./player.js";
@@ -168,13 +169,7 @@ class View {
       kept.set(row.key, item);
     }
     this.rows = kept;
-    const items = Array.from(kept.values());
-    const before = Array.from($("list").children);
-    if (items.length !== before.length || items.some((item, at) => item !== before[at])) {
-      const focused = document.activeElement;
-      $("list").replaceChildren(...items);
-      if (focused !== document.activeElement) focused.focus({ preventScroll: true });
-    }
+    arrange($("list"), Array.from(kept.values()));
     this.mark();
   }
 

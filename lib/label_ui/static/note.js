@@ -7,7 +7,7 @@ export class Note {
     this.panel = panel;
     this.text = "";
     this.offer = null; // the pair on screen
-    this.earlier = new Map(); // offer id → the note it had, for pairs that come back
+    this.kept = new Map(JSON.parse(sessionStorage.getItem("notes") ?? "[]")); // offer id → note, for pairs that come back
   }
 
   wire() {
@@ -28,6 +28,7 @@ export class Note {
 
   set(text) {
     this.text = text;
+    this.keep(this.offer, text);
     $("noteform").hidden = true;
     $("flag").setAttribute("aria-expanded", "false");
     $("flag").setAttribute("aria-pressed", Boolean(text));
@@ -52,14 +53,14 @@ export class Note {
 
   // Another pair is on screen; the one before may come back.
   show(offer) {
-    if (this.offer) this.keep(this.offer, this.text);
     this.offer = offer;
-    this.set(this.earlier.get(offer.id) ?? "");
+    this.set(this.kept.get(offer.id) ?? "");
   }
 
-  // Keeps a note for a pair that will be shown (again).
+  // Keeps a note for a pair that will be shown (again), also after a reload.
   keep(offer, text) {
-    if (text) this.earlier.set(offer.id, text);
-    else this.earlier.delete(offer.id);
+    if (text) this.kept.set(offer.id, text);
+    else this.kept.delete(offer.id);
+    sessionStorage.setItem("notes", JSON.stringify([...this.kept]));
   }
 }

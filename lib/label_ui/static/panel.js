@@ -59,7 +59,7 @@ export class Panel {
   }
 
   standing(standing) {
-    const { total, goal, due, today, mine, per_minute: rate, checks, skipped } = standing;
+    const { total, goal, due, over, today, mine, per_minute: rate, checks, skipped } = standing;
     $("total").textContent = total;
     $("of").textContent = `${goal ? `of ${goal} ` : ""}label${goal || total !== 1 ? "s" : ""}`;
     $("of").title = `${skipped} can’t tell, not counted`;
@@ -67,6 +67,7 @@ export class Panel {
     if (goal) Object.assign($("goal"), { max: goal, value: Math.min(total, goal) });
     const parts = [`yours ${mine}`, `today ${today}`];
     if (Number.isInteger(due)) parts.unshift(due ? `${due} due` : "none due"); // where a training run asks for labels
+    if (over) parts.unshift("the training is over");
     if (rate) parts.push(`${rate < 10 ? rate : Math.round(rate)} a minute`);
     if (goal && total >= goal) parts.push("goal reached: see Overview for the next step");
     else if (goal && rate) parts.push(`${duration((goal - total) / rate)} left`);

@@ -136,7 +136,7 @@ def _what_is_lacking(evidence: Evidence) -> list[str]:
         return ["no pair with a preference was held out, so nothing can be said"]
     if high - low > WIDEST:
         return [
-            f"{held_out.count} held-out pairs are too few to tell: the accuracy lies anywhere from {low:.0%} to {high:.0%}"
+            f"too few held-out pairs to tell ({held_out.count}): the accuracy lies anywhere from {low:.0%} to {high:.0%}"
         ]
     reasons = []
     if low < LEAST_ACCURACY:
