@@ -253,6 +253,14 @@ def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> 
     assert len(site.standing()) == len(site.labels()) == 2
 
 
+def test_a_page_that_is_no_longer_let_in_says_so(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.context.clear_cookies()
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved")
+    assert "use the one in the terminal. 1 answer is kept in this browser" in tab.status()
+
+
 def test_a_read_only_db_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:
     site = serve(before=obey_permissions)
     tab = enter(site).label()

@@ -23,7 +23,7 @@ export class Panel {
   connection({ offline, blocked, waiting }) {
     if (blocked) {
       const kept = waiting ? ` ${waiting} answer${waiting > 1 ? "s are" : " is"} kept in this browser and sent again automatically.` : "";
-      this.say(`Not saved: ${blocked}.${kept}`, { trouble: true });
+      this.say(`Not saved: ${blocked.replace(/\.$/, "")}.${kept}`, { trouble: true });
     } else if (offline) {
       const kept = waiting ? `${waiting} answer${waiting > 1 ? "s wait" : " waits"} in this browser, not on disk yet.` : "";
       this.say(`The server does not answer. ${kept} Trying again.`, { trouble: true });
