@@ -147,6 +147,10 @@ class Tab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
 
+    def overview(self) -> "Tab":
+        self.page.goto(self.site.base)
+        return self
+
     def label(self) -> "Tab":
         self.page.goto(f"{self.site.base}/label")
         self.ready()
@@ -222,9 +226,10 @@ class Tab:
 
 @pytest.fixture
 def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens a site's link in a browser of its own (its own cookies and storage).
+    """Lets a browser of its own (its own cookies and storage) in, which opens no page but `link`, where one is given.
 
-    Clips start paused, as for somebody who asked for less motion, unless `plays`: they take most of a browser's time.
+    The overview, to which a site's link leads, takes more time than the page of pairs. Clips start paused, as for
+    somebody who asked for less motion, unless `plays`: they take most of a browser's time.
     """
     contexts: list[BrowserContext] = []
     tabs: list[Tab] = []
@@ -243,7 +248,10 @@ def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
         contexts.append(context)
         tab = Tab(context, site)
         tabs.append(tab)
-        tab.page.goto(link or (site.base if site.cookies else site.link))
+        if link:
+            tab.page.goto(link)
+        elif not site.cookies:
+            context.request.get(site.link, max_redirects=0)
         return tab
 
     yield open

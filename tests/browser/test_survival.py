@@ -332,7 +332,7 @@ def test_a_duplicated_tab_is_another_where_there_are_no_locks(site: Site, enter:
 
 def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:
     site = serve()
-    ada = enter(site)
+    ada = enter(site).overview()
     ada.page.click("text=Invite")
     link = ada.page.get_by_label("Link").input_value()
     ada.context.grant_permissions(["clipboard-read"])
