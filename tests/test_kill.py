@@ -1,7 +1,7 @@
 """Each stage, killed at random moments and resumed: whatever lies on disk can be read, and nothing that was said to be
 done is lost.
 
-A server imports everything once and forks a child for every life of a stage; that is what makes so many kills cheap.
+A server of a warm process forks a child for every life of a stage; that is what makes so many kills cheap.
 """
 
 import errno
@@ -12,15 +12,16 @@ import re
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lib import checkpoints, cli, provenance, runs
 from lib.agent.config import MAY_DIFFER, TrainConfig
@@ -36,26 +37,20 @@ from lib.reward.data import load_preferences
 from lib.tools.lineage import lineage_text
 from lib.training.train import train
 from tests.reward.clips import add_labels, clip, grey_db, save
+from tests.scripts import ROOT, warm
 
-ROOT = Path(__file__).parents[1]
 SCRIPTS = ("02_label_ui.py", "03_reward_train.py")
 KILLS = 18  # of each stage
 
 pytestmark = pytest.mark.slow(8)
 
 
-def serve() -> None:
-    """Lives as a process: a job a line comes in, what became of it goes out."""
-    import torch
-    import torch._dynamo  # which every optimizer asks for
-    import torch.utils.tensorboard
-
+def serve(jobs: Connection) -> None:
+    """Lives as a process: a job comes in, what became of it goes out."""
     torch.set_num_threads(1)
     provenance.git_commit(), provenance.versions()  # known to all children then
     scripts = {name: runpy.run_path(str(ROOT / name))["main"] for name in SCRIPTS}
-    print("ready", flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
+    while job := jobs.recv():
         end, begin = os.pipe()
         child = os.fork()
         if child == 0:
@@ -75,7 +70,7 @@ def serve() -> None:
             "asked": before,
             "ended": used.ru_utime + used.ru_stime,
         }
-        print(json.dumps(answer), flush=True)
+        jobs.send(answer)
 
 
 def processor_seconds(process: int | str) -> float:
@@ -141,18 +136,10 @@ class Stages:
     to_end: float = 0.0
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from tests.test_kill import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._jobs, self._answers = self._process.stdin, self._process.stdout
-        assert self._answers.readline() == "ready\n"
+        self._jobs, theirs = warm.Pipe()
+        self._process = warm.Process(target=serve, args=(theirs,))
+        self._process.start()
+        theirs.close()
 
     def run(
         self,
@@ -165,12 +152,8 @@ class Stages:
     ) -> list[str]:
         """Lets a stage live until it has told so much, and so many seconds; returns all that it told."""
         job = {"folder": str(folder), "script": script, "argv": list(map(str, argv))}
-        print(
-            json.dumps(job | {"lines": lines, "seconds": seconds, "signal": int(how)}),
-            file=self._jobs,
-            flush=True,
-        )
-        answer = json.loads(self._answers.readline())
+        self._jobs.send(job | {"lines": lines, "seconds": seconds, "signal": int(how)})
+        answer = self._jobs.recv()
         expected = -how if how == signal.SIGKILL else 0
         assert answer["status"] == expected, (folder / "log").read_text()[-2000:]
         states = [float(line.split()[1]) for line in answer["lines"] if line.startswith("state ")]
@@ -179,9 +162,9 @@ class Stages:
         return [line.split()[0] if line.startswith("state ") else line for line in answer["lines"]]
 
     def close(self) -> None:
+        self._jobs.send(None)
+        self._process.join()
         self._jobs.close()
-        self._process.wait()
-        self._answers.close()
 
 
 @pytest.fixture(scope="module")

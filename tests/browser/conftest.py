@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
 from benchmarks.site import Site
-from lib.preferences.segments import Segment, Sidecar, save_segment
+from lib.preferences.segment_db import SegmentDB
 from lib.tools.doctor import GET_CHROMIUM, chromium
-from tests.scripts import ForkedSite
+from tests.scripts import ROOT, ForkedSite
 
 PATIENCE = 90_000
 """Milliseconds for what takes a moment on a quiet machine: answers that failed are sent again after up to 8 s, and a
@@ -59,37 +58,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def seaquest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DB of 48 segments of random play. Copy it before writing to it."""
-    from ale_py.vector_env import AtariVectorEnv
-
-    root, games, parts, length = tmp_path_factory.mktemp("seaquest"), 12, 4, 50
-    emulator = AtariVectorEnv(
-        "seaquest", games, img_height=210, img_width=160, grayscale=False, stack_num=1, reward_clipping=False
-    )
-    actions = np.random.default_rng(0).integers(0, 18, (parts * length, games))
-    observation, _ = emulator.reset(seed=0)
-    for part in range(parts):
-        frames, scores = [], []
-        for step in range(part * length, (part + 1) * length):
-            frames.append(observation[:, 0].copy())
-            observation, score, *_ = emulator.step(actions[step])
-            scores.append(score)
-        for game in range(games):
-            segment = Segment(
-                frames=np.stack(frames)[:, game].copy(),
-                actions=actions[part * length : (part + 1) * length, game].astype(np.int64),
-                sidecar=Sidecar(
-                    scores=np.stack(scores)[:, game].astype(np.float32),
-                    life_lost=np.zeros(length, bool),
-                    game_over=np.zeros(length, bool),
-                    env_id="SeaquestNoFrameskip-v4",
-                    num_actions=18,
-                    policy="",
-                    step=part * length,
-                ),
-            )
-            save_segment(root / f"{game:02d}" / f"{part:08d}.dat", segment)
-    emulator.close()
+    """A DB of 48 of the example's segments, in folders of four. Copy it before writing to it."""
+    root, example = tmp_path_factory.mktemp("seaquest"), ROOT / "examples" / "seaquest" / "db"
+    for number, name in enumerate(SegmentDB(example).names[:48]):
+        env, part = divmod(number, 4)
+        (root / f"{env:02d}").mkdir(exist_ok=True)
+        shutil.copy(example / name, root / f"{env:02d}" / f"{part:08d}.dat")
     return root
 
 
@@ -146,6 +120,10 @@ class Tab:
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def overview(self) -> "Tab":
+        self.page.goto(self.site.base)
+        return self
 
     def label(self) -> "Tab":
         self.page.goto(f"{self.site.base}/label")
@@ -222,9 +200,10 @@ class Tab:
 
 @pytest.fixture
 def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens a site's link in a browser of its own (its own cookies and storage).
+    """Lets a browser of its own (its own cookies and storage) in, which opens no page but `link`, where one is given.
 
-    Clips start paused, as for somebody who asked for less motion, unless `plays`: they take most of a browser's time.
+    The overview, to which a site's link leads, takes more time than the page of pairs. Clips start paused, as for
+    somebody who asked for less motion, unless `plays`: they take most of a browser's time.
     """
     contexts: list[BrowserContext] = []
     tabs: list[Tab] = []
@@ -243,7 +222,10 @@ def enter(browser: Browser) -> Iterator[Callable[..., Tab]]:
         contexts.append(context)
         tab = Tab(context, site)
         tabs.append(tab)
-        tab.page.goto(link or (site.base if site.cookies else site.link))
+        if link:
+            tab.page.goto(link)
+        elif not site.cookies:
+            context.request.get(site.link, max_redirects=0)
         return tab
 
     yield open

@@ -41,7 +41,7 @@ def findings(page: Page) -> list[str]:
 def test_labelling_overview_labels_and_model(serve: Serve, enter: Enter, db: Path, reward: Path) -> None:
     site = serve("--goal", "9", "--reward", str(reward), db=db)
     label(site)
-    tab = enter(site, hints=True)
+    tab = enter(site, hints=True).overview()
     found = {}
     tab.page.locator(".figures").wait_for()
     found["overview"] = findings(tab.page)
@@ -85,7 +85,7 @@ def test_labelling_overview_labels_and_model(serve: Serve, enter: Enter, db: Pat
 
 def test_before_there_are_clips_or_a_model(serve: Serve, enter: Enter, db: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    page = enter(serve(db=tmp_path / "empty")).page
+    page = enter(serve(db=tmp_path / "empty")).overview().page
     page.locator(".figures").wait_for()
     found = {"empty": findings(page)}
     page.goto(page.url + "model")
@@ -93,7 +93,7 @@ def test_before_there_are_clips_or_a_model(serve: Serve, enter: Enter, db: Path,
     found["no model"] = findings(page)
     site = serve("--fit-to", str(tmp_path / "mine"), db=db)
     label(site)
-    page = enter(site).page
+    page = enter(site).overview().page
     page.get_by_text("labels are enough for a first look").wait_for()
     found["fit"] = findings(page)
     assert found == {page: [] for page in found}

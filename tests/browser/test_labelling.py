@@ -615,7 +615,7 @@ def test_an_answer_that_is_not_counted_is_not_passed_over(site: Site, enter: Ent
 def test_flags_hold_until_somebody_chooses_otherwise(serve: Serve, enter: Enter) -> None:
     """A name typed for another DB at this address, and a speed that nobody chose, say nothing."""
     site = serve()
-    tab = enter(site)
+    tab = enter(site).overview()
     tab.page.evaluate("localStorage.labeller = 'bob'")
     tab.label()
     site.stop()

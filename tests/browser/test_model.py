@@ -56,7 +56,7 @@ def label(site: Site) -> None:
 def test_the_curve_moves_with_the_player_and_seeks(
     serve: Serve, enter: Enter, reward: Path, db: Path
 ) -> None:
-    tab = enter(serve("--reward", str(reward), db=db), plays=True)
+    tab = enter(serve("--reward", str(reward), db=db), plays=True).overview()
     page = tab.page
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
@@ -190,7 +190,7 @@ def test_without_a_model_there_is_a_hint(site: Site, enter: Enter) -> None:
 def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path, tmp_path: Path) -> None:
     site = serve("--fit-to", str(tmp_path / "mine"), db=db)
     label(site)
-    page = enter(site).page
+    page = enter(site).overview().page
     page.wait_for_selector("text=20 labels are enough for a first look: 16 to go.")
     lines = (site.db / "labels.json").read_text()
     pairs = [(a, b) for a in range(12) for b in range(a) if (b, a) not in PAIRS][:16]

@@ -137,7 +137,7 @@ def test_pages_turn_and_the_table_is_seen_and_walked_in_the_dark(serve: Serve, e
 
 def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     site = serve("--goal", "50")
-    tab = enter(site)
+    tab = enter(site).overview()
     figures = tab.page.locator(".figures")
     figures.wait_for()
     assert "48\nclips" in figures.inner_text().replace("\n\n", "\n")
@@ -183,7 +183,7 @@ def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None
         },
         {"sample1": EVIL, "sample2": name(2), "label": 1, "teacher": EVIL, "time": 3.0},
     )
-    tab = enter(site)
+    tab = enter(site).overview()
     tab.page.wait_for_selector("text=onerror")
     assert tab.page.evaluate("window.pwned") is None
     tab.page.goto(f"{site.base}/labels")

@@ -40,7 +40,7 @@ def test_token_cookie_traversal_and_foreign_origins(serve: Serve, enter: Enter) 
         assert ask(site, path)[0] == 401
     assert ask(site, "/?token=wrong")[0] == 401
 
-    tab = enter(site)
+    tab = enter(site, link=site.link)
     tab.page.wait_for_selector(".figures")
     assert "token" not in tab.page.url
     cookie = next(c for c in tab.context.cookies() if c["name"].startswith("label-"))
@@ -82,7 +82,7 @@ def test_token_cookie_traversal_and_foreign_origins(serve: Serve, enter: Enter) 
 
 
 def test_another_site_in_the_same_browser_gets_nothing(site: Site, enter: Enter) -> None:
-    tab = enter(site)
+    tab = enter(site).overview()
     tab.page.wait_for_selector(".figures")
     evil = tab.context.new_page()
     evil.route(
@@ -116,7 +116,7 @@ def test_another_site_in_the_same_browser_gets_nothing(site: Site, enter: Enter)
 
 def test_a_used_link_says_what_to_do(site: Site, enter: Enter) -> None:
     site.cookies = None
-    late = enter(site)
+    late = enter(site, link=site.link)
     assert "used before" in late.page.inner_text("body")
     radius = late.page.evaluate("getComputedStyle(document.querySelector('main')).borderRadius")
     assert radius == "10px", "its style is admitted"

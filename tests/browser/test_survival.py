@@ -236,8 +236,9 @@ def test_a_page_that_is_left_and_come_back_to_has_its_pairs_again(site: Site, en
 
 
 def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:
-    limit = (150, resource.RLIM_INFINITY)
-    site = serve(before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    site = serve()
+    assert site.process is not None
+    resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
     tab = enter(site).label()
     pair = tab.shown()
     tab.page.keyboard.press("1")
@@ -246,7 +247,6 @@ def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> 
     assert tab.shown() == pair, "the page does not move on"
     tab.page.keyboard.press("2")
     assert site.labels() == []
-    assert site.process is not None
     resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     tab.wait_total(1)
     tab.press("2")
@@ -340,7 +340,7 @@ def test_a_duplicated_tab_is_another_where_there_are_no_locks(site: Site, enter:
 
 def test_two_labellers_at_once(serve: Serve, enter: Enter) -> None:
     site = serve()
-    ada = enter(site)
+    ada = enter(site).overview()
     ada.page.click("text=Invite")
     link = ada.page.get_by_label("Link").input_value()
     ada.context.grant_permissions(["clipboard-read"])

@@ -76,7 +76,7 @@ def test_answers_may_come_into_a_db_that_was_empty(tmp_path: Path, serve: Serve,
 
 
 def test_the_overview_counts_the_pairs_within_each_prompt(texts: Path, serve: Serve, enter: Enter) -> None:
-    page = enter(serve(db=texts)).page
+    page = enter(serve(db=texts)).overview().page
     page.set_viewport_size({"width": 390, "height": 844})
     figures = page.locator(".figures p")
     figures.first.wait_for()

@@ -1,11 +1,8 @@
 """Refits while labels come in: when, from what, judged by what, and what a kill or a broken file costs."""
 
 import dataclasses
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +24,7 @@ from lib.reward.data import Pairs
 from lib.reward.refit import labels_wanted
 from lib.reward.split import grown_split
 from tests.reward.clips import add_labels, grey_db
+from tests.scripts import Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -381,26 +379,19 @@ def test_a_broken_model_in_place_is_followed_by_a_new_beginning(
     assert published(tmp_path)["version"] == 1
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Path, grey: Path) -> None:
     """Through the command line, by SIGKILL, several times: versions count up and each file is whole."""
     db = unlabelled(grey, tmp_path / "db")
     more(db, grey, 20)()
     command = [
-        *(sys.executable, str(ROOT / "03_reward_train.py"), "-n", "x", "-o", "rewards", "db", "--watch"),
+        *(str(ROOT / "03_reward_train.py"), "-n", "x", "-o", "rewards", "db", "--watch"),
         *("--refit-every", "10", "--epochs", "3", "--refit-epochs", "3", "--frame-stride", "2"),
     ]
     versions = []
     for wanted in (1, 2, 3):
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        )
+        process = Forked(command, {}, tmp_path)
         try:
-            assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith(f"version {wanted}:") and "saved" in line:
                     more(db, grey, 20)()  # the next refit begins, and is killed in its midst
@@ -409,11 +400,11 @@ def test_killed_in_the_middle_it_goes_on_from_the_last_whole_model(tmp_path: Pat
             if wanted == 3:
                 process.send_signal(signal.SIGTERM)
                 said = process.communicate(timeout=600)[0]
-                assert process.returncode == 0
+                assert process.wait() == 0
                 assert "dropped the unfinished fit" in said
                 assert "version 3 is in rewards/reward-x.dat" in said
         finally:
-            process.kill()
+            process.send_signal(signal.SIGKILL)
             process.wait()
         versions.append(published(tmp_path)["version"])
     assert versions == [1, 2, 3]

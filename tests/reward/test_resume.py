@@ -86,12 +86,19 @@ def whole(db: Path, tmp_path: Path) -> Fit:
     return fit(config(db, tmp_path / "whole"))
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Fit:
+    """The same, on a copy of the DB, for tests that only compare with it."""
+    root = tmp_path_factory.mktemp("untouched")
+    return fit(config(grey_db(root / "db", segments=30, labels=50), root / "whole"))
+
+
 # An epoch asks for 5 losses or so to fit and for 2 to judge: these are in the midst of fitting and of judging, in the
 # first epoch and later ones, of either member.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 7, 10, 17, 24])
 def test_a_killed_fit_comes_to_the_same(
-    number: int, db: Path, tmp_path: Path, whole: Fit, monkeypatch: pytest.MonkeyPatch
+    number: int, db: Path, tmp_path: Path, untouched: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "killed"
     with monkeypatch.context() as patched:
@@ -99,7 +106,7 @@ def test_a_killed_fit_comes_to_the_same(
         with pytest.raises(Killed):
             fit(config(db, out))
     assert not (out / "reward-grey.dat").exists()
-    assert same(fit(config(db, out, resume=run_in(out))), whole)
+    assert same(fit(config(db, out, resume=run_in(out))), untouched)
 
 
 @pytest.mark.slow
@@ -108,7 +115,7 @@ def test_an_interrupted_fit_comes_to_the_same(
     number: int,
     db: Path,
     tmp_path: Path,
-    whole: Fit,
+    untouched: Fit,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -117,9 +124,9 @@ def test_an_interrupted_fit_comes_to_the_same(
         at_call(patched, number, lambda: signal.raise_signal(signal.SIGTERM))
         stopped = fit(config(db, out, checkpoint_minutes=60))
     assert len(stopped.model.members) == 1
-    assert len(stopped.history) < len(whole.history)
+    assert len(stopped.history) < len(untouched.history)
     assert f"continue with --resume {run_in(out)}\n" in capsys.readouterr().out
-    assert same(fit(config(db, out, resume=run_in(out))), whole)
+    assert same(fit(config(db, out, resume=run_in(out))), untouched)
 
 
 def test_labels_that_came_since_are_not_taken_in(
@@ -179,7 +186,7 @@ def test_a_state_of_an_older_version_is_refused(whole: Fit, edit: Callable[[dict
 
 
 def test_curves_are_not_doubled(
-    db: Path, tmp_path: Path, whole: Fit, monkeypatch: pytest.MonkeyPatch
+    db: Path, tmp_path: Path, untouched: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "killed"
     with monkeypatch.context() as patched:
@@ -187,7 +194,7 @@ def test_curves_are_not_doubled(
         with pytest.raises(Killed):
             fit(config(db, out))
     gone_on = fit(config(db, out, resume=run_in(out)))
-    ours, theirs = (EventAccumulator(str(each.run_dir)).Reload() for each in (gone_on, whole))
+    ours, theirs = (EventAccumulator(str(each.run_dir)).Reload() for each in (gone_on, untouched))
     assert ours.Tags()["scalars"] == theirs.Tags()["scalars"]
     for tag in theirs.Tags()["scalars"]:
         points = [(event.step, event.value) for event in ours.Scalars(tag)]

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from lib.text.reward import (
 from lib.text.roles import Experience
 from lib.text.train import STAGE, finetune
 from lib.tools.lineage import lineage_text
+from tests.scripts import warm
 from tests.text.tiny import save_tiny, tiny, tiny_finetune
 from tests.training.test_ranks import in_ranks
 
@@ -281,6 +280,20 @@ def test_a_run_that_a_judge_likes_ever_less_ends_where_asked(
     assert read_policy(done.checkpoint)["steps"] < 30 * config.rollout
 
 
+def killed_in_the_third_update(flags: list[str]) -> None:
+    """Lives as a process."""
+    step = TextLearner._step
+
+    def stepping(self: TextLearner, *args: Any) -> Any:
+        if self.updates == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, *args)
+
+    pytest.MonkeyPatch().setattr(TextLearner, "_step", stepping)
+    torch.set_num_threads(1)
+    finetune(cli.parse(TextConfig, flags))
+
+
 @pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(config: TextConfig, tmp_path: Path) -> None:
     """By SIGKILL, in the middle of an update, with a state written before each."""
@@ -289,23 +302,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(config: TextConfig, tmp_path: P
     flags = cli.words(
         dataclasses.replace(config, runs=tmp_path / "killed", save=tmp_path / "k", checkpoint_minutes=0.0)
     )
-    code = (
-        "import os, signal, sys\n"
-        "from lib import cli\n"
-        "from lib.text.config import TextConfig\n"
-        "from lib.text.learner import TextLearner\n"
-        "from lib.text.train import finetune\n"
-        "step = TextLearner._step\n"
-        "def stepping(self, *args):\n"
-        "    if self.updates == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return step(self, *args)\n"
-        "TextLearner._step = stepping\n"
-        "finetune(cli.parse(TextConfig, sys.argv[1:]))\n"
-    )
-    killed = subprocess.run(
-        [sys.executable, "-c", code, *flags], capture_output=True, cwd=Path(__file__).parents[2]
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = warm.Process(target=killed_in_the_third_update, args=(flags,))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     [run_dir] = (tmp_path / "killed").iterdir()
     state = load_state(run_dir, STAGE)
     assert state is not None

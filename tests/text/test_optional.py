@@ -1,11 +1,11 @@
 """Games neither need nor import what language models need."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.scripts import call
 
 EXTRAS = {"transformers", "tokenizers", "safetensors", "vaderSentiment"}
 
@@ -18,11 +18,10 @@ def test_tests_are_collected_without_them() -> None:
             assert not EXTRAS & {name.partition(".")[0] for name in names}, f"{path}:{node.lineno}"
 
 
-@pytest.mark.slow
-def test_no_game_imports_transformers() -> None:
-    code = (
+@pytest.mark.slow  # as all that starts a process from a warm one
+def test_no_game_imports_transformers(tmp_path: Path) -> None:
+    (tmp_path / "games.py").write_text(
         "import sys, lib.training.train, lib.label_ui.serve, lib.reward.fit, lib.reward.report, lib.tools.play_games\n"
         "print([name for name in ('transformers', 'tokenizers', 'safetensors') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert call(tmp_path, str(tmp_path / "games.py")).stdout == "[]\n"
