@@ -697,7 +697,7 @@ def test_frames_are_halved_where_enough_is_left(
     expected = (height // 2, width // 2) if half_size else (height, width)
     assert store.get(0)[0].shape[1:3] == store.inputs(0, 2)[0].shape[1:3] == expected
     assert np.array_equal(store.frames(0), frames)
-    seen, actions = map(torch.from_numpy, store.inputs(0, 2))
+    seen, actions = map(torch.tensor, store.inputs(0, 2))
     with torch.no_grad():
         assert torch.equal(network(seen, actions), network(torch.from_numpy(frames[::2].copy()), actions))
 
