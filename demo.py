@@ -5,9 +5,11 @@ The command of each stage is printed. The same command continues where the last 
 over.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.pipeline import Pipeline, settle
 from lib import cli
@@ -17,6 +19,8 @@ from lib.cli import flag
 from lib.reward.config import FitConfig
 
 TEACHER = "midwater"
+FINETUNE: dict[str, Any] = {"finetune": True, "algo": "ppo", "lr": 2.5e-4, "critic_warmup": 5}
+"""A critic that is not warmed up knows the score and no learned reward yet, and may call every action bad."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             name="demo-v1",
             model=v0,
             reward=reward,
-            finetune=True,
-            algo="ppo",
-            lr=2.5e-4,
-            critic_warmup=5,  # or the critic, which knows the score, would call every action bad
             steps=config.v1_steps,
             eval_every=config.v1_steps,
             eval_games=config.games,
             seed=seed,
             save=out / "v1",
             runs=runs / "v1",
+            **FINETUNE,
         ),
     )
     for name, model in (("v0", v0), ("v1", v1)):
@@ -109,6 +110,14 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         ]
         print(f"{name:22}{cells[0]:>16}{cells[1]:>18}{cells[2]:>18}")
     out = config.out
+    mine = TrainConfig(
+        name="mine",
+        model=out / "v0" / "latest.dat",
+        reward=out / "rewards" / "reward-mine.dat",
+        steps=config.v1_steps,
+        save=out / "mine",
+        **FINETUNE,
+    )
     print(
         f"\n{TEACHER}: 1 is half-way between the surface and the sea bed, 0 is at either of them; that is what was taught.\n"
         f"videos {out}/videos   curves: tensorboard --logdir {out}/runs   clips and labels {out}/db\n"
@@ -116,8 +125,7 @@ def _report(config: DemoConfig, models: dict[str, Path], seconds: float) -> None
         f"  cp -r {out}/db {out}/db-mine && rm {out}/db-mine/labels.json\n"
         f"  make label DB={out}/db-mine\n"
         f"  ./03_reward_train.py -n mine -o {out}/rewards {out}/db-mine\n"
-        f"  ./01_a2c.py -n mine -m {out}/v0/latest.dat -r {out}/rewards/reward-mine.dat --finetune --algo ppo "
-        f"--lr 2.5e-4 --critic-warmup 5 --steps {config.v1_steps} --save {out}/mine"
+        f"  ./01_a2c.py {shlex.join(cli.words(mine))}"
     )
 
 
