@@ -94,8 +94,9 @@ class Guard:
         token = self._token(scope)
         if token is not None:
             await self._enter(token, role)(scope, receive, self._with_headers(scope, send))
-        elif role is None and _in_query(scope, "GET", "invite") is not None:
-            await _door(scope)(scope, receive, self._with_headers(scope, send))
+        elif role is None and (invitation := _in_query(scope, "GET", "invite")) is not None:
+            page = _door(scope) if self._keys.valid(invitation) else _used()
+            await page(scope, receive, self._with_headers(scope, send))
         elif role is None:
             await self._refuse(
                 scope, receive, send, 401, "This page opens with a link: use the one in the terminal."
@@ -137,11 +138,7 @@ class Guard:
             return response
         value = self._keys.redeem(token)
         if value is None:
-            return _sorry(
-                401,
-                "This link was used before or is not valid. Anybody who is logged in can make a new one on the "
-                "overview, and each start of the script prints one.",
-            )
+            return _used()
         response.set_cookie(
             self._keys.cookie,
             value,
@@ -211,6 +208,14 @@ class _Body:
 
 def _sorry(status: int, reason: str) -> Response:
     return _page(status, "This page is not open", f"<p>{reason}</p>", _SORRY_POLICY)
+
+
+def _used() -> Response:
+    return _sorry(
+        401,
+        "This link was used before or is not valid. Anybody who is logged in can make a new one on the overview, "
+        "and each start of the script prints one.",
+    )
 
 
 def _door(scope: Scope) -> Response:

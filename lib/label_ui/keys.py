@@ -42,6 +42,10 @@ class Keys:
         self._links[_digest(token)] = role
         return token
 
+    def valid(self, token: str) -> bool:
+        """Whether :meth:`redeem` would accept a token."""
+        return _digest(token) in self._links
+
     def redeem(self, token: str) -> str | None:
         """Exchanges a link's token for a cookie's value; None when the token is unknown or used."""
         role = self._links.pop(_digest(token), None)

@@ -35,7 +35,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = No
     @ui.page("/", title="Overview")
     async def overview(request: Request) -> None:
         base = f"{request.url.scheme}://{request.headers['host']}/"
-        with _frame("/", desk.model is not None):
+        with _frame("/", desk):
             with html.header().classes("head"):
                 with html.div().classes("title"):
                     html.h1(desk.db.root.resolve().name)
@@ -48,7 +48,7 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = No
 
     @ui.page("/labels", title="Labels")
     async def labels() -> None:
-        with _frame("/labels", desk.model is not None):
+        with _frame("/labels", desk):
             with html.header().classes("head"), html.div().classes("title"):
                 html.h1("Existing labels")
             await LabelTable(desk).build()
@@ -57,18 +57,16 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = No
 
 
 @contextmanager
-def _frame(here: str, model: bool) -> Iterator[None]:
-    """The frame of every page, with a link to the reward model if there is one."""
+def _frame(here: str, desk: Desk) -> Iterator[None]:
+    """The frame of every page, with a link to the reward model once there is one."""
     ui.add_head_html(_STYLES)
     ui.colors(primary="var(--accent)", negative="var(--bad)")
-    pages = [("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")]
-    if model:
-        pages.append(("Model", "/model"))
     with html.nav().classes("nav").props('aria-label="Pages"'):
-        for text, path in pages:
+        for text, path in (("Overview", "/"), ("Label", "/label"), ("Labels", "/labels")):
             link = ui.link(text, path)
             if path == here:
                 link.props('aria-current="page"')
+        ui.link("Model", "/model").bind_visibility_from(desk, "model", lambda model: model is not None)
     with html.main().classes("page"):
         yield
 

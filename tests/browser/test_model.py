@@ -198,9 +198,12 @@ def test_labels_become_a_model_on_the_page(serve: Serve, enter: Enter, db: Path,
         {"sample1": name(a), "sample2": name(b), "label": 1 + a % 2, "annotator": "ada"} for a, b in pairs
     ]
     (site.db / "labels.json").write_text("".join([lines, *(json.dumps(line) + "\n" for line in more)]))
+    in_bar = page.get_by_role("link", name="Model", exact=True)
+    assert in_bar.is_hidden()
     page.get_by_role("button", name="Fit one now").click()
     page.wait_for_selector("text=You can continue labelling.")
-    page.get_by_role("link", name="See what it learned from these labels").click(timeout=300_000)
+    in_bar.wait_for(timeout=300_000)  # without a reload
+    page.get_by_role("link", name="See what it learned from these labels").click()
     page.wait_for_selector("text=reward-page.dat")
     assert (tmp_path / "mine" / "reward-page.report.html").exists()
     page.goto(site.base)

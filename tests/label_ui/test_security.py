@@ -75,7 +75,10 @@ def test_a_preview_uses_up_no_invitation(tmp_path: Path) -> None:
     assert bob.post(link, headers=ORIGIN).status_code == 303
     assert bob.get("/api/session").status_code == 200
     assert client_of(app).post(link, headers=ORIGIN).status_code == 401, "once"
-    odd = client_of(app).get('/?invite=x"><script>alert(1)</script>')
+    used = client_of(app).get(link)
+    assert (used.status_code, "<form" in used.text) == (401, False), "no button that only refuses"
+    odd = client_of(app).get(f'/?invite={keys.new_link("guest")}&x="><script>alert(1)</script>')
+    assert "<form" in odd.text
     assert "<script>" not in odd.text
 
 
