@@ -1,6 +1,6 @@
 """The flags of 01_text.py. Imports nothing heavy, so that --help is instant."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from lib.cli import UserError, as_flag, flag
@@ -10,10 +10,19 @@ MAY_DIFFER = ("updates", "checkpoint_minutes", "dev")
 
 _GROUPS = {"ppo": 1, "reinforce": 1, "rloo": 4, "grpo": 4}
 """The default of --answers for each algorithm that learns from a reward model."""
-_REWARDED = ", ".join(_GROUPS)
 
 ALGORITHMS = (*_GROUPS, "dpo")
 """Of --algo."""
+
+_ALWAYS = {"model", "algo", "db_path", "chat", "seed", "dev", "bf16"}
+_USED = {
+    None: _ALWAYS | {"prompts", "answers", "tokens", "temperature", "batch_size"},
+    "dpo": _ALWAYS | {"name", "save", "runs", "resume", "unfrozen", "lr", "epochs", "kl"},
+}
+"""The flags that have an effect without --algo, and with dpo."""
+
+_OF_CRITICS = {"value_clip_range", "value_coef", "gae_lambda", "critic_warmup"}
+"""Flags of the critic, which ppo alone has."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,9 @@ class TextConfig:
         default=None, metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line'
     )
     db_path: Path | None = flag(
-        default=None, metavar="DB", help="folder for the answers; created if missing (without --algo)"
+        default=None,
+        metavar="DB",
+        help="folder for the answers, created if missing; --algo dpo learns from it",
     )
     answers: int = flag(
         default=None,
@@ -170,16 +181,15 @@ class TextConfig:
     )
 
     def __post_init__(self) -> None:
-        if getattr(self, "answers", None) is None:
-            object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
-        if self.lora and getattr(self, "unfrozen", None) is not None:
-            raise UserError("--lora trains adapters in place of layers: leave out --unfrozen")
-        if self.lora and self.algo == "dpo":
-            raise UserError(f"--lora expects --algo {_REWARDED}; dpo trains layers: --unfrozen N")
-        if not self.lora and getattr(self, "unfrozen", None) is None:
-            object.__setattr__(self, "unfrozen", "4")
         if self.merge is not None:
             return
+        for field in fields(self):
+            default = [] if field.default is MISSING else field.default
+            if not self._uses(field.name) and getattr(self, field.name) != default:
+                algo = "without --algo" if self.algo is None else f"with --algo {self.algo}"
+                raise UserError(f"{as_flag(field.name)} has no effect {algo}: leave it out")
+        if getattr(self, "answers", None) is None and self._uses("answers"):
+            object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
         needed = {
             None: {"prompts": "FILE", "db_path": "DB"},
             "dpo": {"name": "NAME", "db_path": "DB", "save": "DIR"},
@@ -193,25 +203,26 @@ class TextConfig:
                     if self.algo is None
                     else f"--algo {self.algo} expects {as_flag(name)}, got none; see --help"
                 )
-        if self.watch_reward and self.algo in (None, "dpo"):
-            raise UserError(f"--watch-reward expects a reward model that pays: --algo {_REWARDED}")
         if self.algo is None:
             return
-        if self.algo == "dpo" and self.resume is not None:
-            raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
-        if self.algo == "dpo" and not self.kl:
-            raise UserError("--kl 0: --algo dpo expects β above 0, or nothing is learned; try --kl 0.1")
+        if self.lora and getattr(self, "unfrozen", None) is not None:
+            raise UserError("--lora trains adapters in place of layers: leave out --unfrozen")
+        if not self.lora:
+            if getattr(self, "unfrozen", None) is None:
+                object.__setattr__(self, "unfrozen", "4")
+            if self.unfrozen != "all" and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0):
+                raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
+        if self.algo == "dpo":
+            if self.resume is not None:
+                raise UserError("--resume: a fit of --algo dpo cannot be resumed; begin a new one")
+            if not self.kl:
+                raise UserError("--kl 0: --algo dpo expects β above 0, or nothing is learned; try --kl 0.1")
+            return
         if self.stop_on_drift and not self.judge and self.resume is None:
             raise UserError(
                 "--stop-on-drift expects a judge who falls while the learned reward rises: add --judge NAME"
             )
-        if (
-            not self.lora
-            and self.unfrozen != "all"
-            and not (self.unfrozen.isdecimal() and int(self.unfrozen) > 0)
-        ):
-            raise UserError(f'--unfrozen {self.unfrozen}: expected a number of layers, or "all"')
-        if self.answers == 1 and _GROUPS.get(self.algo, 1) > 1:
+        if self.answers == 1 and _GROUPS[self.algo] > 1:
             raise UserError(
                 f"--algo {self.algo} compares answers to one prompt: expected --answers 2 or more"
             )
@@ -223,6 +234,12 @@ class TextConfig:
             raise UserError("--kl-target expects a KL penalty to adapt: add, for example, --kl 0.05")
         if self.kl_target and self.kl_horizon < self.rollout:
             raise UserError(f"--kl-horizon {self.kl_horizon}: expected at least --rollout, {self.rollout}")
+
+    def _uses(self, name: str) -> bool:
+        """Whether a flag has an effect with --algo."""
+        if self.algo in _USED:
+            return name in _USED[self.algo]
+        return name != "db_path" and (self.algo == "ppo" or name not in _OF_CRITICS)
 
     # --- What the hooks of a run ask for (`lib.training`); a step is an answer -------------------------------------
 

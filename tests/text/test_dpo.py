@@ -83,7 +83,6 @@ def config(tmp_path: Path) -> TextConfig:
     label_with_teacher(answer_db(tmp_path / "db", random_texts(40, 3)), "keyword", 80, keyword="w3")
     return TextConfig(
         model=save_tiny(tmp_path / "model"),
-        prompts=tmp_path / "none",
         db_path=tmp_path / "db",
         name="d",
         save=tmp_path / "saves",
