@@ -60,7 +60,7 @@ def test_a_state_dict_of_the_original_loads() -> None:
     logits, values = network(pictures)
     torch.testing.assert_close(logits, expected["policy"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(values, expected["value"][:, 0], rtol=1e-4, atol=1e-5)
-    for features in (network.conv.on_cpu, network.conv.on_gpu):
+    for features in (network.conv.by_blocks, network.conv.by_strides):
         torch.testing.assert_close(features(pictures, torch.float32), x, rtol=1e-4, atol=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_the_shared_one_is_that_of_stable_baselines3() -> None:
     torch.testing.assert_close(logits, theirs.action_net(hidden), rtol=1e-4, atol=1e-5)
     theirs_values = theirs.predict_values(pictures)
     torch.testing.assert_close(values, theirs_values.flatten(), rtol=1e-4, atol=1e-5)
-    for features in (network.conv.on_cpu, network.conv.on_gpu):
+    for features in (network.conv.by_blocks, network.conv.by_strides):
         torch.testing.assert_close(features(pictures, torch.float32), hidden, rtol=1e-4, atol=1e-5)
 
 
@@ -101,8 +101,10 @@ def test_the_small_one_is_that_of_a3c() -> None:
     pictures = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
     for ours, theirs in zip(again(pictures), network(pictures), strict=True):
         torch.testing.assert_close(ours, theirs)
-    on_cpu, on_gpu = (at(pictures, torch.float32) for at in (network.conv.on_cpu, network.conv.on_gpu))
-    torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-4, atol=1e-5)
+    by_blocks, by_strides = (
+        at(pictures, torch.float32) for at in (network.conv.by_blocks, network.conv.by_strides)
+    )
+    torch.testing.assert_close(by_blocks, by_strides, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["separate", "shared", "small"])
