@@ -240,12 +240,11 @@ def evaluate_ensemble(
 ) -> HeldOut:
     """Loss and accuracy of the reward that an ensemble pays, the mean of its members' standardised rewards.
 
-    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss takes the mean of the
-    members' units (their standard deviations), which makes it comparable with theirs.
+    Standardised rewards have lost the unit in which differences of returns are log-odds, and the zero that a longer clip
+    counts more often. `RewardModel.as_fitted` gives them the members', which makes loss and accuracy comparable with theirs.
     """
-    unit = float(np.mean([member.std for member in model.members]))
     return evaluate_pairs(
-        lambda inputs, actions: unit * model.combine(model.each(inputs, actions)),
+        lambda inputs, actions: model.as_fitted(model.combine(model.each(inputs, actions))),
         segments,
         pairs,
         loss_of,
