@@ -170,7 +170,7 @@ def fit(
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
             f"{len(data.pairs)} labels on {material}: {len(train)} to fit, {len(test)} held out"
-            + (f", {torn} left out because they share clips with both" if torn else "")
+            + (f", {torn} left out because they share clips with held-out ones" if torn else "")
             + f"; curves in {run_dir}"
         )
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
