@@ -252,7 +252,6 @@ def _split(
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out pairs; no unit ever changes sides."""
-    assert data.at_random is not None
     here = _wherever(names)
     trained, held = (
         np.array([name in side for name in here], bool)
