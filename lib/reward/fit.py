@@ -325,20 +325,7 @@ def fit_model(
             member.begin_from(start[number])
         who = f"member {number + 1} of {config.ensemble}, " if config.ensemble > 1 else ""
         began, first = time.perf_counter(), member.epoch
-        while member.epochs_left() and not should_stop():
-            train_loss = member.train_epoch(should_stop)
-            if train_loss is None:
-                break
-            result = member.held_out(quick=True)
-            broken = _broken(train_loss, result.loss)
-            if broken is not None:
-                if member.best is None:
-                    raise UserError(f"the fit broke: {broken}; try a smaller --lr")
-                progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
-                break
-            l2 = member.l2
-            member.end_epoch(train_loss, result)
-            epoch = Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
+        for epoch in _epochs(member, number, should_stop, progress, who):
             history.append(epoch)
             _chart(charts, config, epoch)
             seconds = (time.perf_counter() - began) / (member.epoch - first)
@@ -379,6 +366,25 @@ def fit_model(
                 _chart(charts, config, epoch)
     model, best = material.model(members, held_out, test)
     return Fitted(model, best, held_out, history)
+
+
+def _epochs(
+    member: MemberFit, number: int, should_stop: Callable[[], bool], progress: Progress, who: str
+) -> Iterator[Epoch]:
+    """Makes the epochs that a member has left, until it is stopped or its loss breaks; raises UserError if the first one does."""
+    while member.epochs_left() and not should_stop():
+        train_loss = member.train_epoch(should_stop)
+        if train_loss is None:
+            return
+        result, l2 = member.held_out(quick=True), member.l2
+        broken = _broken(train_loss, result.loss)
+        if broken is not None:
+            if member.best is None:
+                raise UserError(f"the fit broke: {broken}; try a smaller --lr")
+            progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
+            return
+        member.end_epoch(train_loss, result)
+        yield Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
 
 
 def _again(material: Material[Any, Any], weights: dict[str, torch.Tensor], mean: float, std: float) -> Member:
