@@ -303,13 +303,10 @@ def fit_model(
       UserError: the fit cannot succeed; says why.
     """
     config = material.config
-    members: list[Member] = []
-    held_out: list[HeldOut] = []
-    history: list[Epoch] = []
+    members, held_out, history = list[Member](), list[HeldOut](), list[Epoch]()
     if state is not None:
         with _of_this_version(config.resume):
-            for kept in state["members"]:
-                members.append(_again(material, kept["state_dict"], kept["mean"], kept["std"]))
+            members = [_again(material, kept) for kept in state["members"]]
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
@@ -353,13 +350,12 @@ def fit_model(
         if should_stop():
             break
     if ranks.size > 1:
-        here = [
-            (number, member.network.cpu().state_dict(), member.mean, member.std, result)
-            for number, member, result in zip(numbers, members, held_out, strict=True)
-        ]
-        all_fitted = sorted(itertools.chain(*ranks.gather(here)), key=lambda each: each[0])
-        members = [_again(material, *each[1:4]) for each in all_fitted]
-        held_out = [each[4] for each in all_fitted]
+        for each in members:
+            each.network.cpu()
+        here = zip(numbers, (each.saved() for each in members), held_out, strict=True)
+        all_fitted = sorted(itertools.chain(*ranks.gather(list(here))), key=lambda each: each[0])
+        members = [_again(material, kept) for _, kept, _ in all_fitted]
+        held_out = [result for *_, result in all_fitted]
         history = sorted(itertools.chain(*ranks.gather(history)), key=lambda epoch: epoch.member)
         for epoch in history:
             if epoch.member not in numbers:  # the others are charted already
@@ -387,11 +383,11 @@ def _epochs(
         yield Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
 
 
-def _again(material: Material[Any, Any], weights: dict[str, torch.Tensor], mean: float, std: float) -> Member:
-    """A member that was fitted earlier or by another process."""
+def _again(material: Material[Any, Any], saved: dict[str, Any]) -> Member:
+    """A member that was fitted earlier or by another process, as `Member.saved` gave it."""
     network = material.begin(np.empty(0, int), np.empty(0, int), 0).network
-    network.load_state_dict(weights)
-    return Member(network.eval(), mean, std)
+    network.load_state_dict(saved["state_dict"])
+    return Member(network.eval(), saved["mean"], saved["std"])
 
 
 def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:

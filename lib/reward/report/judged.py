@@ -108,12 +108,10 @@ def agreement_in(dbs: Sequence[Path], labels: Sequence[Label]) -> Agreement:
     Reads the label logs of the DBs again, because replaced answers count as well.
     """
     labellers = {labeller_of(label) for label in labels}
-    logs = [LabelLog(path / "labels.json").read() for path in dbs]
+    logs = (LabelLog(path / "labels.json").read() for path in dbs)
     return agreement(
-        [
-            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
-            for log in logs
-        ]
+        [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
+        for log in logs
     )
 
 
