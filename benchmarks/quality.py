@@ -153,7 +153,8 @@ class Task:
             np.ones(len(labels), np.float32),
         )
         kept = [Label(self.names[a], self.names[b], said, strategy="random") for a, b, said in labels]
-        return PreferenceData(pairs, kept, np.zeros(len(labels), np.int64), [], [], segments=store)
+        every = np.ones(len(labels), bool)
+        return PreferenceData(pairs, kept, np.zeros(len(labels), np.int64), [], [], every, segments=store)
 
     def accuracy(self, model: RewardModel) -> float:
         """Share of the test pairs in which the model prefers the better one."""

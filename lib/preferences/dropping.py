@@ -32,8 +32,10 @@ def drop_oldest(db_path: Path, max_bytes: float) -> int:
             labels = stack.enter_context(LabelLog(db_path / "labels.json").settled())
         except (OSError, UserError):
             return total
-        kept = {name for label in labels for name in label.pair}
-        for name in sorted(sizes.keys() - kept, key=lambda name: int(Path(name).stem)):
+        named = {name for label in labels for name in label.pair}
+        for name in sorted(sizes, key=lambda name: int(Path(name).stem)):
+            if name in named:
+                continue
             if total <= max_bytes:
                 break
             with contextlib.suppress(OSError):  # what cannot be removed stays, and the next one goes

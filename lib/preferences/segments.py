@@ -292,21 +292,23 @@ def _from_plain(plain: object) -> Segment:
         observations=_vectors(plain, "observations", steps, MAX_OBSERVATION)
         if "observations" in plain
         else None,
-        sidecar=None
-        if sidecar is None
-        else Sidecar(
-            scores=_column(sidecar, "scores", steps, float, np.float32),
-            life_lost=_column(sidecar, "life_lost", steps, bool, np.bool_),
-            game_over=_column(sidecar, "game_over", steps, bool, np.bool_),
-            env_id=_field(sidecar, "env_id", str),
-            num_actions=_field(sidecar, "num_actions", int),
-            policy=_field(sidecar, "policy", str),
-            step=_field(sidecar, "step", int),
-            # Older files lack these.
-            origin=dict(origin) if isinstance(origin := sidecar.get("origin", {}), dict) else origin,
-            action_names=tuple(_field(sidecar, "action_names", list)) if "action_names" in sidecar else (),
-            reason=_field(sidecar, "reason", str) if "reason" in sidecar else "",
-        ),
+        sidecar=None if sidecar is None else _sidecar(sidecar, steps),
+    )
+
+
+def _sidecar(plain: dict[str, Any], steps: int) -> Sidecar:
+    origin = plain.get("origin", {})  # older files lack this, as action_names and reason
+    return Sidecar(
+        scores=_column(plain, "scores", steps, float, np.float32),
+        life_lost=_column(plain, "life_lost", steps, bool, np.bool_),
+        game_over=_column(plain, "game_over", steps, bool, np.bool_),
+        env_id=_field(plain, "env_id", str),
+        num_actions=_field(plain, "num_actions", int),
+        policy=_field(plain, "policy", str),
+        step=_field(plain, "step", int),
+        origin=dict(origin) if isinstance(origin, dict) else origin,
+        action_names=tuple(_field(plain, "action_names", list)) if "action_names" in plain else (),
+        reason=_field(plain, "reason", str) if "reason" in plain else "",
     )
 
 
@@ -382,56 +384,52 @@ def _check_shape(shape: tuple[Any, ...]) -> None:
 def _check(segment: Segment) -> None:
     """Check saved and loaded segments by the same rules; raises Refused."""
     _check_shape(segment.frames.shape)
-    steps = segment.frames.shape[0]
-    columns: list[tuple[str, np.ndarray, type]] = [("frames", segment.frames, np.uint8)]
-    if segment.continuous:
-        _check_vectors("actions", segment.actions, steps, MAX_ACTIONS)
-        if np.abs(segment.actions).max() > 1:
-            raise Refused(
-                f"actions must be −1 to 1, are {segment.actions.min():g} to {segment.actions.max():g}"
-            )
-    else:
-        columns.append(("actions", segment.actions, np.int64))
+    steps, actions, sidecar = len(segment.frames), segment.actions, segment.sidecar
+    if segment.frames.dtype != np.uint8:
+        raise Refused(f"frames must be uint8, is {segment.frames.dtype}")
     if segment.observations is not None:
         _check_vectors("observations", segment.observations, steps, MAX_OBSERVATION)
-    sidecar = segment.sidecar
     if sidecar is not None:
-        columns += [
-            ("scores", sidecar.scores, np.float32),
-            ("life_lost", sidecar.life_lost, np.bool_),
-            ("game_over", sidecar.game_over, np.bool_),
-        ]
-    for name, column, dtype in columns:
-        if column.dtype != dtype:
-            raise Refused(f"{name} must be {np.dtype(dtype)}, is {column.dtype}")
-        if name != "frames" and column.shape != (steps,):
-            raise Refused(f"{name} must have shape ({steps},), has {column.shape}")
-    limit = MAX_ACTIONS
-    if sidecar is not None:
-        limit = sidecar.num_actions
-        if type(limit) is not int or not 1 <= limit <= MAX_ACTIONS:
-            raise Refused(f"num_actions must be 1 to {MAX_ACTIONS}, is {printable(str(limit), 40)}")
-        if not np.isfinite(sidecar.scores).all():
-            raise Refused("scores must be finite")
-        if type(sidecar.env_id) is not str or type(sidecar.policy) is not str:
-            raise Refused("env_id and policy must be str")
-        if type(sidecar.step) is not int or sidecar.step < 0:
-            raise Refused("step must be an int of at least 0")
-        if not is_origin(sidecar.origin):
-            raise Refused(f"origin must be at most {MAX_ORIGIN} short texts by name")
-        if not _are_names(sidecar.action_names, sidecar.num_actions):
-            raise Refused(f"action_names must be {sidecar.num_actions} short texts, or none")
-        if type(sidecar.reason) is not str or len(sidecar.reason) > MAX_REASON:
-            raise Refused(f"reason must be a text of at most {MAX_REASON} characters")
+        _check_sidecar(sidecar, steps)
     if segment.continuous:
-        if sidecar is not None and segment.actions.shape[1] != sidecar.num_actions:
-            raise Refused(
-                f"actions must be of {sidecar.num_actions} numbers, are of {segment.actions.shape[1]}"
-            )
-    elif segment.actions.min() < 0 or segment.actions.max() >= limit:
-        raise Refused(
-            f"actions must be 0 to {limit - 1}, are {segment.actions.min()} to {segment.actions.max()}"
-        )
+        _check_vectors("actions", actions, steps, MAX_ACTIONS)
+        if np.abs(actions).max() > 1:
+            raise Refused(f"actions must be −1 to 1, are {actions.min():g} to {actions.max():g}")
+        if sidecar is not None and actions.shape[1] != sidecar.num_actions:
+            raise Refused(f"actions must be of {sidecar.num_actions} numbers, are of {actions.shape[1]}")
+    else:
+        _check_column("actions", actions, np.int64, steps)
+        most = (MAX_ACTIONS if sidecar is None else sidecar.num_actions) - 1
+        if actions.min() < 0 or actions.max() > most:
+            raise Refused(f"actions must be 0 to {most}, are {actions.min()} to {actions.max()}")
+
+
+def _check_sidecar(sidecar: Sidecar, steps: int) -> None:
+    _check_column("scores", sidecar.scores, np.float32, steps)
+    _check_column("life_lost", sidecar.life_lost, np.bool_, steps)
+    _check_column("game_over", sidecar.game_over, np.bool_, steps)
+    if not np.isfinite(sidecar.scores).all():
+        raise Refused("scores must be finite")
+    count = sidecar.num_actions
+    if type(count) is not int or not 1 <= count <= MAX_ACTIONS:
+        raise Refused(f"num_actions must be 1 to {MAX_ACTIONS}, is {printable(str(count), 40)}")
+    if type(sidecar.env_id) is not str or type(sidecar.policy) is not str:
+        raise Refused("env_id and policy must be str")
+    if type(sidecar.step) is not int or sidecar.step < 0:
+        raise Refused("step must be an int of at least 0")
+    if not is_origin(sidecar.origin):
+        raise Refused(f"origin must be at most {MAX_ORIGIN} short texts by name")
+    if not _are_names(sidecar.action_names, count):
+        raise Refused(f"action_names must be {count} short texts, or none")
+    if type(sidecar.reason) is not str or len(sidecar.reason) > MAX_REASON:
+        raise Refused(f"reason must be a text of at most {MAX_REASON} characters")
+
+
+def _check_column(name: str, column: np.ndarray, dtype: type, steps: int) -> None:
+    if column.dtype != dtype:
+        raise Refused(f"{name} must be {np.dtype(dtype)}, is {column.dtype}")
+    if column.shape != (steps,):
+        raise Refused(f"{name} must have shape ({steps},), has {column.shape}")
 
 
 def is_origin(origin: object) -> bool:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -97,30 +98,26 @@ def make_strategy(
     informed: Strategy
     if name == "recent":
         informed = RecentPairs(db, pairs, answers)
-    elif name == "diversity":
-        informed = DiversePairs(db)
     elif name == "alike":
         informed = AlikePairs(db)
     elif name == "fork":
         informed = ForkPairs(db)
+    elif "frames" in needs:
+        informed = DiversePairs(db, rater if "rater" in needs else None)
     else:
         assert rater is not None
-        if name == "disagreement":
-            informed = RatedPairs(rater, name, disagreement, say_disagreement, pairs)
-        elif name == "entropy":
-            informed = RatedPairs(rater, name, entropy, say_entropy, pairs)
-        else:
-            informed = DiversePairs(db, rater)
+        rank = (entropy, say_entropy) if name == "entropy" else (disagreement, say_disagreement)
+        informed = RatedPairs(rater, name, *rank, pairs)
     return WithRandomShare(informed, random_share, pairs)
 
 
+@dataclass(frozen=True)
 class WithRandomShare:
     """Each proposal is a random pair with some probability, otherwise the next of another strategy."""
 
-    def __init__(self, informed: Strategy, share: float, pairs: RandomPairs | None = None) -> None:
-        self._informed = informed
-        self._share = share
-        self._pairs = pairs or RandomPairs()
+    informed: Strategy
+    share: float
+    pairs: RandomPairs = field(default_factory=RandomPairs)
 
     def propose(
         self,
@@ -131,14 +128,14 @@ class WithRandomShare:
         asked: Iterable[str] = (),
     ) -> list[Query]:
         """See :meth:`Strategy.propose`."""
-        at_random = rng.random(count) < self._share
+        at_random = rng.random(count) < self.share
         # Random ones first, from all pairs that are left rather than from what the other strategy leaves.
         drawn = [
             Query(*query.pair, strategy="random", reason="drawn at random, to judge the reward model")
-            for query in self._pairs.propose(names, taken, int(at_random.sum()), rng)
+            for query in self.pairs.propose(names, taken, int(at_random.sum()), rng)
         ]
         taken = Either(taken, {query.pair for query in drawn})
-        informed = self._informed.propose(names, taken, count - len(drawn), rng, asked)
+        informed = self.informed.propose(names, taken, count - len(drawn), rng, asked)
         queries = []
         for chance in at_random:
             source = drawn if chance and drawn else informed

@@ -39,6 +39,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.answers import Answer, holds_answers, load_answer
 from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current, is_own
+from lib.preferences.queries import Query
 from lib.preferences.rated_pairs import ClipRater, sigmoid
 from lib.preferences.schedule import LabelCount, ProgressReader
 from lib.preferences.segment_db import SegmentDB
@@ -341,9 +342,9 @@ class SimulatedLabeller:
           UserError: the DB does not have what the teacher reads, or cannot be written to.
         """
         self._db.refresh()
-        db, rng, names = self._db, self._rng, self._db.names
+        names = self._db.names
         if len(names) < 2:
-            raise UserError(f"{db.root}: expected at least two clips to compare, found {len(names)}")
+            raise UserError(f"{self._db.root}: expected at least two clips to compare, found {len(names)}")
         if self._was_empty:
             self._look()
         taken: set[Pair] = {label.pair for label in current(self._log.read())}
@@ -353,7 +354,7 @@ class SimulatedLabeller:
         while written < count and written + skipped < _QUERIES_PER_LABEL * count:
             usable = [name for name in names if name not in self._problems]
             asked = {name for pair in taken for name in pair}
-            proposed = self._queries.propose(usable, taken, min(count - written, 64), rng, asked)
+            proposed = self._queries.propose(usable, taken, min(count - written, 64), self._rng, asked)
             if not proposed:
                 exhausted = True
                 break
@@ -365,29 +366,32 @@ class SimulatedLabeller:
                     said, erred = self._answer(query.sample1, query.sample2, mean)
                 except SegmentError:  # dropped since it was read
                     continue
-                label = Label(
-                    query.sample1,
-                    query.sample2,
-                    said,
-                    teacher=self._name,
-                    parameters={**self._teacher.parameters(), "seed": self._seed},
-                    time=time.time(),
-                    strategy=query.strategy,
-                )
-                try:
-                    if not self._log.append(label, partial(db.holds, query.pair)):
-                        continue
-                except OSError as error:
-                    raise UserError(
-                        f"{self._log.path}: could not be written ({error.strerror or error}) after "
-                        f"{written} labels, which are kept; fix that and start again with --count reduced "
-                        f"by {written}"
-                    ) from error
+                if not self._write(query, said, written):
+                    continue
                 written += said is not None
                 skipped += said is None
                 ties += said == 0
                 wrong += erred
         return LabelSummary(written, wrong, ties, skipped, exhausted, list(self._problems.values()))
+
+    def _write(self, query: Query, said: int | None, written: int) -> bool:
+        """Appends an answer, `written` labels after the first; False if one of the two segments is gone."""
+        label = Label(
+            query.sample1,
+            query.sample2,
+            said,
+            teacher=self._name,
+            parameters={**self._teacher.parameters(), "seed": self._seed},
+            time=time.time(),
+            strategy=query.strategy,
+        )
+        try:
+            return self._log.append(label, partial(self._db.holds, query.pair))
+        except OSError as error:
+            raise UserError(
+                f"{self._log.path}: could not be written ({error.strerror or error}) after {written} labels, which "
+                f"are kept; fix that and start again with --count reduced by {written}"
+            ) from error
 
     def _answer(self, name1: str, name2: str, mean: float) -> tuple[int | None, bool]:
         """The teacher's answer to two readable segments, and whether it is wrong on purpose."""

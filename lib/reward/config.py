@@ -226,23 +226,22 @@ class FitConfig:
             raise UserError(
                 "--watch continues from the existing model by itself: leave out --resume and --audit"
             )
-        if self.fresh_weights and not self.watch:
-            raise UserError("--fresh-weights expects refits: add --watch")
+        for name, needed, expected in (
+            ("fresh_weights", self.watch, "refits: add --watch"),
+            ("all_layers", self.policy, "--policy POLICY, whose layers it fits"),
+            ("keep", self.policy, "--policy POLICY, which goes on there as before"),
+            ("keep_where", self.keep, "--keep DB, of whose steps it chooses some"),
+            ("audit_reward", self.audit, "--audit POLICY, the policy whose play is audited"),
+        ):
+            if getattr(self, name) and not needed:
+                raise UserError(f"{as_flag(name)} expects {expected}")
         looks = ("features", "half_frames", "mask", "shift", "noise", "dropout")
         for name in (*looks, "watch", "audit", "audit_reward", "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
-        if self.all_layers and self.policy is None:
-            raise UserError("--all-layers expects --policy POLICY, whose layers it fits")
-        if self.keep is not None and self.policy is None:
-            raise UserError("--keep expects --policy POLICY, which goes on there as before")
-        if self.keep_where is not None and self.keep is None:
-            raise UserError("--keep-where expects --keep DB, of whose steps it chooses some")
         self.kept_range()
-        if self.audit_reward is not None and self.audit is None:
-            raise UserError("--audit-reward expects --audit POLICY, the policy whose play is audited")
 
     @property
     def reward_path(self) -> Path:

@@ -17,7 +17,7 @@ from lib.preferences.segments import SegmentError
 from lib.reward.features import Features
 from lib.reward.store import SegmentStore
 
-PREFERENCE1 = {1: 1.0, 2: 0.0, 0: 0.5}
+PREFERENCE1: dict[int | None, float] = {1: 1.0, 2: 0.0, 0: 0.5}
 """μ of the preference loss for each label; null (cannot tell) has none."""
 
 
@@ -51,8 +51,8 @@ class Labelled:
     """Labels and segments that were left out, one line each."""
     parents: list[dict[str, object]]
     """Each DB's contribution, for the checkpoint."""
-    at_random: np.ndarray | None = None
-    """bool `[N]`: the pairs that may be held out (see `asked_at_random`); None for all."""
+    at_random: np.ndarray
+    """bool `[N]`: the pairs that may be held out (see `asked_at_random`)."""
     lines: Sequence[int] = ()
     """Of each DB, how many lines of labels.json were read."""
 
@@ -142,12 +142,11 @@ def read_labels(
     weights = weights or {}
     problems: list[str] = []
     parents: list[dict[str, object]] = []
-    first, second, kept, db_of, at_random = [], [], [], [], []
+    ends: list[tuple[int, int]] = []  # of each pair
+    kept, at_random, read = [], [], []
     known: set[str] = set()
-    read: list[int] = []
     for number, path in enumerate(dbs):
         db = SegmentDB(path)
-        db.refresh()
         said = _read_lines(path, None if lines is None else lines[number], problems)
         read.append(len(said))
         labels = [label for label in current(said) if label.label is not None]
@@ -161,38 +160,33 @@ def read_labels(
             for label in labels
             if weights.get(labeller_of(label), 1) > 0 and (not only or labeller_of(label) in only)
         ]
-        comparable = []
-        for label, random in zip(labels, asked_at_random(labels, said), strict=True):
-            if group_of is None or group_of(label.sample1) == group_of(label.sample2):
-                comparable.append((label, random))
-            else:
-                problems.append(
-                    f"{path}: {label.sample1} and {label.sample2} answer different prompts; left out"
-                )
+        if group_of is not None:
+            apart = {label.pair for label in labels if group_of(label.sample1) != group_of(label.sample2)}
+            problems += [
+                f"{path}: {' and '.join(pair)} answer different prompts; left out" for pair in sorted(apart)
+            ]
+            labels = [label for label in labels if label.pair not in apart]
         index: dict[str, int] = {}
-        named = dict.fromkeys(name for label, _ in comparable for name in label.pair)
+        named = dict.fromkeys(name for label in labels for name in label.pair)
         for name, loaded in read_ahead(partial(store.load, db), named):
             try:
                 index[name] = store.add(db, name, loaded.result())
             except SegmentError as error:
                 problems.append(f"{path}: labels of {name} left out: {error}")
-        used = 0
-        for label, random in comparable:
-            fit = all(name in index and (fits is None or fits(index[name])) for name in label.pair)
-            if fit and label.label is not None:
-                first.append(index[label.sample1])
-                second.append(index[label.sample2])
-                kept.append(label)
-                db_of.append(number)
-                at_random.append(random)
-                used += 1
-        people = Counter(map(_named, kept[len(kept) - used :]))
+        labels = [
+            label
+            for label in labels
+            if all(name in index and (fits is None or fits(index[name])) for name in label.pair)
+        ]
+        ends.extend((index[label.sample1], index[label.sample2]) for label in labels)
+        kept.extend(labels)
+        at_random.append(asked_at_random(labels, said))
         policies = Counter(filter(None, map(store.policy, index.values())))
         parents.append(
             {
                 "db": str(path),
-                "labels": used,
-                "labellers": dict(people.most_common()),
+                "labels": len(labels),
+                "labellers": dict(Counter(map(_named, labels)).most_common()),
                 "policies": dict(policies.most_common()),
             }
         )
@@ -201,14 +195,15 @@ def read_labels(
         raise UserError(
             f"--weight and --only: expected labellers among {', '.join(sorted(known))}, got {', '.join(strangers)}"
         )
+    first, second = np.array(ends, np.int64).reshape(-1, 2).T
     pairs = Pairs(
-        np.array(first, np.int64),
-        np.array(second, np.int64),
-        np.array([PREFERENCE1[label.label] for label in kept if label.label is not None], np.float32),
+        first,
+        second,
+        np.array([PREFERENCE1[label.label] for label in kept], np.float32),
         np.array([weights.get(labeller_of(label), 1) for label in kept], np.float32),
     )
-    numbers = np.array(db_of, np.int64)
-    return Labelled(pairs, kept, numbers, problems, parents, np.array(at_random, bool), read)
+    db_of = np.repeat(np.arange(len(dbs)), list(map(len, at_random)))
+    return Labelled(pairs, kept, db_of, problems, parents, np.concatenate(at_random), read)
 
 
 def _read_lines(path: Path, limit: int | None, problems: list[str]) -> list[Label]:

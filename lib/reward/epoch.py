@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -54,21 +54,22 @@ def segment_returns(
     Returns:
       float32 `[K]`.
     """
-    inputs, actions, owners, scales = [], [], [], []
-    for owner, index in enumerate(indices):
-        length = segments.length(int(index))
+    seen, counts, scales = [], [], []
+    for index in map(int, indices):
+        length = segments.length(index)
         every = min(stride, length)
-        some_inputs, some_actions = segments.inputs(int(index), every, offset % every)
-        inputs.append(some_inputs)
-        actions.append(some_actions)
-        owners.append(np.full(len(some_actions), owner))
-        scales.append(length / len(some_actions))
-    all_rewards = rewards(
-        *(torch.from_numpy(np.concatenate(parts)).to(device) for parts in (inputs, actions))
-    )
-    owner_of = torch.from_numpy(np.concatenate(owners)).to(device)
-    sums = torch.zeros(len(indices), device=device).index_add(0, owner_of, all_rewards)
+        seen.append(segments.inputs(index, every, offset % every))
+        counts.append(len(seen[-1][1]))
+        scales.append(length / counts[-1])
+    all_rewards = rewards(*_on_device(seen, device))
+    owner_of = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(device)
+    sums = torch.zeros(len(counts), device=device).index_add(0, owner_of, all_rewards)
     return sums * torch.tensor(scales, device=device)
+
+
+def _on_device(seen: Sequence[tuple[np.ndarray, np.ndarray]], device: torch.device) -> list[torch.Tensor]:
+    """The inputs and the actions of several segments, each in one tensor."""
+    return [torch.from_numpy(np.concatenate(parts)).to(device) for parts in zip(*seen, strict=True)]
 
 
 def _both_returns(
@@ -240,12 +241,11 @@ def evaluate_ensemble(
 ) -> HeldOut:
     """Loss and accuracy of the reward that an ensemble pays, the mean of its members' standardised rewards.
 
-    Standardised rewards have lost the unit in which differences of returns are log-odds. The loss takes the mean of the
-    members' units (their standard deviations), which makes it comparable with theirs.
+    Standardised rewards have lost the unit in which differences of returns are log-odds, and the zero, which matters where
+    clips differ in length. `RewardModel.as_fitted` restores both, so that loss and accuracy compare with the members'.
     """
-    unit = float(np.mean([member.std for member in model.members]))
     return evaluate_pairs(
-        lambda inputs, actions: unit * model.combine(model.each(inputs, actions)),
+        lambda inputs, actions: model.as_fitted(model.combine(model.each(inputs, actions))),
         segments,
         pairs,
         loss_of,
@@ -259,7 +259,7 @@ def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterato
     for start in range(0, len(segments), stride):
         part = range(start, min(start + stride, len(segments)))
         seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]
-        yield [torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*seen, strict=True)]
+        yield _on_device(seen, device)
 
 
 def mean_disagreement(

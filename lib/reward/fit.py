@@ -170,7 +170,7 @@ def fit(
         torn = len(data.pairs) - len(train) - len(test)
         progress.line(
             f"{len(data.pairs)} labels on {material}: {len(train)} to fit, {len(test)} held out"
-            + (f", {torn} left out because they share clips with both" if torn else "")
+            + (f", {torn} left out because they share clips with held-out ones" if torn else "")
             + f"; curves in {run_dir}"
         )
         # A resumed fit draws all its points again: its members share one axis, so no single step divides old from new.
@@ -303,13 +303,10 @@ def fit_model(
       UserError: the fit cannot succeed; says why.
     """
     config = material.config
-    members: list[Member] = []
-    held_out: list[HeldOut] = []
-    history: list[Epoch] = []
+    members, held_out, history = list[Member](), list[HeldOut](), list[Epoch]()
     if state is not None:
         with _of_this_version(config.resume):
-            for kept in state["members"]:
-                members.append(_again(material, kept["state_dict"], kept["mean"], kept["std"]))
+            members = [_again(material, kept) for kept in state["members"]]
         held_out = [HeldOut(**figures) for figures in state["held_out"]]
         history = [Epoch(**figures) for figures in state["history"]]
         for epoch in history:
@@ -325,20 +322,7 @@ def fit_model(
             member.begin_from(start[number])
         who = f"member {number + 1} of {config.ensemble}, " if config.ensemble > 1 else ""
         began, first = time.perf_counter(), member.epoch
-        while member.epochs_left() and not should_stop():
-            train_loss = member.train_epoch(should_stop)
-            if train_loss is None:
-                break
-            result = member.held_out(quick=True)
-            broken = _broken(train_loss, result.loss)
-            if broken is not None:
-                if member.best is None:
-                    raise UserError(f"the fit broke: {broken}; try a smaller --lr")
-                progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
-                break
-            l2 = member.l2
-            member.end_epoch(train_loss, result)
-            epoch = Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
+        for epoch in _epochs(member, number, should_stop, progress, who):
             history.append(epoch)
             _chart(charts, config, epoch)
             seconds = (time.perf_counter() - began) / (member.epoch - first)
@@ -366,13 +350,12 @@ def fit_model(
         if should_stop():
             break
     if ranks.size > 1:
-        here = [
-            (number, member.network.cpu().state_dict(), member.mean, member.std, result)
-            for number, member, result in zip(numbers, members, held_out, strict=True)
-        ]
-        all_fitted = sorted(itertools.chain(*ranks.gather(here)), key=lambda each: each[0])
-        members = [_again(material, *each[1:4]) for each in all_fitted]
-        held_out = [each[4] for each in all_fitted]
+        for each in members:
+            each.network.cpu()
+        here = zip(numbers, (each.saved() for each in members), held_out, strict=True)
+        all_fitted = sorted(itertools.chain(*ranks.gather(list(here))), key=lambda each: each[0])
+        members = [_again(material, kept) for _, kept, _ in all_fitted]
+        held_out = [result for *_, result in all_fitted]
         history = sorted(itertools.chain(*ranks.gather(history)), key=lambda epoch: epoch.member)
         for epoch in history:
             if epoch.member not in numbers:  # the others are charted already
@@ -381,11 +364,30 @@ def fit_model(
     return Fitted(model, best, held_out, history)
 
 
-def _again(material: Material[Any, Any], weights: dict[str, torch.Tensor], mean: float, std: float) -> Member:
-    """A member that was fitted earlier or by another process."""
+def _epochs(
+    member: MemberFit, number: int, should_stop: Callable[[], bool], progress: Progress, who: str
+) -> Iterator[Epoch]:
+    """Makes the epochs that a member has left, until it is stopped or its loss breaks; raises UserError if the first one does."""
+    while member.epochs_left() and not should_stop():
+        train_loss = member.train_epoch(should_stop)
+        if train_loss is None:
+            return
+        result, l2 = member.held_out(quick=True), member.l2
+        broken = _broken(train_loss, result.loss)
+        if broken is not None:
+            if member.best is None:
+                raise UserError(f"the fit broke: {broken}; try a smaller --lr")
+            progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
+            return
+        member.end_epoch(train_loss, result)
+        yield Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
+
+
+def _again(material: Material[Any, Any], saved: dict[str, Any]) -> Member:
+    """A member that was fitted earlier or by another process, as `Member.saved` gave it."""
     network = material.begin(np.empty(0, int), np.empty(0, int), 0).network
-    network.load_state_dict(weights)
-    return Member(network.eval(), mean, std)
+    network.load_state_dict(saved["state_dict"])
+    return Member(network.eval(), saved["mean"], saved["std"])
 
 
 def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:

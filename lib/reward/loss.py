@@ -53,7 +53,7 @@ def original_loss(return1: torch.Tensor, return2: torch.Tensor, preference1: tor
 def preference_accuracy(
     return1: torch.Tensor, return2: torch.Tensor, preference1: torch.Tensor
 ) -> torch.Tensor:
-    """Where the model prefers the segment that the teacher prefers; ties of the teacher are left out.
+    """Where the model prefers the segment that the teacher prefers; ties of the teacher are left out, those of the model are wrong.
 
     Args:
       return1: float `[N]`.
@@ -63,5 +63,4 @@ def preference_accuracy(
     Returns:
       bool `[M]`, one for each of the M pairs that are no tie.
     """
-    decided = preference1 != 0.5
-    return (return1 > return2)[decided] == (preference1 == 1)[decided]
+    return ((return1 - return2).sign() == 2 * preference1 - 1)[preference1 != 0.5]

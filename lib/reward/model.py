@@ -20,6 +20,7 @@ from lib.reward.implied import PolicyRatio
 from lib.reward.network import RewardNet
 
 Net = TypeVar("Net", bound=nn.Module, covariant=True)
+Numbers = TypeVar("Numbers", np.ndarray, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,12 @@ class RewardModel:
         if self._pessimism == 0:
             return each.mean(0)
         return each.mean(0) - self._pessimism * (each.std(0, correction=0) - self.disagreement)
+
+    def as_fitted(self, paid: Numbers) -> Numbers:
+        """What is paid for steps, float `[N]`, in the members' mean unit and from their mean zero, so that sums over clips of
+        different lengths compare as those of r̂ do."""
+        mean, std = np.mean([(member.mean, member.std) for member in self.members], 0).tolist()
+        return paid * std + mean
 
     def pay(
         self, frames: torch.Tensor, actions: torch.Tensor, observations: torch.Tensor | None = None

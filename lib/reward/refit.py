@@ -203,14 +203,9 @@ def _refit(
     )
     if interrupt.asked:  # maybe before its last epoch
         raise Stopped
-    trained, held_names = (
-        before_side | {names[i] for i in np.unique(ends)}
-        for before_side, ends in (
-            (before.trained, _ends(pairs, train)),
-            (before.held, _ends(pairs, test)),
-        )
-    )
-    refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held_names)}
+    trained = before.trained | _units(pairs.subset(train), names)
+    held = before.held | _units(pairs.subset(test), names)
+    refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held)}
     material.save(
         config.reward_path,
         fitted.model,
@@ -226,7 +221,7 @@ def _refit(
     charts.flush()
     progress.line(f"version {version}: held-out {best}; saved {config.reward_path}")
     weights = [member.network.state_dict() for member in fitted.model.members]
-    return _Published(version, labels, weights, trained, held_names)
+    return _Published(version, labels, weights, trained, held)
 
 
 def _fitting(
@@ -238,9 +233,9 @@ def _fitting(
     return weights[: material.config.ensemble] if fit else ()
 
 
-def _ends(pairs: Pairs, positions: np.ndarray) -> np.ndarray:
-    """int64: the units of some pairs."""
-    return np.concatenate([pairs.first[positions], pairs.second[positions]])
+def _units(pairs: Pairs, names: list[Unit]) -> frozenset[Unit]:
+    """The units of some pairs."""
+    return frozenset(names[i] for i in {*pairs.first.tolist(), *pairs.second.tolist()})
 
 
 def _split(
@@ -252,7 +247,6 @@ def _split(
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out pairs; no unit ever changes sides."""
-    assert data.at_random is not None
     here = _wherever(names)
     trained, held = (
         np.array([name in side for name in here], bool)

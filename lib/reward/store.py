@@ -79,10 +79,14 @@ class SegmentStore:
         """Sets the size of the action set, where segments do not say it.
 
         Raises:
-          UserError: the segments hold further actions.
+          UserError: the segments say another, or hold further actions.
         """
         if self._spec is None:
             return
+        if self._counted and count != self._spec.num_actions:
+            raise UserError(
+                f"--num-actions {count}: the clips say that there are {self._spec.num_actions}; leave it out"
+            )
         if count < self._spec.num_actions:
             raise UserError(
                 f"--num-actions {count}: the clips hold actions up to {self._spec.num_actions - 1}"

@@ -33,6 +33,16 @@ def test_the_oldest_go_first_until_there_is_room(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [4, 5, 6, 7, 8, 9]
 
 
+def test_of_segments_as_old_as_each_other_the_same_ones_go_in_every_run(tmp_path: Path) -> None:
+    """As continuations of one moment are. Sets of texts have another order in each process."""
+    names = [f"{env:02d}/00000007.dat" for env in range(20)]
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(bytes(100))
+    assert drop_oldest(tmp_path, 1000) == 1000
+    assert SegmentDB(tmp_path).names == names[10:]
+
+
 def test_a_segment_that_any_label_names_stays(tmp_path: Path) -> None:
     """Also one that nobody could tell, and one whose label was taken back: it may be brought back."""
     filled(tmp_path, range(10))

@@ -207,6 +207,17 @@ def test_the_action_count_may_be_given_for_segments_that_do_not_say_it(
         load_preferences([tmp_path], 100, num_actions=highest)
 
 
+def test_an_action_count_that_the_segments_contradict_is_said(tmp_path: Path) -> None:
+    names = database(tmp_path, [50, 100])
+    add_labels(tmp_path, [(*names, 1)])  # type: ignore[list-item]
+    assert load_preferences([tmp_path], 100, num_actions=4).segments.spec.num_actions == 4
+    for count in (3, 18):
+        with pytest.raises(
+            UserError, match=f"--num-actions {count}: the clips say that there are 4; leave it out"
+        ):
+            load_preferences([tmp_path], 100, num_actions=count)
+
+
 def random_pairs(rng: np.random.Generator) -> Pairs:
     segments = int(rng.integers(2, 60))
     count = int(rng.integers(1, 200))  # up to dense graphs, in which few pairs share no segment
@@ -384,7 +395,6 @@ def test_what_may_be_held_out_is_told_from_each_log(tmp_path: Path) -> None:
     log.append(Label(a, b, 1, strategy="recheck", annotator="bob"))
     data = load_preferences([tmp_path / "one", tmp_path / "two"], 100, only=["ann"])
     assert data.db_of.tolist() == [0, 1]
-    assert data.at_random is not None
     assert data.at_random.tolist() == [True, False]
 
 

@@ -539,6 +539,22 @@ def test_an_ensemble_is_judged_by_its_averaged_standardised_returns(db: Path) ->
     assert result.loss == pytest.approx(losses.mean(), rel=1e-4)
 
 
+def test_one_member_is_judged_as_it_was_fitted_where_clips_differ_in_length() -> None:
+    """Every step counts the mean that standardising takes away, and a longer clip has more of them."""
+    store = SegmentStore(100)
+    for number, (grey, steps) in enumerate(((40, 2), (60, 9), (120, 4), (200, 1))):
+        store.add(cast(Any, None), str(number), clip(grey, steps=steps))
+    pairs = Pairs(np.array([0, 0, 1]), np.array([1, 2, 3]), *np.ones((2, 3), np.float32))
+    torch.manual_seed(0)
+    network = RewardNet((48, 48, 3), 4).eval()
+    torch.nn.init.normal_(cast(torch.nn.Linear, network.out[-1]).weight, std=0.1)
+    member = Member(network, 0.9, 0.3)
+    alone = evaluate_pairs(network, store, pairs, preference_loss, CPU, False)
+    ensemble = evaluate_ensemble(RewardModel([member], CPU), store, pairs, preference_loss, CPU)
+    assert ensemble.correct == alone.correct
+    assert ensemble.loss == pytest.approx(alone.loss, rel=1e-5)
+
+
 def test_an_ensemble_is_fitted_judged_and_kept(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,3 +141,8 @@ def test_accuracy_leaves_ties_of_the_teacher_out() -> None:
     )
     assert hits.tolist() == [True, False, False, True]
     assert not len(preference_accuracy(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([0.5])))
+
+
+def test_a_model_that_cannot_tell_is_not_right_whichever_clip_stands_first() -> None:
+    same = torch.ones(2)
+    assert preference_accuracy(same, same, torch.tensor([1.0, 0])).tolist() == [False, False]

@@ -109,6 +109,32 @@ def test_figures_agree_with_how_the_fit_was_judged(db: Path, tmp_path: Path) -> 
     assert figures.verdict.outcome == LABEL_MORE
 
 
+def test_figures_agree_with_how_the_fit_was_judged_where_clips_differ_in_length(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    db.mkdir()
+    names = [save(db, at, grey_clip(6 * at, steps=1 + 7 * at % 9, seed=at)) for at in range(40)]
+    for at in range(0, 40, 2):
+        LabelLog(db / "labels.json").append(Label(names[at], names[at + 1], 1 + at // 2 % 2))
+    for members in (1, 3):
+        fit = unfitted(db, tmp_path, members)
+        fit = dataclasses.replace(fit, test=np.arange(20))
+        best = evaluate_ensemble(fit.model, fit.data.segments, fit.data.pairs, pair_loss(fit.config), CPU)
+        figures = figures_of(fit)
+        assert figures.held_out == Share(best.correct, best.decided)
+        if members == 1:  # the likelier one is the one that it prefers
+            likelier = figures.probabilities > 0.5
+            assert ((likelier == (fit.data.pairs.preference1 == 1)) == figures.right).all()
+
+
+def test_a_model_that_cannot_tell_is_right_about_neither_order(tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    db.mkdir()
+    names = [save(db, at, grey_clip(100, seed=at // 2)) for at in range(20)]
+    for at in range(0, 20, 2):
+        LabelLog(db / "labels.json").append(Label(names[at], names[at + 1], 2))
+    assert not figures_of(unfitted(db, tmp_path)).right.any()
+
+
 def test_ties_count_in_no_loss_that_the_verdict_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,11 @@ def test_what_is_wrong_comes_before_what_is_lacking() -> None:
     assert judged(spread=0.0, held_out=Share(1, 2))[0] == WRONG
 
 
+@pytest.mark.parametrize("changes", [{"finite": False}, {"spread": 0.0}])
+def test_labels_are_not_to_blame_where_rewards_cannot_be_compared(changes: dict[str, Any]) -> None:
+    assert "the wrong way round" not in judged(held_out=Share(0, 40), **changes)[1]
+
+
 def test_notes_change_no_verdict() -> None:
     ceiling = Ceiling(0.95, 0.95, 0.95, "assumed")
     verdict = judge_fit(dataclasses.replace(GOOD, still_falling=True, ceiling=ceiling))

@@ -59,7 +59,7 @@ def figures_of(fit: Fit) -> Figures:
     each = each_along_segments(fit.model, data.segments)
     fitted_to = [steps[:, : data.segments.length(index)] for index, steps in enumerate(each)]
     returns = np.stack([fit.model.unstandardised(steps).sum(1) for steps in fitted_to], 1)
-    paid = np.array([steps.mean(0).sum() for steps in fitted_to])
+    paid = np.array([fit.model.as_fitted(steps.mean(0)).sum() for steps in fitted_to])
     judged = judge(fit, returns, paid, np.array([steps.mean() for steps in each]))
 
     sidecars = [data.segments.sidecar(index) for index in range(len(data.segments))]

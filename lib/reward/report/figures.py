@@ -385,10 +385,10 @@ def correlations(
     both = [np.stack(pair) for pair in zip(x, y, strict=True)]
     joined = np.concatenate(both, 1) if both else np.zeros((2, 0))
     rng = np.random.default_rng(0)
-    drawn = []
-    if len(both) > 2:
-        for _ in range(_RESAMPLES):
-            drawn.append(np.concatenate([both[i] for i in rng.integers(len(both), size=len(both))], 1))
+    drawn = [
+        np.concatenate([both[i] for i in rng.integers(len(both), size=len(both))], 1)
+        for _ in range(_RESAMPLES if len(both) > 2 else 0)
+    ]
     found = []
     for coefficient in (pearson, spearman):
         value = coefficient(*joined)

@@ -34,7 +34,7 @@ class Judged:
     """A reward model of S clips or answers, judged by N labels."""
 
     right: np.ndarray
-    """bool `[N]`: the model prefers what the teacher prefers; says nothing of ties."""
+    """bool `[N]`: the model prefers what the teacher prefers; says nothing of the teacher's ties."""
     probabilities: np.ndarray
     """float64 `[N]`, that the first is preferred."""
     decided: np.ndarray
@@ -62,13 +62,13 @@ def judge(fit: AnyFit[Any, Any], returns: np.ndarray, paid: np.ndarray, worth: n
     Args:
       fit: what was fitted, and to which labels.
       returns: float `[M, S]`, by each member, before standardisation.
-      paid: float `[S]`, what the model pays for each in all.
+      paid: float `[S]`, what the model pays for each in all; for a clip as `RewardModel.as_fitted` says.
       worth: see `Judged`.
     """
     pairs, config = fit.data.pairs, fit.config
     error_rate = config.error_rate if config.loss == "bradley-terry" else 0.0
     probabilities = preference_probabilities(returns, pairs.first, pairs.second, error_rate)
-    right = (paid[pairs.first] > paid[pairs.second]) == (pairs.preference1 == 1)
+    right = np.sign(paid[pairs.first] - paid[pairs.second]) == 2 * pairs.preference1 - 1
     decided = fit.test[pairs.preference1[fit.test] != 0.5]
     held_out = Share(int(right[decided].sum()), len(decided))
     bins, error = calibration(probabilities[decided], pairs.preference1[decided] == 1)
@@ -108,12 +108,10 @@ def agreement_in(dbs: Sequence[Path], labels: Sequence[Label]) -> Agreement:
     Reads the label logs of the DBs again, because replaced answers count as well.
     """
     labellers = {labeller_of(label) for label in labels}
-    logs = [LabelLog(path / "labels.json").read() for path in dbs]
+    logs = (LabelLog(path / "labels.json").read() for path in dbs)
     return agreement(
-        [
-            [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
-            for log in logs
-        ]
+        [line for line in log if labeller_of(line) in labellers and known_accuracy(line) is None]
+        for log in logs
     )
 
 

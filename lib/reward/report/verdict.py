@@ -99,7 +99,7 @@ def _what_is_wrong(evidence: Evidence) -> list[str]:
         reasons.append("the model's rewards or its loss are not finite numbers: fit with a smaller --lr")
     elif not evidence.spread > 1e-6:
         reasons.append("the model pays the same for every clip: the labels taught it nothing")
-    if held_out.count and high < 0.5:
+    elif held_out.count and high < 0.5:
         reasons.append(
             f"it gets {held_out.count - held_out.hits} of {held_out.count} held-out pairs wrong, worse than "
             "a coin: check whether some labels are the wrong way round"
