@@ -226,9 +226,11 @@ class OffPolicy:
 
         Args:
           model: of observations, on the same device.
-          another: whether it differs from the previous model.
+          another: whether it differs from the previous model, which has rated the replay.
         """
         self.player.reward = model
+        if not another:
+            return
         self.replay.relabel(model)
         if self._config.state_entropy and self.steps == 0:
             self.forget_values()
