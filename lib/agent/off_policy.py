@@ -226,12 +226,10 @@ class OffPolicy:
 
         Args:
           model: of observations, on the same device.
-          another: whether it differs from the previous model, which has rated the replay.
+          another: whether it differs from the previous model.
         """
         self.player.reward = model
-        if not another:
-            return
-        self.replay.relabel(model)
+        self.replay.relabel(model, another)
         if self._config.state_entropy and self.steps == 0:
             self.forget_values()
 
