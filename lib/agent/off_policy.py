@@ -144,10 +144,10 @@ class OffPolicy:
     def play(self) -> None:
         """One step of every environment, without learning from rewards; its games are not reported.
 
-        With --state-entropy the policy learns to visit states unlike those in the replay.
+        With --state-entropy the policy learns to visit states unlike those in the replay, unless rewards have taught it.
         """
         self._act()
-        if self._config.state_entropy:
+        if self._config.state_entropy and self.steps == 0:
             self._learn()
         self._games.miss()
 
