@@ -24,7 +24,7 @@ class OffPolicy:
     """A learner without its algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
 
     The algorithm is a subclass that sets `network_kind` and, when it is made, `optimizers`; it has `new_network`, which is
-    static, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
+    static, as is `explorer` for --fork, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
 
     Args:
       network: the policy and its critics, on `device`.
