@@ -103,10 +103,8 @@ def _reference(path: Path, network: PolicyNetwork) -> PolicyNet:
     """The policy that another's KL is measured to; both have to draw from a distribution."""
     reference = load_policy(path)[0]
     if not isinstance(network, PolicyNet) or not isinstance(reference, PolicyNet):
-        raise UserError(
-            f"--reference {path}: expected two policies of A2C or PPO, got ones of {network.algorithms} and "
-            f"{reference.algorithms}"
-        )
+        kinds = f"a {type(network).__name__} and a {type(reference).__name__}"
+        raise UserError(f"--reference {path}: expected two policies of A2C or PPO, got {kinds}")
     return reference
 
 

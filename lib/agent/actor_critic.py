@@ -87,6 +87,11 @@ class ActorCritic:
             )
         return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, kind)
 
+    @staticmethod
+    def explorer(network: PolicyNet, config: TrainConfig, bf16: bool) -> ActorPolicy:
+        """The policy that plays where nothing is learned; a new one's actions are as good as random."""
+        return network.acting(bf16)
+
     def advance(self) -> Advance:
         """Acts for a rollout, and learns from it."""
         rollout = self.collector.collect(self.network, self._config.one_pass, self._config.freeze_convs)

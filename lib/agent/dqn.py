@@ -178,6 +178,11 @@ class DQN(OffPolicy):
         parts = world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles
         return QNet(*parts, kind=config.network)
 
+    @staticmethod
+    def explorer(network: QNet, config: TrainConfig, bf16: bool) -> QPolicy:
+        """The policy that plays where nothing is learned; of a new network, whose actions may all be alike, at random."""
+        return QPolicy(network, bf16, 1.0 if config.model is None else config.epsilon)
+
     @property
     def critics(self) -> QNet:
         return self.network

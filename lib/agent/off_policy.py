@@ -24,7 +24,7 @@ class OffPolicy:
     """A learner without its algorithm, which chooses actions and learns from a batch; see `lib.learner.Learner`.
 
     The algorithm is a subclass that sets `network_kind` and, when it is made, `optimizers`; it has `new_network`, which is
-    static, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
+    static, as is `explorer` for --fork, `critics`, `choose`, `learn` and `policy`, and with --state-entropy `forget_values`.
 
     Args:
       network: the policy and its critics, on `device`.
@@ -144,10 +144,10 @@ class OffPolicy:
     def play(self) -> None:
         """One step of every environment, without learning from rewards; its games are not reported.
 
-        With --state-entropy the policy learns to visit states unlike those in the replay.
+        With --state-entropy the policy learns to visit states unlike those in the replay, unless rewards have taught it.
         """
         self._act()
-        if self._config.state_entropy:
+        if self._config.state_entropy and self.steps == 0:
             self._learn()
         self._games.miss()
 
@@ -229,7 +229,7 @@ class OffPolicy:
           another: whether it differs from the previous model.
         """
         self.player.reward = model
-        self.replay.relabel(model)
+        self.replay.relabel(model, another)
         if self._config.state_entropy and self.steps == 0:
             self.forget_values()
 

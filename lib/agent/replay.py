@@ -215,11 +215,12 @@ class Replay:
             self._tree.set(at, priorities)
 
     @torch.no_grad()
-    def relabel(self, model: RewardModel) -> None:
+    def relabel(self, model: RewardModel, another: bool = True) -> None:
         """Lets a reward model rate every kept step, so that no reward of an earlier model remains.
 
         Args:
           model: of observations, on the device of the replay: colour frames are not kept.
+          another: whether it differs from the earlier one; what was known of the steps' errors is then out of date.
         """
         kept, envs = self._kept, torch.arange(self._envs, device=self._device)
         no_frames = torch.empty(0, dtype=torch.uint8, device=self._device)
@@ -229,7 +230,7 @@ class Replay:
             seen = self._seen(part[:, None], envs).flatten(0, 1)
             paid = model.pay(no_frames, kept["actions"][part].flatten(0, 1), seen)
             kept["learned"][part] = paid.view(len(part), self._envs)
-        if self._tree is not None:  # what was known of their errors is out of date
+        if self._tree is not None and another:
             known = torch.where(self._tree.weights > 0, self._highest, 0.0)
             self._tree.set(torch.arange(self.capacity, device=self._device), known)
 

@@ -11,7 +11,7 @@ import torch
 from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy, network_of
 from lib.agent.config import ALGORITHMS, TrainConfig
-from lib.agent.dqn import DQN, QNet, QPolicy
+from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
 from lib.agent.network import ActorPolicy
 from lib.agent.off_policy import OffPolicy
@@ -55,7 +55,8 @@ from lib.training.parts import (
 from lib.training.recording import Recording, Tap, make_forks, make_recorder
 
 _LEARNERS: dict[str, Any] = {"a2c": ActorCritic, "ppo": ActorCritic, "sac": SAC, "dqn": DQN}
-"""Learners by --algo. Each can make a network, `new_network`, and says which it continues, `network_kind`."""
+"""Learners by --algo. Each can make a network, `new_network`, says which it continues, `network_kind`, and, if it sees
+pictures, how that plays where nothing is learned, `explorer`."""
 
 
 class Run(NamedTuple):
@@ -253,7 +254,7 @@ def build(
 
 
 def _record(config: TrainConfig) -> Trained:
-    """Fills a DB without learning; a new policy's actions are as good as random."""
+    """Fills a DB without learning."""
     with contextlib.ExitStack() as stack:
         ranks, device, bf16, share = begin(config, stack)
         start = None if config.model is None else load_policy(config.model)
@@ -282,9 +283,7 @@ def _record(config: TrainConfig) -> Trained:
             player = Player(world, device, seed, recorder=tap, held=held)
             assert held is not None
             forks = make_forks(config, world, recorder, held, player, seed)
-            policy = network.acting(bf16)
-            if config.model is None and isinstance(network, QNet):
-                policy = QPolicy(network, bf16, epsilon=1.0)
+            policy = _LEARNERS[config.algo].explorer(network, config, bf16)
             play: Callable[[], None] = partial(forks.play, policy)
         else:
             parts = network, world, config, device, bf16, seed

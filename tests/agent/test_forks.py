@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.checkpoints import save_policy
 from lib.agent.config import TrainConfig
+from lib.agent.dqn import QNet
 from lib.cli import UserError
 from lib.learner import Alone
 from lib.preferences.segment_db import SegmentDB
@@ -119,7 +121,14 @@ def test_what_cannot_fork_is_refused(flags: dict[str, object], message: str, tmp
         recorded(tmp_path, **flags)
 
 
-def test_untaught_dqn_plays_its_forks_at_random(tmp_path: Path) -> None:
-    db = recorded(tmp_path, algo="dqn", hold_prob=0.0, hold_longest=20, env_threads=1)
+@pytest.mark.parametrize("taught", [False, True])
+def test_dqn_plays_its_forks_at_random_if_untaught_and_else_as_often_as_asked(
+    tmp_path: Path, taught: bool
+) -> None:
+    flags: dict[str, object] = {}
+    if taught:
+        flags = {"model": tmp_path / "q.dat", "epsilon": 1.0}
+        save_policy(tmp_path / "q.dat", QNet(18), 0, {}, {}, {})
+    db = recorded(tmp_path, algo="dqn", hold_prob=0.0, hold_longest=20, env_threads=1, **flags)
     actions = np.concatenate([db.load(name).actions[20:] for name in db.names])
     assert len(np.unique(actions)) > 10

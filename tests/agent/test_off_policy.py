@@ -14,7 +14,7 @@ from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.envs.world import Step
 from lib.learner import Alone
-from tests.agent.worlds import Corridor
+from tests.agent.worlds import Corridor, Pays
 
 CPU = torch.device("cpu")
 
@@ -149,6 +149,28 @@ def test_the_target_follows_every_few_updates() -> None:
 )
 def test_what_is_paid(flags: dict[str, Any], expected: float) -> None:
     assert learner(**flags)._paid(torch.tensor(5.0), torch.tensor(-3.0)).item() == expected
+
+
+def test_the_reward_model_of_before_leaves_what_is_known_of_errors_as_it_was() -> None:
+    """A resumed run takes it anew, perhaps only after further steps."""
+    ours, rated = learner(priority=1.0, reward=Path("r"), watch_reward=True), list[int]()
+
+    def pay(_: torch.Tensor, actions: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
+        rated.append(len(actions))
+        return torch.zeros(len(actions))
+
+    model: Any = Pays(pay, "observation")
+    ours.use_reward(model)
+    for _ in range(2):
+        ours.advance()
+    ours.replay.prioritise(torch.arange(4), torch.tensor([1.0, 2, 3, 4]))
+    before = ours.replay.state()["tree"].clone()
+    rated.clear()
+    ours.use_reward(model, another=False)
+    assert torch.equal(ours.replay.state()["tree"], before)
+    ours.use_reward(model)
+    assert rated == [4, 4]
+    assert ours.replay.state()["tree"][:4].unique().tolist() == pytest.approx([4])
 
 
 def test_each_loss_moves_the_parameters_of_its_own_optimiser() -> None:

@@ -273,6 +273,24 @@ def test_values_of_unlike_states_are_forgotten_with_the_first_reward_model() -> 
     assert all(torch.equal(kept[name], value) for name, value in ours.network.critics.state_dict().items())
 
 
+def test_what_rewards_taught_is_not_lost_to_unlike_states() -> None:
+    """A resumed run may have to wait for its reward model once more."""
+    flags: dict[str, Any] = {"reward": Path("r"), "watch_reward": True, "state_entropy": True}
+    ours, resumed = (
+        learner(Corridor(2), 8, learning_starts=8, batch_size=4, replay_steps=1000, **flags) for _ in range(2)
+    )
+    ours.use_reward(pays(0.6))
+    for _ in range(10):
+        ours.advance()
+    resumed.load_state(ours.state())
+    resumed.play()
+    assert resumed.updates == ours.updates > 0
+    assert all(
+        torch.equal(now, before)
+        for now, before in zip(resumed.network.parameters(), ours.network.parameters(), strict=True)
+    )
+
+
 def test_a_policy_plays_its_mean_actions() -> None:
     torch.manual_seed(0)
     network, seen = SACNet(2, 3, hidden=8), torch.randn(4, 2)

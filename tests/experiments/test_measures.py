@@ -9,7 +9,8 @@ import torch
 
 from experiments import lives, measures
 from experiments.measures import Backflip, Disturbed, first_lives, main
-from lib.agent.checkpoints import CheckpointFolder
+from lib.agent.checkpoints import CheckpointFolder, save_policy
+from lib.agent.dqn import QNet
 from lib.agent.evaluate import evaluate
 from lib.agent.exploration import HeldActions
 from lib.agent.network import ActorPolicy, PolicyNet
@@ -110,6 +111,14 @@ def test_the_figures_of_a_policy(policy: Path, tmp_path: Path, capsys: pytest.Ca
     assert "distance" in found["games"]
     best = max(found["lives"]["scores"])
     assert f"first lives: best {best:g} of 3" in capsys.readouterr().out
+
+
+def test_only_policies_that_draw_from_a_distribution_have_a_kl(policy: Path, tmp_path: Path) -> None:
+    save_policy(tmp_path / "q.dat", QNet(5), 0, {}, {"env": "MovingDot-v0"}, {})
+    with pytest.raises(
+        UserError, match=r"q\.dat: expected two policies of A2C or PPO, got a PolicyNet and a QNet"
+    ):
+        main(["-m", str(policy), "-o", str(tmp_path / "v0.json"), "--reference", str(tmp_path / "q.dat")])
 
 
 def test_no_module_is_imported_because_a_policy_names_it(tmp_path: Path) -> None:
