@@ -77,7 +77,7 @@ def resolve_bf16(flag: bool | None, device: torch.device) -> bool:
 
 
 def keep_in_bf16(frozen: nn.Module) -> None:
-    """Turns the weights of a network's linear layers into bf16, for a network that computes under autocast.
+    """Turns the weights of a network's hidden linear layers into bf16, for a network that computes under autocast.
 
     Autocast casts weights that are not trained at every call. For a layer of 3136 by 512 and a few dozen rows that takes
     several times as long as the product.
@@ -86,7 +86,7 @@ def keep_in_bf16(frozen: nn.Module) -> None:
     from torch import nn
 
     for layer in frozen.modules():
-        if isinstance(layer, nn.Linear):
+        if type(layer) is nn.Linear:  # a head's last layer, of a class of its own, stays
             layer.to(torch.bfloat16)
 
 

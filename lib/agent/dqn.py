@@ -100,9 +100,9 @@ class QNet(nn.Module):
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Uint8 `[N, 4, 84, 84]` or float32 `[N, D]` to float32 `[N, A, Q]`."""
         features = self.body(observations)
-        found: torch.Tensor = self.actions(features).float().unflatten(1, (self.spec.num_actions, -1))
+        found: torch.Tensor = self.actions(features).unflatten(1, (self.spec.num_actions, -1))
         if self.value is not None:
-            found = self.value(features).float()[:, None] + found - found.mean(1, keepdim=True)
+            found = self.value(features)[:, None] + found - found.mean(1, keepdim=True)
         return found
 
     def acting(self, bf16: bool = False) -> "QPolicy":

@@ -146,19 +146,27 @@ class PolicyNet(nn.Module):
 
     def dist_params(self, features: torch.Tensor) -> torch.Tensor:
         """The policy head: float32 logits `[N, A]`, or `[N, 2A]` of a Gaussian."""
-        return cast(torch.Tensor, self.policy(features)).float()
+        return cast(torch.Tensor, self.policy(features))
 
     def values(self, features: torch.Tensor) -> torch.Tensor:
         """The value head: float32 `[N]`."""
-        return cast(torch.Tensor, self.value(features)).squeeze(-1).float()
+        return cast(torch.Tensor, self.value(features)).squeeze(-1)
+
+
+class Output(nn.Linear):
+    """A head's last layer. It computes in float32, under autocast, too: values are large beside their differences."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with autocast(x.device, False):
+            return super().forward(x.float())
 
 
 def mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
     """Linear layers from each size to the next, the activation between them."""
     layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(sizes):
+    for inputs, outputs in itertools.pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), activation()]
-    return nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers, Output(sizes[-2], sizes[-1]))
 
 
 class ActorPolicy:

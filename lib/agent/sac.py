@@ -58,13 +58,12 @@ class Actor(nn.Sequential):
         super().__init__(*mlp([observation_size, hidden, hidden, 2 * num_actions], nn.ReLU))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, relu, hidden, _, last = self
+        first, *others = self
         with autocast(x.device, False):
-            x = relu(first(x))
-        x = relu(hidden(x)).float()
-        with autocast(x.device, False):
-            found: torch.Tensor = last(x)
-        return found
+            x = first(x)
+        for layer in others:
+            x = layer(x)
+        return x
 
 
 class SACNet(nn.Module):

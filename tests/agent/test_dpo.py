@@ -245,17 +245,17 @@ def test_the_report_of_a_fitted_policy_is_of_the_reward_it_implies(
 
 @pytest.mark.parametrize("all_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_where_it_is_kept_a_policy_goes_on_as_before(tmp_path: Path, all_layers: bool) -> None:
-    torch.manual_seed(1)
+    torch.manual_seed(2)
     before = PolicyNet(ACTIONS, kind="small")
     saved(tmp_path / "v0.dat", before)
     # Comparisons where the first half is dark, and play where the second one is.
     fork_db(tmp_path / "db", 30, halves=1)
     (tmp_path / "play").mkdir()
-    for number in range(10):
+    for number in range(20):
         save(tmp_path / "play", number, shown(1, seed=100 + number))
     moved = {}
     for keep in (None, tmp_path / "play"):
-        fit(flags(tmp_path, keep=keep, all_layers=all_layers, seed=1), ALONE, Policies, file="{}.dat")
+        fit(flags(tmp_path, keep=keep, all_layers=all_layers, seed=2), ALONE, Policies, file="{}.dat")
         after, _ = load_policy(tmp_path / "v1.dat")
         for half in range(2):
             seen = torch.from_numpy(stacked_clip(grey_resize_cpu(shown(half, seed=999).frames)))
