@@ -11,20 +11,26 @@ MEMORY = $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { pr
 TESTS = $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -n $$(($$(nproc) + $(MORE))) --dist loadfile --no-loadscope-reorder $(ONLY)
 REQUIREMENTS := requirements.txt requirements-dev.txt requirements-nodeps.txt
 
+# An upgrade of Debian puts another Python behind .venv/bin/python, which sees no package there.
+ifneq ($(shell $(PY) -c 'import pip' 2>/dev/null || echo no),)
+.PHONY: $(STAMP)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-text model doctor lint check test tests demo demo-text online air rounds original bench bench-quick docs try label label-db clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-install: $(STAMP) ## make .venv with the pinned packages (PYTHON=python3.12 picks the interpreter)
+install: $(STAMP) ## make .venv with the pinned packages (PYTHON=python3.13 picks the interpreter)
 
 $(STAMP): $(REQUIREMENTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "make install: expected Python 3.11 or later, got $$($(PYTHON) --version 2>&1 || true); install it or set PYTHON=" >&2; exit 2; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
-	  { echo "make install: expected the venv module, and $(PYTHON) has none; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import pip' 2>/dev/null || { \
+	  $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null || \
+	    { echo "make install: expected Python 3.11 to 3.14, which the pinned PyTorch is built for, got $$($(PYTHON) --version 2>&1 || true); install one of them and set PYTHON=python3.14" >&2; exit 2; }; \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "make install: expected the venv module, and $(PYTHON) has none; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }; \
+	  rm -f $(VENV)/bin/python*; hash -r; $(PYTHON) -m venv $(VENV); }
 	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements.txt -r requirements-dev.txt
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements-nodeps.txt
 	@touch $@

@@ -53,7 +53,8 @@ def test_a_lineage_is_bounded_whatever_a_file_says(tmp_path: Path) -> None:
 def test_versions_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = provenance.versions()
     assert set(found) == {"python", "torch", "numpy", "gymnasium", "ale-py"}
-    assert found["torch"] == torch.__version__
+    # PyPI's build names its CUDA in the module alone, the builds for a CPU in their metadata as well.
+    assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert all(found.values())
     commit = provenance.git_commit()
     assert commit == "" or len(commit.removesuffix("-dirty")) == 40

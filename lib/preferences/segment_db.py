@@ -121,7 +121,7 @@ class SegmentDB:
         path = self.root / name
         try:
             inside = path.resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links
+        except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links, before Python 3.13
             inside = False
         if not inside:
             raise SegmentError(f"{name}: leads out of the DB {self.root}")

@@ -1155,9 +1155,11 @@ def test_database_does_not_follow_links_out(tmp_path: Path, segment: Segment) ->
     (root / "01").symlink_to(outside)
     database = SegmentDB(root)
     assert database.names == ["00/5.dat"]
-    for name in ("00/1.dat", "00/2.dat", "00/3.dat", "01/1.dat"):
+    for name in ("00/1.dat", "00/2.dat", "01/1.dat"):
         with pytest.raises(SegmentError, match="leads out of the DB"):
             database.load(name)
+    with pytest.raises(SegmentError, match=r"leads out of the DB|Too many levels of symbolic links"):
+        database.load("00/3.dat")
     assert_same(database.load("00/4.dat"), segment)
 
 

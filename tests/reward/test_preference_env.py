@@ -389,7 +389,8 @@ def test_environments_in_processes_of_their_own(tmp_path: Path) -> None:
 
 def test_an_environment_in_another_process_may_be_registered_by_any_function(tmp_path: Path) -> None:
     gymnasium.register("TestByFunction-v0", lambda **kwargs: counting(0, 60)())
-    envs = AsyncVectorEnv([lambda: gymnasium.make("TestByFunction-v0", disable_env_checker=True)])
+    make = [lambda: gymnasium.make("TestByFunction-v0", disable_env_checker=True)]
+    envs = AsyncVectorEnv(make, context="fork")  # which knows what is registered here
     env = PreferenceVectorEnv(envs, db=tmp_path, record_prob=1)
     env.reset()
     for _ in range(50):
