@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.agent.config import TrainConfig
-from lib.agent.network import autocast, mlp, with_weights
+from lib.agent.network import autocast, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
@@ -19,6 +19,7 @@ from lib.convolutions import Convolutions, kind_of_pictures
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, World
+from lib.heads import mlp
 
 _HIDDEN = 256
 _PLAYED_EPSILON = 0.01  # a greedy policy can be caught in a loop

@@ -1,6 +1,5 @@
 """The policy network: separate policy and value heads on Mnih et al.'s convolutions, or on a vector."""
 
-import itertools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from lib.convolutions import Convolutions, kind_of_pictures
 from lib.envs.play import Decision
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
+from lib.heads import mlp
 from lib.learner import ALONE, Total
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -151,22 +151,6 @@ class PolicyNet(nn.Module):
     def values(self, features: torch.Tensor) -> torch.Tensor:
         """The value head: float32 `[N]`."""
         return cast(torch.Tensor, self.value(features)).squeeze(-1)
-
-
-class Output(nn.Linear):
-    """A head's last layer. It computes in float32, under autocast, too: values are large beside their differences."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with autocast(x.device, False):
-            return super().forward(x.float())
-
-
-def mlp(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Linear layers from each size to the next, the activation between them."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(sizes[:-1]):
-        layers += [nn.Linear(inputs, outputs), activation()]
-    return nn.Sequential(*layers, Output(sizes[-2], sizes[-1]))
 
 
 class ActorPolicy:

@@ -11,13 +11,14 @@ from torch.nn import functional as F
 
 from lib.agent.config import TrainConfig
 from lib.agent.distributions import squashed_sample
-from lib.agent.network import autocast, mlp, with_weights
+from lib.agent.network import autocast, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
 from lib.cli import UserError
 from lib.envs.play import Decision
 from lib.envs.spec import Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, World
+from lib.heads import mlp
 
 _HIDDEN = 256
 _MAX_HIDDEN = 4096

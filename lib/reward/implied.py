@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lib.convolutions import Convolutions, kind_of_pictures
 from lib.envs.spec import Spec
+from lib.heads import mlp
 from lib.reward.masks import Mask
 
 _PAID_NATS = 2.0  # at most, either way, for one action
@@ -94,10 +95,8 @@ def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) 
         return None
     whole = "reference.0.0.weight" in state
     layers: list[nn.Module] = [Convolutions(kind_of_pictures(state, "reference.0"))] if whole else []
-    for name, value in state.items():
-        if re.fullmatch(r"reference\.\d+\.weight", name):
-            outputs, inputs = value.shape
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    network = PolicyRatio(nn.Sequential(*layers[:-1]), 1.0, frame_shape)
+    linear = [value.shape for name, value in state.items() if re.fullmatch(r"reference\.\d+\.weight", name)]
+    head = mlp([linear[0][1], *(outputs for outputs, _ in linear)], nn.ReLU)
+    network = PolicyRatio(nn.Sequential(*layers, *head), 1.0, frame_shape)
     network.load_state_dict(state)
     return network

@@ -16,6 +16,7 @@ from lib.agent.dqn import QNet
 from lib.agent.network import PolicyNet, autocast, policy_from_state
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
+from lib.reward.implied import PolicyRatio, ratio_of
 from lib.reward.network import RewardNet
 from tests.agent.worlds import random_rollout
 
@@ -268,3 +269,17 @@ def test_heads_tell_large_values_apart_in_bf16(make: Callable[[], PolicyNet | QN
             found.append(values[1] if isinstance(network, PolicyNet) else values)
     assert found[1].dtype == torch.float32
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0.1)
+
+
+def test_an_implied_reward_in_bf16_is_the_same_when_it_is_loaded() -> None:
+    torch.manual_seed(0)
+    fitted = PolicyRatio(PolicyNet(3, kind="small").policy, 1.0, (84, 84, 3))
+    with torch.no_grad():
+        for layer in fitted.policy:
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.mul_(3)
+    loaded = ratio_of(fitted.state_dict(), (84, 84, 3))
+    assert loaded is not None
+    seen, actions = torch.randn(64, 2592), torch.arange(64) % 3
+    with torch.no_grad(), autocast(torch.device("cpu"), True):
+        assert torch.equal(fitted(seen, actions), loaded(seen, actions))
