@@ -53,7 +53,7 @@ lint: install
 check: install ## format, lint, types and the fast tests (1½ minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint tests MORE=0 ONLY='-m "not slow and not browser and not gpu"'
 
-test: install ## format, lint, types and all tests (6 to 20 minutes on two cores)
+test: install ## format, lint, types and all tests (6 to 22 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install

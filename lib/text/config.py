@@ -14,10 +14,10 @@ _GROUPS = {"ppo": 1, "reinforce": 1, "rloo": 4, "grpo": 4}
 ALGORITHMS = (*_GROUPS, "dpo")
 """Of --algo."""
 
-_ALWAYS = {"model", "algo", "db_path", "chat", "seed", "dev", "bf16"}
+_EITHER = {"model", "algo", "db_path", "chat", "seed", "dev", "bf16"}
 _USED = {
-    None: _ALWAYS | {"prompts", "answers", "tokens", "temperature", "batch_size"},
-    "dpo": _ALWAYS | {"name", "save", "runs", "resume", "unfrozen", "lr", "epochs", "kl"},
+    None: _EITHER | {"prompts", "answers", "tokens", "temperature", "batch_size"},
+    "dpo": _EITHER | {"name", "save", "runs", "resume", "unfrozen", "lr", "epochs", "kl"},
 }
 """The flags that have an effect without --algo, and with dpo."""
 
