@@ -120,6 +120,9 @@ class Tab:
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.add_init_script(
+            "addEventListener('keydown', ({key}) => (window.keys ??= []).push(key), true)"
+        )
 
     def overview(self) -> "Tab":
         self.page.goto(self.site.base)
@@ -133,6 +136,7 @@ class Tab:
     def ready(self) -> None:
         self.page.wait_for_selector(READY, timeout=PATIENCE)
         self.page.wait_for_timeout(170)  # an answer this soon after a pair appears would not be taken
+        self.page.evaluate("() => new Promise(requestAnimationFrame)")  # nor before the page is painted
 
     def press(self, *keys: str) -> None:
         """Answers by key, each on a pair of its own."""
@@ -143,6 +147,16 @@ class Tab:
             self.page.wait_for_function(
                 "before => document.querySelector('#list [aria-current]')?.title !== before", arg=before
             )
+
+    def offline(self) -> None:
+        """Takes the network away, and waits until it is: on a busy machine the next request might still pass."""
+        self.context.set_offline(True)
+        self.page.evaluate(
+            "async () => { while (await fetch('/api/session').then(() => true, () => false)); }"
+        )
+
+    def online(self) -> None:
+        self.context.set_offline(False)
 
     def hold(self, key: str) -> None:
         """Holds a key down, which repeats it 30 times."""
@@ -169,7 +183,8 @@ class Tab:
         except TimeoutError as error:
             raise AssertionError(
                 f"the page says {self.status()!r}, expected {texts}; shown: {self.shown()!r}; "
-                f"complaints: {self.errors}; last requests: {self.requests[-8:]}"
+                f"keys: {self.page.evaluate('() => window.keys')}; complaints: {self.errors}; last requests: "
+                f"{[url for url in self.requests if not url.endswith('/api/batch')][-8:]}"
             ) from error
 
     def wait_saved(self) -> None:

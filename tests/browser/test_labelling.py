@@ -640,14 +640,14 @@ def test_what_goes_wrong_is_seen_in_a_small_window(site: Site, enter: Enter, wid
     tab.page.set_viewport_size({"width": width, "height": height})
     tab.label()
     assert tab.page.locator("#bar1").evaluate("bar => bar.clientWidth") >= 30
-    tab.context.set_offline(True)
+    tab.offline()
     tab.page.keyboard.press("1")
     tab.wait_status("waits in this browser")
     if width > 760:  # else it stands below, as everything in the panel
         box = tab.page.locator("#status").bounding_box()
         assert box is not None
         assert 0 < box["y"] < box["y"] + box["height"] <= height
-    tab.context.set_offline(False)
+    tab.online()
     tab.wait_saved()
 
 

@@ -226,11 +226,11 @@ def test_a_change_that_is_taken_back_can_be_made_anew(serve: Serve, enter: Enter
 def test_an_opened_pair_is_answered_once_though_the_server_is_away(serve: Serve, enter: Enter) -> None:
     tab = opened(serve, enter)
     tab.ready()
-    tab.context.set_offline(True)
+    tab.offline()
     tab.page.keyboard.press("2")
     tab.wait_status("1 answer waits")
     assert tab.page.locator("[data-answer='1']").get_attribute("aria-disabled") == "true"
-    tab.context.set_offline(False)
+    tab.online()
     tab.page.wait_for_url("**/labels")
     assert [line["label"] for line in tab.site.labels()] == [1, 2]
 

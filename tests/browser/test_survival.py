@@ -61,14 +61,14 @@ def test_answers_given_offline_are_sent_in_order(site: Site, enter: Enter) -> No
     tab = enter(site).label()
     tab.press("1")
     tab.ready()
-    tab.context.set_offline(True)
+    tab.offline()
     for key in ("2", "0", "u", "x"):
         tab.ready()
         tab.page.keyboard.press(key)
         tab.page.wait_for_timeout(250)
     tab.wait_status("4 answers wait in this browser, not on disk yet")
     assert len(site.labels()) == 1
-    tab.context.set_offline(False)
+    tab.online()
     tab.wait_saved()
     assert [(line["label"] is None, bool(line.get("cancelled"))) for line in site.labels()[1:]] == [
         (False, False),
@@ -155,7 +155,7 @@ def test_one_of_those_that_waited_was_dropped_and_the_page_goes_on_saying_so(
     site: Site, enter: Enter
 ) -> None:
     tab = enter(site).label()
-    tab.context.set_offline(True)
+    tab.offline()
     for key in "12":
         tab.ready()
         tab.page.keyboard.press(key)
@@ -171,7 +171,7 @@ def test_one_of_those_that_waited_was_dropped_and_the_page_goes_on_saying_so(
             route.continue_()
 
     tab.page.route("**/api/vote", drop_first)
-    tab.context.set_offline(False)
+    tab.online()
     tab.wait_labels(1)
     tab.wait_status("An answer was not counted: a test.")
     tab.page.wait_for_timeout(500)
