@@ -199,6 +199,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_and_runs_only_its_own_script
     assert not re.search(r"@import|url\(", "".join(page.inside["style"]))
     assert len(page.named("figure")) == 8
     assert verdict.outcome in "".join(page.inside["h2"])
+    assert "The epoch was chosen by its loss on these pairs" in "".join(page.inside["p"])
     assert len(page.named("svg")) == 4 + 8, "charts, and the curves of the clips"
     assert not re.search(
         r"\b(nan|inf|None)\b", " ".join(page.inside["td"] + page.inside["p"] + page.inside["strong"])

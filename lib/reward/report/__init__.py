@@ -136,6 +136,7 @@ def _page(fit: Fit, figures: Figures) -> dict[str, object]:
         "segments": len(data.segments),
         "fitted": len(fit.train),
         "held_out_labels": len(fit.test),
+        "early_stopping": config.policy is None,
         "aside": len(data.pairs) - len(fit.train) - len(fit.test),
         "members": len(fit.model.members),
         "most": [_clip(fit, figures, i, scale) for i in ends[0]],
