@@ -437,12 +437,11 @@ def _offline() -> Iterator[None]:
 
 
 def _ends(network: Any, tokenizer: Any) -> frozenset[int]:
-    """All tokens that end a text, according to a folder's files."""
-    found: set[int] = set()
-    for source in (network.config, network.generation_config, tokenizer):
-        named = getattr(source, "eos_token_id", None)
-        found.update(named if isinstance(named, (list, tuple)) else [named] if named is not None else [])
-    return frozenset(found)
+    """All tokens that end a text, according to a folder's files, which may name anything else beside them."""
+    sources = network.config, network.generation_config, tokenizer
+    named = [getattr(source, "eos_token_id", None) for source in sources]
+    every = [one for some in named for one in (some if isinstance(some, (list, tuple)) else [some])]
+    return frozenset(token for token in every if type(token) is int and 0 <= token < 2**31)
 
 
 def _fingerprint(files: Sequence[Path]) -> str:

@@ -135,6 +135,12 @@ def test_a_model_that_lacks_weights_is_refused_rather_than_completed_at_random(t
     load_language_model(tmp_path / "tied", torch.device("cpu"))
 
 
+def test_what_is_no_token_ends_no_answer(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path)
+    _edit(folder / "generation_config.json", eos_token_id=[3, "x", 10**20, {}, None])
+    assert load_language_model(folder, torch.device("cpu")).ends == {2, 3}
+
+
 def test_a_merged_model_has_the_vocabulary_that_reward_models_know(tmp_path: Path) -> None:
     written = save_tiny(tmp_path / "model") / "tokenizer.json"
     written.write_text(json.dumps(json.loads(written.read_text())))  # as another version of tokenizers would
