@@ -204,7 +204,9 @@ def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
     import torch
 
     if not isinstance(state, dict) or not state:
-        raise UserError(f"{source}: expected weights by name, got {_describe(state) if state else 'none'}")
+        raise UserError(
+            f"{source}: expected weights by name, got {'none' if state is None else _describe(state)}"
+        )
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise UserError(
@@ -220,6 +222,7 @@ def check_weights(state: Any, source: str) -> dict[str, torch.Tensor]:
 
 
 def _describe(content: Any) -> str:
-    if isinstance(content, dict) and content:
-        return "a dict with the keys " + ", ".join(sorted(str(key)[:20] for key in content)[:5])
-    return f"an empty {type(content).__name__}" if not content else f"a {type(content).__name__}"
+    if isinstance(content, dict):
+        keys = ", ".join(sorted(str(key)[:20] for key in content)[:5])
+        return f"a dict with the keys {keys}" if content else "an empty dict"
+    return f"a {type(content).__name__}"

@@ -128,6 +128,8 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     torch.save([1, 2], listed)
     nothing = io.BytesIO()
     torch.save({}, nothing)
+    tensor = io.BytesIO()
+    torch.save(torch.zeros(2), tensor)
     foreign = io.BytesIO()
     torch.save({"model": {}, "kind": 3}, foreign)
     reward = save(folder / "reward.dat", "reward").read_bytes()
@@ -148,6 +150,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "pickle": (pickle.dumps(Hostile(mark)), "a plain pickle, which could run code, so it was not opened"),
         "newer": (newer.getvalue(), "of format 1 at most, got format 2"),
         "list": (listed.getvalue(), "got a file that holds a list"),
+        "tensor": (tensor.getvalue(), "got a file that holds a Tensor"),
         "nothing": (nothing.getvalue(), "got a file that holds an empty dict"),
         "foreign": (foreign.getvalue(), "got a file that holds a dict with the keys kind, model"),
         "reward": (reward, "got a reward checkpoint; name a policy one"),

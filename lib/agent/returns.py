@@ -8,6 +8,8 @@ import torch
 
 from lib.learner import ALONE, Total
 
+_ROUNDING = 1e-5  # standard deviations of a reward model; float32 makes some 1e-7 of them from equal answers
+
 
 def lambda_advantages(
     rewards: torch.Tensor,
@@ -129,8 +131,8 @@ def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
 def group_normalised(returns: torch.Tensor) -> torch.Tensor:
     """Each return minus the mean of its group, in standard deviations of its group (GRPO).
 
-    Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2. As in OpenRLHF the deviation is the sample's (K − 1),
-    plus 1e-9, so that a group of equal returns gives 0.
+    Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2. As in OpenRLHF the deviation is the sample's (K − 1).
+    A group of equal returns gives 0, also where rounding tells them apart, as padding does with equal answers.
 
     Args:
       returns: float `[..., K]`: K ≥ 2 rollouts from one start.
@@ -142,9 +144,8 @@ def group_normalised(returns: torch.Tensor) -> torch.Tensor:
       ValueError: a group of one.
     """
     _check_groups(returns)
-    # Less the first, equal returns are exactly 0, and so is their mean; an ulp of a large one would outweigh the 1e-9.
-    returns = returns - returns[..., :1]
-    return (returns - returns.mean(-1, keepdim=True)) / (returns.std(-1, keepdim=True) + 1e-9)
+    apart, deviation = returns - returns.mean(-1, keepdim=True), returns.std(-1, keepdim=True)
+    return torch.where(deviation > _ROUNDING, apart / deviation, 0.0)
 
 
 def _check_groups(returns: torch.Tensor) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from lib.checkpoints import storable
 from lib.cli import UserError
 from lib.learner import ALONE
+from lib.preferences.answers import hold_answers
 from lib.provenance import made_by
 from lib.reward.config import FitConfig
 from lib.reward.epoch import HeldOut
@@ -178,6 +179,10 @@ def train_dpo(config: TextConfig) -> AnyFit[Any, Any]:
     assert config.db_path is not None
     assert config.name is not None
     assert config.save is not None
+    if not hold_answers([config.db_path]):
+        raise UserError(
+            f"--db-path {config.db_path}: expected a DB of answers, found none in it; 01_text.py without --algo samples some"
+        )
     fitting = FitConfig(
         dbs=[config.db_path],
         name=config.name,

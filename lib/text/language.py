@@ -166,11 +166,12 @@ def load_language_model(
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            network = AutoModelForCausalLM.from_pretrained(
+            network, found = AutoModelForCausalLM.from_pretrained(
                 folder,
                 use_safetensors=True,
                 dtype=torch.bfloat16 if bf16 else torch.float32,
                 attn_implementation="sdpa",
+                output_loading_info=True,
                 **options,
             )
         except Exception as error:  # a damaged folder fails in any way
@@ -178,6 +179,10 @@ def load_language_model(
                 f"{folder}: expected a language model, which cannot be read: "
                 f"{type(error).__name__}: {one_line(str(error))[:200]}"
             ) from None
+    if lacking := sorted(found["missing_keys"]):  # which would be drawn at random, anew each time
+        raise UserError(
+            f"{folder}: expected all weights of its config.json, but {lacking[0]} is missing; copy the model again"
+        )
     has_template = getattr(tokenizer, "chat_template", None) is not None
     if chat and not has_template:
         raise UserError(f"--chat: {folder} has no chat template; leave the flag out")
@@ -432,12 +437,11 @@ def _offline() -> Iterator[None]:
 
 
 def _ends(network: Any, tokenizer: Any) -> frozenset[int]:
-    """All tokens that end a text, according to a folder's files."""
-    found: set[int] = set()
-    for source in (network.config, network.generation_config, tokenizer):
-        named = getattr(source, "eos_token_id", None)
-        found.update(named if isinstance(named, (list, tuple)) else [named] if named is not None else [])
-    return frozenset(found)
+    """All tokens that end a text, according to a folder's files, which may name anything else beside them."""
+    sources = network.config, network.generation_config, tokenizer
+    named = [getattr(source, "eos_token_id", None) for source in sources]
+    every = [one for some in named for one in (some if isinstance(some, (list, tuple)) else [some])]
+    return frozenset(token for token in every if type(token) is int and 0 <= token < 2**31)
 
 
 def _fingerprint(files: Sequence[Path]) -> str:

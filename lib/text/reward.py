@@ -285,7 +285,7 @@ def load_text_reward(
         raise UserError(f"{path}: expected a reward model for text, got one for frames or observations")
     try:
         base, members = payload["base"], payload["members"]
-        shape = Shape(**payload["shape"])
+        folder, shape = Path(str(base["folder"])), Shape(**payload["shape"])
         wanted, chat = str(base["weights"]), bool(base["chat"])
         numbers = [float(payload["slope"]), float(payload["words"])]
         statistics = [(float(member["mean"]), float(member["std"])) for member in members]
@@ -298,7 +298,7 @@ def load_text_reward(
             and bool(np.isfinite([*numbers, *(x for pair in statistics for x in pair)]).all())
             and all(std > 0 for _, std in statistics)
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except Exception:  # a damaged file fails in any way
         right = False
     if not right:
         raise UserError(
@@ -306,7 +306,6 @@ def load_text_reward(
         )
     for member in members:
         check_weights(member.get("state_dict"), str(path))
-    folder = Path(str(base["folder"]))
     if loaded is not None and loaded.weights == wanted:
         language = loaded
     else:

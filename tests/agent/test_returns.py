@@ -164,6 +164,15 @@ def test_a_group_of_equal_returns_is_worth_nothing(value: torch.Tensor) -> None:
     assert group_normalised(returns).dtype == value.dtype
 
 
+def test_what_rounding_makes_of_equal_answers_is_worth_nothing() -> None:
+    """Beside longer answers one of several equal ones may be paid an ulp more. A thousandth is no rounding."""
+    returns = torch.tensor([[-1.2, -1.2 + 2**-22, -1.2, -1.2], [0.0, 0.001, 0.0, 0.0]])
+    assert returns[0].std() > 0
+    nothing, something = group_normalised(returns)
+    assert not nothing.any()
+    torch.testing.assert_close(something, torch.tensor([-0.5, 1.5, -0.5, -0.5]))
+
+
 @pytest.mark.parametrize("baseline", [leave_one_out, group_normalised])
 def test_a_group_of_one_is_refused(baseline: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="at least 2 returns in a group, got 1"):

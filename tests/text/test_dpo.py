@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from lib.cli import UserError
+from lib.preferences.segments import save_segment
 from lib.preferences.teachers import label_with_teacher
 from lib.reward.config import FitConfig
 from lib.reward.loss import preference_loss
@@ -16,6 +17,7 @@ from lib.text.config import TextConfig
 from lib.text.dpo import Policies, PolicyNet, implicit_rewards, train_dpo
 from lib.text.language import load_language_model
 from lib.text.layers import token_log_probs
+from tests.label_ui.dbs import segment
 from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import full_disk, save_tiny
 from tests.text.word_world import WORDS, Optimum
@@ -126,6 +128,14 @@ def test_flags_about_the_model_are_heeded(config: TextConfig) -> None:
         train_dpo(dataclasses.replace(config, unfrozen="9"))
     with pytest.raises(UserError, match=r"--chat: .* has no chat template"):
         train_dpo(dataclasses.replace(config, chat=True))
+
+
+def test_it_learns_from_answers_alone(config: TextConfig, tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    save_segment(tmp_path / "clips" / "00" / "00000000.dat", segment(0))
+    for db in (tmp_path / "clips", tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=f"--db-path {db}: expected a DB of answers, found none in it"):
+            train_dpo(dataclasses.replace(config, db_path=db))
 
 
 def test_a_full_disk_is_told_in_one_line(config: TextConfig) -> None:

@@ -118,6 +118,29 @@ def test_hostile_and_foreign_folders_are_refused_in_one_line(tmp_path: Path) -> 
     refused("nowhere", "make model")
 
 
+def test_a_model_that_lacks_weights_is_refused_rather_than_completed_at_random(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny(tmp_path / "model") / "model.safetensors"
+    weights = load_file(path)
+    for name in ("lm_head.weight", "model.layers.3.mlp.up_proj.weight"):
+        save_file({key: weights[key] for key in weights if key != name}, path, {"format": "pt"})
+        with pytest.raises(
+            UserError, match=f"expected all weights of its config.json, but {name} is missing"
+        ):
+            load_language_model(tmp_path / "model", torch.device("cpu"))
+    assert "lm_head.weight" not in load_file(
+        save_tiny(tmp_path / "tied", tie_word_embeddings=True) / path.name
+    )
+    load_language_model(tmp_path / "tied", torch.device("cpu"))
+
+
+def test_what_is_no_token_ends_no_answer(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path)
+    _edit(folder / "generation_config.json", eos_token_id=[3, "x", 10**20, {}, None])
+    assert load_language_model(folder, torch.device("cpu")).ends == {2, 3}
+
+
 def test_a_merged_model_has_the_vocabulary_that_reward_models_know(tmp_path: Path) -> None:
     written = save_tiny(tmp_path / "model") / "tokenizer.json"
     written.write_text(json.dumps(json.loads(written.read_text())))  # as another version of tokenizers would

@@ -347,13 +347,20 @@ def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
     changes: tuple[dict[str, Any], ...] = (
         {"shape": {"at": -1, "upper": 2, "pooling": "last"}},
         {"slope": "x"},
+        {"slope": 10**400},
         {"members": []},
         {"base": 1},
+        {"base": {"weights": "0", "chat": False}},
+        {"base": whole["base"] | {"chat": torch.zeros(2)}},
     )
     for change in changes:
         torch.save(whole | change, labelled / "bad.dat")
         with pytest.raises(UserError, match="fit it again"):
             load_text_reward(labelled / "bad.dat", CPU)
+    [member] = whole["members"]
+    torch.save(whole | {"members": [member | {"state_dict": torch.zeros(2)}]}, labelled / "bad.dat")
+    with pytest.raises(UserError, match="expected weights by name, got a Tensor"):
+        load_text_reward(labelled / "bad.dat", CPU)
 
 
 def test_answers_that_name_no_model_need_one(tmp_path: Path) -> None:
