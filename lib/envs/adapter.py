@@ -17,7 +17,7 @@ from lib.cli import UserError, one_line
 from lib.envs import control, lines, moving_dot
 from lib.envs.pictures import PictureCheck, larger, to_picture
 from lib.envs.spec import PICTURE_SHAPE, Spec
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, bounded_actions
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, WorldFailed, bounded_actions
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
@@ -117,7 +117,7 @@ class EnvAdapter:
           observations: the newest ones, as the environment gave them.
 
         Raises:
-          UserError: a number is not finite, or there are more or fewer than the space says.
+          WorldFailed: a number is not finite, or there are more or fewer than the space says.
         """
         if self.spec.observation_size is None:
             return None
@@ -126,12 +126,12 @@ class EnvAdapter:
             each = [spaces.utils.flatten(self._space, one) for one in each]
         flat = np.array(each, np.float32).reshape(self.num_envs, -1)
         if flat.shape[1] != self.spec.observation_size:
-            raise UserError(
+            raise WorldFailed(
                 f"{self.env_id} failed: expected observations of {self.spec.observation_size} numbers, as their space says, "
                 f"got {flat.shape[1]}"
             )
         if not np.isfinite(flat).all():
-            raise UserError(f"{self.env_id} failed: expected observations of finite numbers, got others")
+            raise WorldFailed(f"{self.env_id} failed: expected observations of finite numbers, got others")
         return flat
 
     def from_env(self, actions: Any) -> np.ndarray:

@@ -1,12 +1,14 @@
 """Any Gymnasium environment that shows or draws a picture and takes discrete or bounded actions, as a world."""
 
+import contextlib
 import dataclasses
 import difflib
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -15,7 +17,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from lib.cli import UserError, one_line
 from lib.envs.adapter import SEVERAL_AGENTS, EnvAdapter, Environment, brief
 from lib.envs.pictures import PictureCheck, larger, smaller
-from lib.envs.world import TIME_LIMIT, LazyFrames, Step
+from lib.envs.world import TIME_LIMIT, LazyFrames, Step, WorldFailed
+
+Made = TypeVar("Made")
 
 
 class GymWorld:
@@ -42,7 +46,7 @@ class GymWorld:
         _draw_into_memory()
         self.env_id, self.num_envs = env_id, num_envs
         self._check = PictureCheck("render()", env_id)
-        with _make(env_id, env_kwargs) as env:
+        with _make(env_id, gymnasium.make, **env_kwargs) as env:
             single, modes, space = (
                 EnvAdapter(env),
                 env.metadata.get("render_modes", []),
@@ -61,19 +65,19 @@ class GymWorld:
             first = single.frames(np.zeros(space.shape or (), np.uint8))[0]
         else:
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
-            with _make(env_id, env_kwargs) as env:
+            with _make(env_id, gymnasium.make, **env_kwargs) as env:
                 first = self._frame(_drawn(env_id, env))
         height, width, _ = first.shape
         self._shape = (num_envs, height, width, 3)
         self.spec = dataclasses.replace(single.spec, frame_shape=(height, width, 3))
         self.action_names = single.action_names or [str(action) for action in range(self.spec.num_actions)]
-        envs = gymnasium.make_vec(
+        envs = _make(
             env_id,
-            num_envs,
-            "sync",
+            gymnasium.make_vec,
+            num_envs=num_envs,
+            vectorization_mode="sync",
             vector_kwargs={"copy": False},
             wrappers=[_WithoutInfo],
-            disable_env_checker=True,
             **env_kwargs,
         )
         assert isinstance(envs, gymnasium.vector.SyncVectorEnv)
@@ -87,7 +91,8 @@ class GymWorld:
         """Start a new game in every environment. See `World.reset`."""
         # Spread, so that the worlds of seeds 0 and 1 do not share all but one of their games.
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1
-        observations, _ = self._envs.reset(seed=[int(each) for each in seeds])
+        with self._said():
+            observations, _ = self._envs.reset(seed=[int(each) for each in seeds])
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
         score = np.zeros(self.num_envs, np.float32)
@@ -99,9 +104,10 @@ class GymWorld:
 
     def recv(self) -> Step:
         """Wait for the outcome of the actions sent last. See `World.recv`."""
-        observations, score, terminated, truncated, _ = self._envs.step(self._actions)
+        with self._said():
+            observations, score, terminated, truncated, _ = self._envs.step(self._actions)
         if not np.isfinite(score).all():
-            raise UserError(f"{self.env_id} failed: expected scores of finite numbers, got others")
+            raise WorldFailed(f"{self.env_id} failed: expected scores of finite numbers, got others")
         reset = self._ended
         self._ended = terminated | truncated
         # Some environments report both at the limit; a game that ended by itself needs no bootstrap.
@@ -124,12 +130,33 @@ class GymWorld:
             return self._adapter.frames(observations)
         if self._lazy is not None:
             self._lazy.expired = True
-        self._lazy = LazyFrames(lambda env: self._frame(self._envs.envs[env].render()), self._shape)
+        self._lazy = LazyFrames(self._draw, self._shape)
         return cast(np.ndarray, self._lazy)
+
+    def _draw(self, env: int) -> np.ndarray:
+        with self._said():
+            drawn = self._envs.envs[env].render()
+        return self._frame(drawn)
 
     def _frame(self, drawn: Any) -> np.ndarray:
         """The frame of what `render()` drew."""
         return larger(smaller(self._check(drawn)))
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        """Says in one line what the environments' own code raises.
+
+        Raises:
+          WorldFailed: see above.
+        """
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            newest: list[Any] = self._envs._env_obs
+            for seen in newest:
+                if seen is not None:  # as before the first reset
+                    _check_space(self.env_id, self._envs.single_observation_space, "reset() or step()", seen)
+            raise WorldFailed(f"environment {self.env_id!r} failed: {_told(error)}") from error
 
 
 class _WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -146,11 +173,11 @@ class _WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, score, terminated, truncated, {}
 
 
-def _make(env_id: str, env_kwargs: dict[str, Any]) -> Environment:
+def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
     if ":" in env_id and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where a module of the user's own may lie, as for python -m
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
+        return make(env_id, disable_env_checker=True, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         module, _, name = env_id.rpartition(":")
         folded = {known.casefold(): known for known in gymnasium.registry}
@@ -193,10 +220,14 @@ def _try(env_id: str, env: Environment) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"{type(error).__name__} {error} ({Path(last.filename).name}, line {last.lineno})"
-        mend = f"; expected {results}" if "to unpack" in said else ""
-        raise UserError(f"environment {env_id!r} fails in {call}: {one_line(said)}{mend}") from error
+        mend = f"; expected {results}" if "to unpack" in str(error) else ""
+        raise UserError(f"environment {env_id!r} fails in {call}: {_told(error)}{mend}") from error
+
+
+def _told(error: BaseException) -> str:
+    """An exception, and the line that it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return one_line(f"{type(error).__name__} {error} ({Path(last.filename).name}, line {last.lineno})")
 
 
 def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any) -> None:
@@ -207,7 +238,7 @@ def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any)
     except (ValueError, TypeError, KeyError) as error:
         single = isinstance(space, gymnasium.spaces.Box)
         got = f"{np.asarray(seen).dtype} {list(np.shape(seen))}" if single else one_line(repr(seen))
-        raise UserError(
+        raise WorldFailed(
             f"{env_id} cannot be used: expected observations of its observation_space, {brief(space)}, got {got} from "
             f"{call}; mend one or the other"
         ) from error

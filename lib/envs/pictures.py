@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from gymnasium import spaces
 
-from lib.cli import UserError
+from lib.envs.world import WorldFailed
 
 _LEAST_SIDE, _LARGEST_SIDE = 16, 400  # pixels of a picture
 _LEAST_FRAME = 43  # pixels a side that a reward model of frames needs
@@ -60,7 +60,7 @@ class PictureCheck:
         """The picture, uint8 [H, W, 3].
 
         Raises:
-          UserError: it is not a picture, or not of the first one's size.
+          WorldFailed: it is not a picture, or not of the first one's size.
         """
         try:
             picture = np.asarray(given)
@@ -69,11 +69,13 @@ class PictureCheck:
         else:
             got = "None" if given is None else f"{picture.dtype} {list(picture.shape)}"
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
-            raise UserError(f"{self._source} of {self._name}: expected pictures, uint8 [H, W, 3], got {got}")
+            raise WorldFailed(
+                f"{self._source} of {self._name}: expected pictures, uint8 [H, W, 3], got {got}"
+            )
         self._shape = self._shape or picture.shape
         if picture.shape != self._shape:
             first, now = (f"{height}×{width}" for height, width, _ in (self._shape, picture.shape))
-            raise UserError(
+            raise WorldFailed(
                 f"{self._source} of {self._name}: expected every picture to be of {first} pixels as the first was, "
                 f"got {now}; resize them to one size"
             )

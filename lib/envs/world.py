@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from lib.cli import UserError
 from lib.envs.spec import Spec
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ TIME_LIMIT = 5000
 
 MAX_ACTIONS = 1024
 MAX_OBSERVATION = 4096  # numbers that a policy sees; of what has more it sees the picture
+
+
+class WorldFailed(UserError):
+    """An environment's own code raised something, or gave what does not fit its spaces."""
 
 
 class Step(NamedTuple):

@@ -187,9 +187,9 @@ class NewestReward(Hook):
     def _wait(self, steps: int) -> None:
         """Reports the training's progress and, with --wait-for-labels, waits while too many labels are due."""
         waited = False
-        while self._slack is not None:
+        while self._slack is not None and not self._ranks.together(self._stop()):
             due = 0 if self._count is None else labels_due(self._plan, steps) - self._count.read()
-            if not self._ranks.together(due > self._slack and not self._stop()):
+            if not self._ranks.together(due > self._slack):
                 break
             self._say(steps, "waiting")
             unread = f"; {self._count.problem}" if self._count is not None and self._count.problem else ""

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from lib.agent.evaluate import Evaluation
 from lib.cli import UserError
+from lib.files import write_atomic
 from lib.provenance import now
 from lib.reporting import format_count, mean_interval
 from lib.reward.report.page import write_page
@@ -51,9 +52,10 @@ def log_evaluation(folder: Path, run: str, steps: int, games: Evaluation) -> Non
     means["length"], means["interval"] = means.pop("steps"), mean_interval(games.scores)[1]
     means = {name: value for name, value in means.items() if math.isfinite(value)}
     row = {"run": run, "steps": steps, "games": len(games.scores), **means}
+    path = folder / LOG
     try:
-        with (folder / LOG).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        before = path.read_bytes() if path.exists() else b""
+        write_atomic(path, before + json.dumps(row).encode() + b"\n")
     except OSError as error:
         raise UserError(f"--save {folder}: could not write {LOG}: {error.strerror}") from error
 

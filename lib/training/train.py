@@ -22,7 +22,7 @@ from lib.devices import own_threads
 from lib.envs.atari import time_limit
 from lib.envs.forking import ForkingAtari
 from lib.envs.make import make_world
-from lib.envs.world import World
+from lib.envs.world import World, WorldFailed
 from lib.interrupt import Interrupt
 from lib.learner import Alone, Learner
 from lib.preferences.teachers import make_teacher
@@ -90,13 +90,20 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
       parts: what `build` takes.
 
     Raises:
-      UserError: the flags, a file or the disk are wrong; says what to do.
+      UserError: the flags, a file, the disk or the environment are wrong; says what to do.
     """
     if config.record_only:
         return _record(config)
     with contextlib.ExitStack() as stack:
         run = build(config, stack, **parts)
-        loop.run(run.learner, run.hooks, config.steps, run.stop, run.ranks.together)
+        try:
+            loop.run(run.learner, run.hooks, config.steps, run.stop, run.ranks.together)
+        except WorldFailed as error:  # in no update, so what was learned is whole
+            if run.ranks.rank == 0:
+                run.checkpoints.save_state(run.learner)
+            raise UserError(
+                f"stopped after {run.learner.steps} steps: {error}; continue with --resume {run.run_dir}"
+            ) from error
         # Nobody leaves before all is saved: torchrun ends the others when one fails.
         stopped = run.ranks.together(run.stop.asked)
         broken = run.ranks.together(run.recording.error is not None)

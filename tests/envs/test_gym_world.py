@@ -12,7 +12,7 @@ from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import make_world
 from lib.envs.moving_dot import best_score, distance_from_middle, dot_position
-from lib.envs.world import TIME_LIMIT
+from lib.envs.world import TIME_LIMIT, WorldFailed
 from tests.envs.dot import expert_action
 
 
@@ -91,6 +91,39 @@ class Careless(Counter):
         return observation, np.full(2, score) if self._way == "score" else score, terminated, truncated, info
 
 
+class Wearing(Counter):
+    """Fails after its first step, in one way."""
+
+    def __init__(self, render_mode: str | None = None, way: str = "") -> None:
+        super().__init__(render_mode)
+        self._way = way
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        if self._way == "reset" and self._count:
+            raise RuntimeError("the track\nis gone")
+        return super().reset(seed=seed)
+
+    def step(self, action: np.int64) -> Any:
+        observation, *others = super().step(action)
+        if self._count > 1:
+            if self._way == "step":
+                raise FileNotFoundError("level-2.txt")
+            if self._way == "exit":
+                sys.exit(3)
+            if self._way == "results":
+                return observation, *others[:3]
+            if self._way == "shape":
+                return np.zeros(5, np.float32), *others
+        return observation, *others
+
+    def render(self) -> np.ndarray:
+        if self._way == "render" and self._count > 1:
+            raise OSError("no display")
+        return super().render()
+
+
 class Informative(Counter):
     """Its info differs in kind and shape between environments."""
 
@@ -120,6 +153,7 @@ def leave(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**kwargs))
 gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
 gymnasium.register(id="TestCareless-v0", entry_point=lambda **kwargs: Careless(**kwargs))
+gymnasium.register(id="TestWearing-v0", entry_point=lambda **kwargs: Wearing(**kwargs))
 gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
 gymnasium.register(id="TestInformative-v0", entry_point=lambda **kwargs: Informative(**kwargs))
 gymnasium.register(
@@ -323,3 +357,43 @@ def test_drawings_that_change_are_said(later: Any, says: str) -> None:
     with pytest.raises(UserError, match=rf"render\(\) of TestEndless-v0: {says}"):
         np.asarray(world.recv().frames)
     world.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        ("reset", r"'TestWearing-v0' failed: RuntimeError the track is gone \(test_gym_world.py, line \d+\)"),
+        ("step", r"'TestWearing-v0' failed: FileNotFoundError level-2.txt \(test_gym_world.py, line \d+\)"),
+        ("exit", r"'TestWearing-v0' failed: SystemExit 3"),
+        ("results", r"'TestWearing-v0' failed: ValueError .*expected 5, got 4"),
+        ("shape", r"expected observations of its observation_space, Box float32 \[1\], got float32 \[5\]"),
+        ("render", r"'TestWearing-v0' failed: OSError no display \(test_gym_world.py, line \d+\)"),
+    ],
+)
+def test_what_fails_while_it_is_played_is_said(way: str, says: str) -> None:
+    world = GymWorld("TestWearing-v0", 2, way=way)
+    with pytest.raises(WorldFailed, match=says) as caught:
+        watch(world)
+    assert "\n" not in str(caught.value)
+    world.close()
+
+
+def watch(world: GymWorld) -> None:
+    step = world.reset(0)
+    for _ in range(5):
+        np.asarray(step.frames)
+        world.send(np.zeros(2, int))
+        step = world.recv()
+
+
+def test_an_environment_that_can_be_made_only_twice_is_said() -> None:
+    made = iter(range(3))
+
+    def licensed(**kwargs: Any) -> Counter:
+        if next(made, None) is None:
+            raise RuntimeError("no licence left")
+        return Counter(**kwargs)
+
+    gymnasium.register(id="TestLicensed-v0", entry_point=licensed)
+    with pytest.raises(UserError, match="'TestLicensed-v0' cannot be made: no licence left"):
+        GymWorld("TestLicensed-v0", 4)

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from lib.reward.config import FitConfig
 from lib.reward.fit import check_alone, fit
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from lib.training import newest_reward
 from lib.training.ranks import joined
 from lib.training.train import _LEARNERS, train
 from tests.reward.clips import grey_db
@@ -396,6 +398,25 @@ def test_all_end_when_one_is_asked_to(tmp_path: Path) -> None:
     first, second = in_ranks(tmp_path / "two", trains, IsAsked, flags(tmp_path, steps=10**6))
     assert first[2]
     assert second[2]
+    assert state_of(tmp_path)["steps"] == 120
+
+
+class WaitsInVain(ActorCritic):
+    """The last process is asked to end while all wait for labels."""
+
+    def advance(self) -> Any:
+        if self._ranks.rank == self._ranks.size - 1:
+            asked = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGTERM))
+            newest_reward.time = asked  # type: ignore[assignment, attr-defined]
+        return super().advance()
+
+
+@pytest.mark.slow
+def test_all_end_when_one_is_asked_to_while_they_wait_for_labels(tmp_path: Path) -> None:
+    offers(tmp_path / "reward.dat", 1)
+    watched = {"reward": tmp_path / "reward.dat", "watch_reward": True, "labels": 40, "opening_labels": 10}
+    settings = flags(tmp_path, **watched, wait_for_labels=15)
+    assert ended(tmp_path / "two", trains, WaitsInVain, settings) == [0, 0]
     assert state_of(tmp_path)["steps"] == 120
 
 

@@ -1,5 +1,6 @@
 """Training that ended in any way resumes with all it had, and what breaks is named."""
 
+import errno
 import shutil
 import signal
 from functools import partial
@@ -19,6 +20,7 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
+from lib.envs.moving_dot import MovingDotEnv
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
@@ -222,6 +224,28 @@ def test_an_evaluation_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None
     assert (tmp_path / "save" / "best.dat").exists()
     with pytest.raises(UserError, match="its 40 steps are done; expected a larger number: add --steps N"):
         train(again(tmp_path))
+
+
+def test_a_run_whose_environment_fails_is_saved_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, steps = MovingDotEnv.step, iter(range(30))
+    said = (
+        r"after 20 steps: environment 'MovingDot-v0' failed: FileNotFoundError .*level-2.* --resume \S*-a2c-x"
+    )
+
+    def step(env: MovingDotEnv, action: Any) -> Any:
+        if next(steps, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "level-2.txt")
+        return usual(env, action)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MovingDotEnv, "step", step)
+        with pytest.raises(UserError, match=said):
+            train_quickly(dot(tmp_path, eval_every=1000))
+    assert state_of(tmp_path)["steps"] == 20
+    train_quickly(again(tmp_path))
+    assert state_of(tmp_path)["steps"] == 40
 
 
 @pytest.mark.slow

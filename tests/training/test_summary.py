@@ -19,6 +19,7 @@ from lib.tools.play_games import play_games
 from lib.training.summary import _score as shown_score
 from lib.training.summary import log_evaluation, read_evaluations, write_summary
 from lib.training.train import train
+from tests.disk import disk_full_after
 
 
 def evaluation(*scores: float, **measures: float) -> Evaluation:
@@ -49,6 +50,15 @@ def test_a_resumed_run_counts_once_and_only_the_last_run_counts(tmp_path: Path) 
     ]
     log(tmp_path, "b", (0, evaluation(9)))
     assert [(row["run"], row["score"]) for row in read_evaluations(tmp_path)] == [("b", 9)]
+
+
+def test_a_row_that_did_not_fit_on_the_disk_spoils_no_other(tmp_path: Path) -> None:
+    log(tmp_path, "a", (0, evaluation(1)))
+    full = disk_full_after((tmp_path / "evaluations.jsonl").stat().st_size + 10)
+    with full, pytest.raises(UserError, match=r"could not write evaluations\.jsonl: File too large"):
+        log_evaluation(tmp_path, "a", 100, evaluation(2))
+    log(tmp_path, "a", (100, evaluation(3)))
+    assert [(row["steps"], row["score"]) for row in read_evaluations(tmp_path)] == [(0, 1), (100, 3)]
 
 
 @pytest.mark.parametrize(

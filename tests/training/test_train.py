@@ -21,7 +21,6 @@ from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
 from lib.cli import UserError
-from lib.envs.moving_dot import MovingDotEnv
 from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segment_db import SegmentDB
@@ -81,21 +80,6 @@ def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_writ
     monkeypatch.setattr(SegmentRecorder, "after", after)
     with pytest.raises(UserError, match=r"stopped after 10 steps, .*could not record to the DB"):
         train_quickly(dot(tmp_path, steps=100, db_path=tmp_path / "db"))
-
-
-def test_an_environment_that_lacks_a_file_is_not_taken_for_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual, steps = MovingDotEnv.step, iter(range(100))
-
-    def step(env: MovingDotEnv, action: Any) -> Any:
-        if next(steps) > 8:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "level-2.txt")
-        return usual(env, action)
-
-    monkeypatch.setattr(MovingDotEnv, "step", step)
-    with pytest.raises(FileNotFoundError, match="level-2"):
-        train_quickly(dot(tmp_path, steps=10))
 
 
 @pytest.fixture(scope="module")
