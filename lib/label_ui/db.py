@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from lib.cli import UserError
 from lib.files import signature
 from lib.label_ui.clips import Clip, ClipStore
 from lib.label_ui.ledger import Ledger
@@ -77,6 +78,13 @@ class LabelledDB:
         self._names: list[str] = []
         self._known: frozenset[str] = frozenset()
         self._labels_read: tuple[int, ...] | None = None
+
+    def expect(self, id: str) -> None:
+        """Raises UserError if a page is about another DB, served at its address before: its answers are not for this one."""
+        if id != self.id:
+            raise UserError(
+                "another database is served at this address now; reload the page to label that one"
+            )
 
     def sync(self) -> list[str]:
         """Reads new segments, and labels of other processes.

@@ -40,7 +40,7 @@ class User:
 
     def batch(self, want: int = 4, keep: list[Offer] | None = None) -> BatchReply:
         return self.desk.assign.batch(
-            BatchRequest(page=self.page, labeller=self.name, keep=keep or [], want=want)
+            BatchRequest(db=self.desk.db.id, page=self.page, labeller=self.name, keep=keep or [], want=want)
         )
 
     def take(self) -> Offer:
@@ -530,7 +530,8 @@ def test_a_strategy_that_does_not_suit_what_comes_leaves_random_pairs_and_says_s
 def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:
     user = User(desk)
     offer = user.take()
-    assert user.vote(offer, db="another").outcome == "dropped"
+    with pytest.raises(UserError, match="another database"):  # for which the page keeps it
+        user.vote(offer, db="another")
     gone = offer.model_copy(update={"sample1": "../secret", "id": "0" * 16})
     assert user.vote(gone).outcome == "dropped"
     other = offer.model_copy(update={"sample1": offer.sample2, "sample2": offer.sample1})

@@ -83,13 +83,8 @@ export class Outbox {
       try {
         reply = await request(op.path, op.body);
       } catch (error) {
-        const status = error.status;
-        if (status >= 400 && status < 500 && ![401, 403, 408, 429].includes(status)) {
-          reply = { outcome: "dropped", reason: error.message };
-        } else {
-          this.failed(status ? error.message : "");
-          return;
-        }
+        if (error.status !== 422) return this.failed(error.status ? error.message : ""); // perhaps of another program
+        reply = { outcome: "dropped", reason: error.message };
       }
       this.ops.shift();
       localStorage.removeItem(op.key);
