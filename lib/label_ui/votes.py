@@ -161,7 +161,7 @@ class Votes:
         with db.lock:
             db.sync()
             name1, name2 = db.name_of(clip1), db.name_of(clip2)
-            if name1 == name2:
+            if name1 == name2 or not db.holds((name1, name2)):  # labels may name segments that are gone
                 raise KeyError(clip2)
             if recheck:
                 left = int(self._rng.integers(1, 3))
