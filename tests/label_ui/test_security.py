@@ -215,6 +215,16 @@ def test_answers_of_another_form_are_refused(
     assert not (root / "labels.json").exists()
 
 
+@pytest.mark.parametrize("body", ['{"db": "\\ud800"}', '{"db": NaN}', "[1e999]"])
+def test_what_json_cannot_say_again_is_refused_like_all_else(
+    inside: tuple[TestClient, Path], body: str
+) -> None:
+    for path in ("/api/batch", "/api/vote", "/api/undo", "/api/leave"):
+        refused = inside[0].post(path, content=body, headers={**ORIGIN, "Content-Type": "application/json"})
+        assert refused.status_code == 422
+        assert refused.json() == {"error": "this page sends no such message"}
+
+
 # --- the script itself --------------------------------------------------------------------------------------------
 
 

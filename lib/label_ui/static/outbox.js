@@ -14,7 +14,7 @@ export async function request(path, body) {
   });
   if (response.ok) return response.json();
   const said = await response.json().catch(() => ({}));
-  const reason = said.error ?? (typeof said.detail === "string" ? said.detail : `the server answered ${response.status}`);
+  const reason = said.error ?? said.detail ?? `the server answered ${response.status}`;
   throw Object.assign(new Error(reason), { status: response.status });
 }
 
