@@ -119,12 +119,8 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         desk.assign.leave(leaving.page)
 
     @app.get("/api/history")
-    def history(
-        labeller: Annotated[str, Query(max_length=60)],
-        before: Id | None = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    ) -> list[Said]:
-        return desk.votes.history(labeller, before, limit)
+    def history(labeller: Annotated[str, Query(max_length=60)], before: Id | None = None) -> list[Said]:
+        return desk.votes.history(labeller, before, limit=100)
 
     @app.get("/api/pair/{clip1}/{clip2}")
     def pair(clip1: ClipId, clip2: ClipId, recheck: bool = False) -> dict[str, Offer | list[Said]]:
