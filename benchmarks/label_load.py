@@ -131,7 +131,7 @@ def label(port: int, cookie: str, name: str, rate: float, until: float, outcome:
     page = secrets.token_hex(8)
 
     def batch(keep: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        body = {"page": page, "labeller": name, "keep": keep, "want": _BATCH}
+        body = {"db": db, "page": page, "labeller": name, "keep": keep, "want": _BATCH}
         return list(client.ask("/api/batch", body)["pairs"])
 
     offers, due = batch([]), time.monotonic()

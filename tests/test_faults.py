@@ -257,7 +257,7 @@ def test_bad_flags_are_found_before_any_work(
 def vote(desk: Desk, name: str, label: int, page: str | None = None) -> str:
     """Answers the next pair; the vote's id once that is said to be saved."""
     page = page or f"page{name}000"
-    (offer,) = desk.assign.batch(BatchRequest(page=page, labeller=name, want=1)).pairs
+    (offer,) = desk.assign.batch(BatchRequest(db=desk.db.id, page=page, labeller=name, want=1)).pairs
     reply = desk.votes.vote(Vote(db=desk.db.id, labeller=name, offer=offer, label=label))  # type: ignore[arg-type]
     assert reply.outcome == "saved"
     return offer.id

@@ -366,7 +366,7 @@ def test_a_segment_cut_off_where_there_are_no_hard_links_bothers_nobody(
         lineage_text(db / empty)
 
     desk = Desk(db, repeat_rate=0)
-    page = BatchRequest(page="page00000000", labeller="ada", want=50)
+    page = BatchRequest(db=desk.db.id, page="page00000000", labeller="ada", want=50)
     offers = desk.assign.batch(page).pairs
     assert any(empty in (offer.sample1, offer.sample2) for offer in offers)
     with pytest.raises(segments.SegmentError, match="empty"):

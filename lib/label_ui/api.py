@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as Segment
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -59,6 +60,11 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         if desk.model is None:
             raise HTTPException(404, "This page was started without a reward model.")
         return desk.model
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(request: Request, error: Exception) -> Response:
+        # FastAPI would repeat what came, of which half a character or NaN cannot be sent.
+        return JSONResponse({"error": "this page sends no such message"}, status_code=422)
 
     @app.exception_handler(NotSaved)
     def not_saved(request: Request, error: Exception) -> Response:
@@ -113,12 +119,8 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
         desk.assign.leave(leaving.page)
 
     @app.get("/api/history")
-    def history(
-        labeller: Annotated[str, Query(max_length=60)],
-        before: Id | None = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    ) -> list[Said]:
-        return desk.votes.history(labeller, before, limit)
+    def history(labeller: Annotated[str, Query(max_length=60)], before: Id | None = None) -> list[Said]:
+        return desk.votes.history(labeller, before, limit=100)
 
     @app.get("/api/pair/{clip1}/{clip2}")
     def pair(clip1: ClipId, clip2: ClipId, recheck: bool = False) -> dict[str, Offer | list[Said]]:

@@ -87,10 +87,11 @@ class Assigner:
         """Renews the pairs a page still holds, frees its others, and adds new ones up to the number it wants.
 
         Raises:
-          UserError: the DB's folder is gone, or labels.json is no file.
+          UserError: the page is about another DB, the DB's folder is gone, or labels.json is no file.
         """
         who: Labeller = (ask.labeller, None)
         db = self._db
+        db.expect(ask.db)
         with db.lock:
             db.sync()
             if db.answers != self._of_answers:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from lib.cli import UserError
 from lib.files import signature
 from lib.label_ui.clips import Clip, ClipStore
 from lib.label_ui.ledger import Ledger
@@ -78,6 +79,13 @@ class LabelledDB:
         self._known: frozenset[str] = frozenset()
         self._labels_read: tuple[int, ...] | None = None
 
+    def expect(self, id: str) -> None:
+        """Raises UserError if a page is about another DB, served at its address before: its answers are not for this one."""
+        if id != self.id:
+            raise UserError(
+                "another database is served at this address now; reload the page to label that one"
+            )
+
     def sync(self) -> list[str]:
         """Reads new segments, and labels of other processes.
 
@@ -95,8 +103,10 @@ class LabelledDB:
                     self._look()
                 self._names = self._segments.names
                 self._known = frozenset(self._names)
-                for name in list(self.broken):  # one that was being copied may be whole now
-                    if signature(self.root / name) != self._broken_at[name]:
+                for name in list(
+                    self.broken
+                ):  # one that was being copied may be whole now, or one dropped since
+                    if name not in self._known or signature(self.root / name) != self._broken_at[name]:
                         del self.broken[name]
             found = signature(self.log.path)
             if found != self._labels_read:

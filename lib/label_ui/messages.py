@@ -42,6 +42,7 @@ class Offer(BaseModel):
 class BatchRequest(BaseModel):
     """Renews the pairs that a page still holds and asks for more."""
 
+    db: str
     page: Id
     labeller: Person
     keep: Annotated[list[Offer], Field(max_length=50)] = []

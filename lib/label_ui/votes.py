@@ -45,9 +45,11 @@ class Votes:
 
         Raises:
           NotSaved: the disk is full, the DB read-only or gone.
+          UserError: the vote is about another DB.
         """
         who: Labeller = (vote.labeller, None)
         offer, db = vote.offer, self._db
+        db.expect(vote.db)
         with db.lock:
             db.sync()
 
@@ -56,8 +58,6 @@ class Votes:
 
             if offer.id in db.ledger.ids:
                 return reply("duplicate")
-            if vote.db != db.id:
-                return reply("dropped", "it belongs to another database")
             gone = "one of its clips is no longer in the database"
             if offer.sample1 == offer.sample2 or not db.holds((offer.sample1, offer.sample2)):
                 return reply("dropped", gone)
@@ -97,6 +97,7 @@ class Votes:
         """
         who: Labeller = (undo.labeller, None)
         db = self._db
+        db.expect(undo.db)
         with db.lock:
             db.sync()
 
@@ -105,8 +106,6 @@ class Votes:
 
             if undo.id in db.ledger.ids:
                 return reply("duplicate")
-            if undo.db != db.id:
-                return reply("dropped", "it belongs to another database")
             entry = db.ledger.entry(who, undo.target)
             if entry is None:
                 return reply("dropped", "that answer was already replaced or taken back")
@@ -162,7 +161,7 @@ class Votes:
         with db.lock:
             db.sync()
             name1, name2 = db.name_of(clip1), db.name_of(clip2)
-            if name1 == name2:
+            if name1 == name2 or not db.holds((name1, name2)):  # labels may name segments that are gone
                 raise KeyError(clip2)
             if recheck:
                 left = int(self._rng.integers(1, 3))

@@ -166,8 +166,7 @@ class Leases:
     holder who returns late can continue. Repeat checks concern one labeller and block no other.
     """
 
-    def __init__(self, seconds: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_id: dict[str, Lease] = {}
         self._by_pair: dict[Pair, str] = {}
@@ -191,7 +190,7 @@ class Leases:
                 if rival.holder != holder and rival.expires > now:
                     return None
                 self.release(rival.id)
-        lease = Lease(id or secrets.token_hex(12), query, left, holder, now + self._seconds)
+        lease = Lease(id or secrets.token_hex(12), query, left, holder, now + LEASE_SECONDS)
         self._by_id[lease.id] = lease
         if not query.repeat:
             self._by_pair[query.pair] = lease.id
@@ -224,7 +223,7 @@ class Leases:
     def live(self) -> set[Pair]:
         """Pairs on a screen now. Forgets leases that expired long ago."""
         now = self._clock()
-        for lease in [old for old in self._by_id.values() if old.expires + 10 * self._seconds < now]:
+        for lease in [old for old in self._by_id.values() if old.expires + 10 * LEASE_SECONDS < now]:
             self.release(lease.id)
         return {
             lease.query.pair

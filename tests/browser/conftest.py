@@ -136,7 +136,6 @@ class Tab:
     def ready(self) -> None:
         self.page.wait_for_selector(READY, timeout=PATIENCE)
         self.page.wait_for_timeout(170)  # an answer this soon after a pair appears would not be taken
-        self.page.evaluate("() => new Promise(requestAnimationFrame)")  # nor before the page is painted
 
     def press(self, *keys: str) -> None:
         """Answers by key, each on a pair of its own."""

@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from playwright.sync_api import Route
 
 from benchmarks.site import Site
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
@@ -86,6 +87,21 @@ def test_undo_any_number_back_and_answer_again(site: Site, enter: Enter) -> None
     tab.wait_status("Undone: 2 better")
     tab.wait_labels(10)
     assert len(site.standing()) == 2
+
+
+def test_undo_pressed_twice_takes_no_answer_back_twice(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.press("1")
+    tab.page.reload()
+    tab.ready()
+    held: list[Route] = []
+    tab.page.route("**/api/undo", lambda route: held.append(route))
+    tab.page.keyboard.press("u")
+    tab.wait_status("Undone: 1 better")
+    tab.page.keyboard.press("u")
+    tab.wait_status("There is nothing to undo.")
+    held[0].continue_()
+    tab.wait_labels(2)
 
 
 def test_no_answer_before_the_clips_are_there(site: Site, enter: Enter) -> None:

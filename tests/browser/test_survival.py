@@ -201,6 +201,39 @@ def test_answers_keep_their_order_though_the_clock_is_set_back(site: Site, enter
     assert bodies == ["first", "second", "third"]
 
 
+def test_an_answer_waits_while_another_program_is_at_this_address(site: Site, enter: Enter) -> None:
+    tab = enter(site).label()
+    tab.page.route("**/api/vote", lambda route: route.fulfill(status=404))
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved: the server answered 404. 1 answer is kept in this browser")
+    tab.page.unroute("**/api/vote")
+    tab.wait_labels(1)
+
+
+def test_answers_wait_while_another_db_is_served_at_this_address(
+    serve: Serve, enter: Enter, seaquest: Path, tmp_path: Path
+) -> None:
+    site = serve()
+    tab = enter(site).label()
+    own, other = site.db, tmp_path / "other"
+    shutil.copytree(seaquest, other)
+    site.stop(signal.SIGKILL)
+    tab.page.keyboard.press("1")
+    tab.wait_status("1 answer waits")
+    site.db = other
+    site.start()
+    tab.context.request.get(site.link, max_redirects=0)
+    tab.wait_status("Not saved: another database is served at this address now")
+    assert "1 answer is kept in this browser" in tab.status()
+    Tab(tab.context, site).label().press("2")
+    assert len(site.labels()) == 1
+    site.stop(signal.SIGKILL)
+    site.db = own
+    site.start()
+    tab.wait_labels(1)
+    assert [line["label"] is None for line in site.labels()] == [False]
+
+
 @pytest.mark.parametrize("how", ["close", "leave"])
 def test_a_closed_tab_gives_its_pairs_to_others_at_once(
     serve: Serve, enter: Enter, seaquest: Path, tmp_path: Path, how: str

@@ -40,7 +40,7 @@ class User:
 
     def batch(self, want: int = 4, keep: list[Offer] | None = None) -> BatchReply:
         return self.desk.assign.batch(
-            BatchRequest(page=self.page, labeller=self.name, keep=keep or [], want=want)
+            BatchRequest(db=self.desk.db.id, page=self.page, labeller=self.name, keep=keep or [], want=want)
         )
 
     def take(self) -> Offer:
@@ -484,6 +484,25 @@ def test_a_segment_that_was_broken_while_it_was_copied_is_shown_once_it_is_whole
     desk.db.clip(desk.db.clip_id(name))
 
 
+def test_a_segment_that_was_dropped_is_not_called_left_out(root: Path, desk: Desk, clock: Clock) -> None:
+    offer = User(desk).take()
+    (root / offer.sample1).unlink()
+    clock.time += 10
+    desk.db.sync()
+    with pytest.raises(SegmentError):
+        desk.db.clip(offer.clip1)  # by a page that had the pair ahead
+    clock.time += 10
+    assert User(desk).batch().problems == []
+
+
+@pytest.mark.parametrize("name", ["00/00000099.dat", "../secret", "x" * 400])
+def test_a_labelled_pair_whose_clip_is_gone_cannot_be_opened(root: Path, desk: Desk, name: str) -> None:
+    there = desk.db.sync()[0]
+    LabelLog(root / "labels.json").append(Label(there, name, 1))
+    with pytest.raises(KeyError):
+        desk.votes.pair(desk.db.clip_id(there), desk.db.clip_id(name))
+
+
 def test_a_db_that_was_empty_gets_the_strategies_of_what_comes(tmp_path: Path, clock: Clock) -> None:
     root = tmp_path / "texts"
     root.mkdir()
@@ -530,7 +549,8 @@ def test_a_strategy_that_does_not_suit_what_comes_leaves_random_pairs_and_says_s
 def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:
     user = User(desk)
     offer = user.take()
-    assert user.vote(offer, db="another").outcome == "dropped"
+    with pytest.raises(UserError, match="another database"):  # for which the page keeps it
+        user.vote(offer, db="another")
     gone = offer.model_copy(update={"sample1": "../secret", "id": "0" * 16})
     assert user.vote(gone).outcome == "dropped"
     other = offer.model_copy(update={"sample1": offer.sample2, "sample2": offer.sample1})

@@ -99,7 +99,14 @@ class User:
         self.desk, self.name, self.page = desk, name, f"page{name}0000"
 
     def batch(self, want: int = 4, strategy: str | None = None, keep: Sequence[Offer] = ()) -> BatchReply:
-        ask = BatchRequest(page=self.page, labeller=self.name, keep=list(keep), want=want, strategy=strategy)
+        ask = BatchRequest(
+            db=self.desk.db.id,
+            page=self.page,
+            labeller=self.name,
+            keep=list(keep),
+            want=want,
+            strategy=strategy,
+        )
         return self.desk.assign.batch(ask)
 
     def vote(self, offer: Offer, label: int | None = 1) -> VoteReply:

@@ -115,7 +115,8 @@ def test_refusals_and_mistakes_carry_the_strict_headers_too(inside: tuple[TestCl
 
 
 def offers(client: TestClient) -> list[dict[str, Any]]:
-    ask = {"page": "page00000001", "labeller": "ada", "want": 3}
+    db = client.get("/api/session").json()["db"]
+    ask = {"db": db, "page": "page00000001", "labeller": "ada", "want": 3}
     return list(client.post("/api/batch", json=ask, headers=ORIGIN).json()["pairs"])
 
 
@@ -160,7 +161,8 @@ def test_labels_are_not_written_through_a_link(inside: tuple[TestClient, Path]) 
     target = root.parent / "target"
     target.write_text("mine\n")
     (root / "labels.json").symlink_to(target)
-    asked = client.post("/api/batch", json={"page": "p0000001", "labeller": "a", "want": 1}, headers=ORIGIN)
+    ask = {"db": Desk(root).db.id, "page": "p0000001", "labeller": "a", "want": 1}
+    asked = client.post("/api/batch", json=ask, headers=ORIGIN)
     assert asked.status_code == 503
     assert "found a link" in asked.json()["error"]
     assert target.read_text() == "mine\n"
@@ -211,6 +213,16 @@ def test_answers_of_another_form_are_refused(
     client, root = inside
     assert vote(client, **changes).status_code == 422
     assert not (root / "labels.json").exists()
+
+
+@pytest.mark.parametrize("body", ['{"db": "\\ud800"}', '{"db": NaN}', "[1e999]"])
+def test_what_json_cannot_say_again_is_refused_like_all_else(
+    inside: tuple[TestClient, Path], body: str
+) -> None:
+    for path in ("/api/batch", "/api/vote", "/api/undo", "/api/leave"):
+        refused = inside[0].post(path, content=body, headers={**ORIGIN, "Content-Type": "application/json"})
+        assert refused.status_code == 422
+        assert refused.json() == {"error": "this page sends no such message"}
 
 
 # --- the script itself --------------------------------------------------------------------------------------------

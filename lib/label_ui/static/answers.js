@@ -122,9 +122,10 @@ export class Answers {
   // Asks the server for earlier answers than those here.
   async loadHistory() {
     const before = this.given[0]?.offer.id;
+    const undone = this.page.outbox.ops.map(({ body }) => body.target); // the server may not know yet
     const query = new URLSearchParams({ labeller: this.page.labeller.name, ...(before && { before }) });
     const said = await request(`/api/history?${query}`);
-    const known = new Set(this.given.map(({ offer }) => offer.id));
+    const known = new Set([...undone, ...this.given.map(({ offer }) => offer.id)]);
     const earlier = said.filter(({ offer }) => !known.has(offer.id));
     this.given = [...earlier.map(({ offer, label, flag }) => ({ offer, answer: answerOf(label, offer), flag })), ...this.given];
     this.older = earlier.length > 0;

@@ -70,21 +70,21 @@ export class Comparing {
   }
 
   async fill(keep) {
-    const { answers, deck, id, labeller, outbox, panel, stage } = this.page;
+    const { answers, deck, id, labeller, outbox, panel, session, stage } = this.page;
     clearTimeout(this.timer);
     const kept = (keep ?? deck.offers).slice(0, 50); // the server takes no more
     const asked = new Set(deck.offers.map((offer) => offer.id));
     let reply;
     try {
       reply = await request("/api/batch", {
-        page: id, labeller: labeller.name, keep: kept, want: BATCH, strategy: this.strategy,
+        db: session.db, page: id, labeller: labeller.name, keep: kept, want: BATCH, strategy: this.strategy,
       });
     } catch (error) {
       outbox.failed(error.status ? error.message : "");
       this.timer = setTimeout(() => this.refill(), RETRY);
       return;
     }
-    if (reply.answers !== this.page.session.answers) return location.reload();
+    if (reply.answers !== session.answers) return location.reload();
     if (outbox.waiting) outbox.flush(); // the server is there: what waits need not wait any longer
     else outbox.reached();
     // The labeller may have answered during the request: keep what came off the deck off it, keep what was put on it

@@ -14,7 +14,7 @@ export async function request(path, body) {
   });
   if (response.ok) return response.json();
   const said = await response.json().catch(() => ({}));
-  const reason = said.error ?? (typeof said.detail === "string" ? said.detail : `the server answered ${response.status}`);
+  const reason = said.error ?? said.detail ?? `the server answered ${response.status}`;
   throw Object.assign(new Error(reason), { status: response.status });
 }
 
@@ -83,13 +83,8 @@ export class Outbox {
       try {
         reply = await request(op.path, op.body);
       } catch (error) {
-        const status = error.status;
-        if (status >= 400 && status < 500 && ![401, 403, 408, 429].includes(status)) {
-          reply = { outcome: "dropped", reason: error.message };
-        } else {
-          this.failed(status ? error.message : "");
-          return;
-        }
+        if (error.status !== 422) return this.failed(error.status ? error.message : ""); // perhaps of another program
+        reply = { outcome: "dropped", reason: error.message };
       }
       this.ops.shift();
       localStorage.removeItem(op.key);
