@@ -351,15 +351,21 @@ def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _default_note(default: Any) -> str:
-    """The default as --help shows it, or nothing for None, off and empty ones."""
+def shown_default(default: Any) -> str:
+    """The default as --help and the page of flags show it; nothing for None, off and empty ones."""
     if default is dataclasses.MISSING:
-        return " (required)"
+        return "required"
     if default is None or default is False or default in ("", [], (), {}):
         return ""
-    if default is True:
-        return " (default: on)"
-    return f" (default: {shown(default)})"
+    return "on" if default is True else shown(default)
+
+
+def _default_note(default: Any) -> str:
+    """The end of a flag's help."""
+    said = shown_default(default)
+    if default is dataclasses.MISSING:
+        return f" ({said})"
+    return f" (default: {said})" if said else ""
 
 
 def shown(value: Any) -> str:
