@@ -61,8 +61,8 @@ def flag(
     """Describes one command-line flag as a field of a configuration dataclass.
 
     The field ``num_envs: int`` becomes ``--num-envs``; its annotation says how the text is read: int, float, str,
-    Path, bool, ``X | None``, ``list[X]`` or ``tuple[X, ...]``. A bool is a switch: ``--x`` when it is False by
-    default, ``--x`` and ``--no-x`` when it is True or None.
+    Path, bool, ``X | None`` or ``list[X]``. A bool is a switch: ``--x`` when it is False by default, ``--x`` and
+    ``--no-x`` when it is True or None.
 
     Args:
       names: More names, such as "-n" or "--dev".
@@ -91,7 +91,7 @@ def flag(
 
 def former_names(config_class: type) -> dict[str, str]:
     """Today's field names by their old ones (`formerly` of :func:`flag`)."""
-    specs = {field.name: field.metadata.get("flag", Flag()) for field in dataclasses.fields(config_class)}
+    specs = {field.name: field.metadata["flag"] for field in dataclasses.fields(config_class)}
     return {spec.formerly: name for name, spec in specs.items() if spec.formerly}
 
 
@@ -104,7 +104,7 @@ def parse(
     """Reads a command line into a configuration dataclass.
 
     Args:
-      config_class: A dataclass whose fields are made with :func:`flag` (plain fields become flags as well).
+      config_class: A dataclass whose fields are made with :func:`flag`.
       argv: Arguments without the program's name; sys.argv[1:] when None.
       description: First lines of --help.
       prog: The program's name; the script's file name when None.
@@ -122,9 +122,7 @@ def parse(
     hints = {name: unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
     actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
-        if not field.init:
-            continue
-        spec = field.metadata.get("flag", Flag())
+        spec = field.metadata["flag"]
         if section is None or spec.group:
             section = parser.add_argument_group(spec.group or "flags")
         action = _add(section, field, spec, hints[field.name])
@@ -142,8 +140,6 @@ def parse(
     if missing:
         parser.error(f"expected {', '.join(missing)}, got none; see --help")
     for name, value in given.items():
-        if typing.get_origin(hints[name]) is tuple:
-            given[name] = tuple(value)
         if typing.get_origin(hints[name]) is dict:
             given[name] = merged(value)
     try:
@@ -284,7 +280,7 @@ def _add(
     section: argparse._ArgumentGroup, field: dataclasses.Field[Any], spec: Flag, hint: Any
 ) -> argparse.Action:
     """Adds a field's flag, and its old name, to a section of the help."""
-    item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
+    item = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
     default = field.default_factory() if callable(field.default_factory) else field.default
     text = _percent(spec.help + _default_note(default))
     options: dict[str, Any] = {"dest": field.name, "help": text}
@@ -297,8 +293,6 @@ def _add(
         }
     elif item is bool:
         options["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
-    elif item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
-        raise TypeError(f"{field.name}: no command-line form for the type {hint}")
     else:
         listed = "{" + ",".join(map(str, spec.choices)) + "}" if spec.choices else _METAVARS[item]
         options |= {"type": reader(item, spec), "metavar": spec.metavar or listed}
@@ -322,7 +316,7 @@ def words(config: Any) -> list[str]:
         with contextlib.suppress(UserError, TypeError):  # TypeError: it is required
             if type(config)(**rest) == config:
                 given = rest
-    specs = {name: field.metadata.get("flag", Flag()) for name, field in fields.items()}
+    specs = {name: field.metadata["flag"] for name, field in fields.items()}
     # Positionals first: a flag with several values would take them.
     found = [str(part) for name in given if specs[name].positional for part in _parts(given[name])]
     for name, value in given.items():
