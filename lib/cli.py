@@ -148,7 +148,7 @@ def parse(
         parser.error(str(error))
 
 
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+def run(main: Callable[[None], int | None]) -> NoReturn:
     """Calls a script's main function and ends the process with its status.
 
     A UserError or a package that is not installed becomes one line on stderr and status 2, Ctrl-C one line and 130.
@@ -156,8 +156,8 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     Other exceptions are bugs and keep their traceback.
 
     Args:
-      main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
-      argv: Passed to main.
+      main: Takes the arguments without the program's name, here None for those of sys.argv; returns a status or None
+        for 0.
 
     Raises:
       SystemExit: Always, unless main failed with an exception that is a bug.
@@ -165,7 +165,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     prog = Path(sys.argv[0]).name
     try:
         try:
-            status = main(argv) or 0
+            status = main(None) or 0
         finally:
             sys.stdout.flush()
     except UserError as error:
