@@ -68,13 +68,8 @@ class ProbeMeans(Observer):
       counter: of events; a new one, because it keeps state.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        probes: dict[str, Probe] | None = None,
-        counter: Counter | None = None,
-    ) -> None:
-        self._probes, self._counter = probes or {}, counter
+    def __init__(self, num_envs: int, probes: dict[str, Probe], counter: Counter | None = None) -> None:
+        self._probes, self._counter = probes, counter
         self._sums = {name: np.zeros(num_envs) for name in self._probes}
         self._readings = {name: np.zeros(num_envs) for name in self._probes}
         self._counts = {name: np.zeros(num_envs) for name in counter.counts()} if counter else {}
