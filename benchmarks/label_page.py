@@ -6,8 +6,8 @@ and the memory of server and tab is printed as labels come in. Needs Chromium.
 
     .venv/bin/python -m benchmarks.label_page --keys 200 --labels 1000
 
-`--text-kb 2` does the same with answers of a language model, of so many kilobytes each. Only the key presses are a row of
-`make bench`.
+`--text-kb 2` does the same with answers of a language model, of so many kilobytes each. Only key presses over clips are a row
+of `make bench`.
 """
 
 import contextlib
@@ -191,30 +191,19 @@ def labelling(
 
 
 def key_presses(setup: Setup) -> list[Row]:
-    """The rows of the harness: from a key press to the next pair, of clips and of answers."""
-    return [
-        _row(setup, "label-page", "Labelling page: key press to the first frame of the next pair", 0),
-        _row(setup, "label-page-text", "Labelling page: key press to the next pair of answers, 2 KB each", 2),
-        _row(
-            setup, "label-page-long", "Labelling page: key press to the next pair of answers, 64 KB each", 64
-        ),
-    ]
-
-
-def _row(setup: Setup, name: str, title: str, text_kb: int) -> Row:
+    """The row of the harness: from a key press to the next pair of clips."""
+    name, title = "label-page", "Labelling page: key press to the first frame of the next pair"
     keys = 20 if setup.quick else 100
-    folder = setup.folder / name
-    folder.mkdir()
     try:
-        with labelling(folder, keys, text_kb) as (site, _, browser, _):
+        with labelling(setup.folder, keys) as (site, _, browser, _):
             overview, first_pair, waits = measure_speed(browser.contexts[0].pages[0], site, keys)
     except UserError as error:
-        return Row(name, title, note=f"{error}.")
+        return [Row(name, title, note=f"{error}.")]
     note = (
         f"95th percentile {np.percentile(waits, 95):.0f} ms, worst {waits.max():.0f} ms; overview after "
         f"{overview:.2f} s, first pair {first_pair:.2f} s later."
     )
-    return Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)
+    return [Row(name, title, "ms", float(np.median(waits)), repeats=keys, note=note)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

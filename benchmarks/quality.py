@@ -51,7 +51,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     "plain, dropout 0.5": {**_PLAIN, "dropout": 0.5},
     "plain, shift 4": {**_PLAIN, "shift": 4},
     "plain, noise 0.05": {**_PLAIN, "noise": 0.05},
-    "plain, error rate 0": {**_PLAIN, "error_rate": 0.0},
     "plain, ensemble 3": {**_PLAIN, "ensemble": 3},
     "observation": _OBSERVATION,
     "observation, l2": {"input": "observation"},

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.report import Row, markdown, provenance, write
 from benchmarks.setup import Setup
 from lib import cli
-from lib.cli import UserError, flag
+from lib.cli import flag
 from lib.devices import resolve_device
 from lib.reporting import format_duration
 
@@ -62,14 +62,7 @@ class BenchConfig:
     num_envs: int | None = flag(
         default=None, min=1, help="number of our environments (default: that of 01_a2c.py)"
     )
-    policy: Path | None = flag(default=None, help="policy whose segments are measured (default: train one)")
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
-
-    def __post_init__(self) -> None:
-        if self.policy is not None and not self.policy.is_file():
-            raise UserError(
-                f"--policy {self.policy}: expected a policy checkpoint, and there is no such file"
-            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +104,6 @@ def measure(name: str, config: BenchConfig) -> list[Row]:
             repeats=5,
             seconds=0.4 if config.quick else 3.0,
             num_envs=config.num_envs,
-            policy=config.policy,
         )
         rows: list[Row] = getattr(importlib.import_module(module), function)(setup)
     return rows

@@ -24,25 +24,20 @@ def train_policy(folder: Path, steps: int, dev: str) -> Path:
 
 
 def size_and_loading(setup: Setup) -> list[Row]:
-    policy, whose = setup.policy, "the policy of --policy"
-    if policy is None:
-        steps = 5_000 if setup.quick else 150_000
-        policy, whose = (
-            train_policy(setup.folder, steps, setup.dev),
-            f"a policy trained for {format_count(steps)} steps first (--policy FILE takes another)",
-        )
+    steps = 5_000 if setup.quick else 150_000
+    policy = train_policy(setup.folder, steps, setup.dev)
     db = setup.folder / "segments"
     record_segments(db, 20 if setup.quick else 150, setup.dev, policy)
-    return rows([db / name for name in SegmentDB(db).names], setup, whose)
+    return rows([db / name for name in SegmentDB(db).names], setup, steps)
 
 
-def rows(paths: list[Path], setup: Setup, whose: str) -> list[Row]:
+def rows(paths: list[Path], setup: Setup, steps: int) -> list[Row]:
     """Size of these segments and the time to load them, beside the original's format.
 
     Args:
       paths: segments.
       setup: how often to measure.
-      whose: play they are, for the note.
+      steps: of training, of the policy whose play they are; for the note.
     """
     sizes = [path.stat().st_size / 1e3 for path in paths]
     plain = setup.folder / "plain.dat"
@@ -60,7 +55,7 @@ def rows(paths: list[Path], setup: Setup, whose: str) -> list[Row]:
             read_original_segment(plain)
         their_times.append((time.perf_counter() - began) / 10 * 1e3)
     their_size = plain.stat().st_size / 1e3
-    played = f"{len(paths)} segments of {whose}"
+    played = f"{len(paths)} segments of a policy trained for {format_count(steps)} steps"
     return [
         Row(
             "segment-size",

@@ -17,5 +17,3 @@ class Setup:
     """Of each contender in each repeat."""
     num_envs: int | None
     """Environments of ours, where they are not to be the default."""
-    policy: Path | None
-    """Whose play is recorded; None: one is trained first."""

@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lib.cli import as_flag, shown  # noqa: E402
+from lib.cli import as_flag, shown_default  # noqa: E402
 
 project = "clip-preferences"
 extensions = ["myst_parser"]
@@ -46,22 +46,12 @@ class Flags(SphinxDirective):
                 lines += ["", f"**{spec.group or 'flags'}**", "", "| flag | default | |", "|---|---|---|"]
             default = field.default_factory() if callable(field.default_factory) else field.default
             names = [spec.metavar or field.name] if spec.positional else [*spec.names, as_flag(field.name)]
-            if default is dataclasses.MISSING:
-                said = "required"
-            else:
-                said = (
-                    "on"
-                    if default is True
-                    else ""
-                    if default is False or default in (None, [], {})
-                    else shown(default)
-                )
             values = f" One of {', '.join(map(str, spec.choices))}." if spec.choices else ""
             text = (
                 (spec.help[:1].upper() + spec.help[1:] + "." + values).replace("|", "\\|").replace("*", "\\*")
             )
             text = re.sub(r"--[a-z][a-z-]+", r"`\g<0>`", text)
-            lines.append(f"| `{', '.join(names)}` | {said} | {text} |")
+            lines.append(f"| `{', '.join(names)}` | {shown_default(default)} | {text} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -16,20 +16,12 @@ from statistics import fmean
 from typing import Any
 
 from experiments.measure_config import MeasureConfig
-from experiments.pipeline import (
-    TIME_IS_UP,
-    Pipeline,
-    TimeUp,
-    answered,
-    by_preset,
-    fill_in,
-    max_minutes,
-    settle,
-)
+from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
+from lib.preferences.schedule import LabelCount
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
 from online import OnlineConfig, record_prob
@@ -182,7 +174,7 @@ class Comparison:
                         "arm": arm,
                         "seed": seed,
                         "scores": games["score"],
-                        "labels": sum(answered(path.parent) for path in folder.rglob("labels.json")),
+                        "labels": sum(LabelCount(path.parent).read() for path in folder.rglob("labels.json")),
                         "seconds": self._pipeline.seconds_of(f"{arm}-{seed} "),
                     }
                     rows.append(row)

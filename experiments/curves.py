@@ -67,29 +67,28 @@ def write_chart(path: Path, panels: Mapping[str, Sequence[Line]], legend: Mappin
 
     Args:
       path: the file.
-      panels: lines by the panel's title; one without lines is left out.
-      legend: what each colour stands for; {} for none.
+      panels: lines by the panel's title; one without lines is left out, but not all are.
+      legend: what each colour stands for.
     """
     shown = {title: lines for title, lines in panels.items() if any(len(line.values) for line in lines)}
-    height = 290 * max(1, len(shown))
-    figure, axes = chart("steps", "", 760, 290, rows=max(1, len(shown)))
+    height = 290 * len(shown)
+    figure, axes = chart("steps", "", 760, 290, rows=len(shown))
     figure.set_facecolor("white")
     figure.subplots_adjust(top=1 - 58 / height, hspace=0.3)
     axes[-1].xaxis.set_major_formatter(lambda step, _: format_count(step))
-    for panel, (title, lines) in zip(axes, shown.items(), strict=False):
+    for panel, (title, lines) in zip(axes, shown.items(), strict=True):
         panel.set_title(title, loc="left", pad=10)
         panel.tick_params(labelbottom=True)
         for steps, values, half, colour in lines:
             within = None if half is None else np.nan_to_num(np.asarray(half, float))
             panel.errorbar(steps, values, within, color=colour, marker="o", markersize=6, linewidth=1.8)
-    if legend:
-        figure.legend(
-            [Line2D([], [], color=colour, marker="o", linestyle="") for colour in legend],
-            legend.values(),
-            loc="upper left",
-            ncols=len(legend),
-            handletextpad=0,
-            columnspacing=4,
-            frameon=False,
-        )
+    figure.legend(
+        [Line2D([], [], color=colour, marker="o", linestyle="") for colour in legend],
+        legend.values(),
+        loc="upper left",
+        ncols=len(legend),
+        handletextpad=0,
+        columnspacing=4,
+        frameon=False,
+    )
     save_svg(path, figure)

@@ -22,7 +22,6 @@ from lib.envs.seaquest import TOP, divers, oxygen, submarine_depth
 from lib.envs.spec import Spec
 from lib.reward.model import RewardModel
 from lib.runs import parse_resumable
-from lib.training.parts import Trained
 from lib.training.train import train
 
 _NUM_ACTIONS = 18
@@ -92,7 +91,7 @@ class HandwrittenReward(RewardModel):
       rule: in `RULES`.
     """
 
-    def __init__(self, device: torch.device, rule: str = "refuel") -> None:
+    def __init__(self, device: torch.device, rule: str) -> None:
         self.members, self.origin, self.input = [], {}, "frame"
         self.spec = Spec(_NUM_ACTIONS, frame_shape=(210, 160, 3))
         self.disagreement = self._pessimism = 0.0
@@ -119,15 +118,9 @@ class HandwrittenConfig(TrainConfig):
     )
 
 
-def train_on_handwritten_reward(config: HandwrittenConfig) -> Trained:
-    """`lib.training.train.train`, paid by a handwritten rule."""
-    return train(config, reward=HandwrittenReward(resolve_device(config.dev), config.rule))
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    train_on_handwritten_reward(
-        parse_resumable(HandwrittenConfig, MAY_DIFFER, argv, description=(__doc__ or "").splitlines()[0])
-    )
+    config = parse_resumable(HandwrittenConfig, MAY_DIFFER, argv, description=(__doc__ or "").splitlines()[0])
+    train(config, reward=HandwrittenReward(resolve_device(config.dev), config.rule))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from experiments.measures import SEED
 from lib import cli
 from lib.agent.checkpoints import check_policy, env_of, load_policy
-from lib.agent.evaluate import evaluate
+from lib.agent.evaluate import Observer, evaluate
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
 from lib.envs.make import make_world
@@ -50,7 +50,7 @@ class Life:
     "with nobody on board"."""
 
 
-class Lives:
+class Lives(Observer):
     """Splits the games of an evaluation into lives: an observer of `evaluate`.
 
     Attributes:
@@ -98,12 +98,6 @@ class Lives:
         if self._depth[game] <= TOP:
             return "at the surface"
         return "hit on the sea bed" if self._depth[game] > _BANDS[-2] else "hit above it"
-
-    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        return {}
-
-    def overall(self) -> dict[str, float]:
-        return {}
 
 
 def tables(seen: Lives) -> str:

@@ -67,7 +67,7 @@ def first_lives(policy: Policy, world: World, seed: int, device: torch.device) -
     return Lives(scores, steps)
 
 
-class Backflip:
+class Backflip(Observer):
     """The published measure of Hopper's backflip in each game, per step: an observer of `evaluate`."""
 
     def __init__(self, num_envs: int) -> None:
@@ -82,9 +82,6 @@ class Backflip:
 
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         return {"backflip": self._sums / steps}
-
-    def overall(self) -> dict[str, float]:
-        return {}
 
 
 class Disturbed:

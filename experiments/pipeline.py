@@ -23,6 +23,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.label_ui.config import LabelConfig
+from lib.preferences.schedule import LabelCount
 from lib.reward.config import FitConfig
 from lib.runs import read_config, write_config
 
@@ -126,7 +127,7 @@ class Pipeline:
           seed: of the pairs and the errors.
           **more: further flags of 02_label_ui.py.
         """
-        missing = labels - answered(db)
+        missing = labels - LabelCount(db).read()
         if missing <= 0 and not self.done(name):
             return
         config = LabelConfig(
@@ -313,13 +314,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def answered(db: Path) -> int:
-    """How many pairs of a DB have a label."""
-    from lib.preferences.labels import LabelLog, current
-
-    return sum(label.label is not None for label in current(LabelLog(db / "labels.json").read()))
 
 
 def max_minutes() -> Any:

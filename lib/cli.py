@@ -61,8 +61,8 @@ def flag(
     """Describes one command-line flag as a field of a configuration dataclass.
 
     The field ``num_envs: int`` becomes ``--num-envs``; its annotation says how the text is read: int, float, str,
-    Path, bool, ``X | None``, ``list[X]`` or ``tuple[X, ...]``. A bool is a switch: ``--x`` when it is False by
-    default, ``--x`` and ``--no-x`` when it is True or None.
+    Path, bool, ``X | None`` or ``list[X]``. A bool is a switch: ``--x`` when it is False by default, ``--x`` and
+    ``--no-x`` when it is True or None.
 
     Args:
       names: More names, such as "-n" or "--dev".
@@ -91,7 +91,7 @@ def flag(
 
 def former_names(config_class: type) -> dict[str, str]:
     """Today's field names by their old ones (`formerly` of :func:`flag`)."""
-    specs = {field.name: field.metadata.get("flag", Flag()) for field in dataclasses.fields(config_class)}
+    specs = {field.name: field.metadata["flag"] for field in dataclasses.fields(config_class)}
     return {spec.formerly: name for name, spec in specs.items() if spec.formerly}
 
 
@@ -104,7 +104,7 @@ def parse(
     """Reads a command line into a configuration dataclass.
 
     Args:
-      config_class: A dataclass whose fields are made with :func:`flag` (plain fields become flags as well).
+      config_class: A dataclass whose fields are made with :func:`flag`.
       argv: Arguments without the program's name; sys.argv[1:] when None.
       description: First lines of --help.
       prog: The program's name; the script's file name when None.
@@ -122,9 +122,7 @@ def parse(
     hints = {name: unwrap(hint) for name, hint in typing.get_type_hints(config_class).items()}
     actions, required = [], []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]  # any dataclass
-        if not field.init:
-            continue
-        spec = field.metadata.get("flag", Flag())
+        spec = field.metadata["flag"]
         if section is None or spec.group:
             section = parser.add_argument_group(spec.group or "flags")
         action = _add(section, field, spec, hints[field.name])
@@ -142,8 +140,6 @@ def parse(
     if missing:
         parser.error(f"expected {', '.join(missing)}, got none; see --help")
     for name, value in given.items():
-        if typing.get_origin(hints[name]) is tuple:
-            given[name] = tuple(value)
         if typing.get_origin(hints[name]) is dict:
             given[name] = merged(value)
     try:
@@ -152,7 +148,7 @@ def parse(
         parser.error(str(error))
 
 
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+def run(main: Callable[[None], int | None]) -> NoReturn:
     """Calls a script's main function and ends the process with its status.
 
     A UserError or a package that is not installed becomes one line on stderr and status 2, Ctrl-C one line and 130.
@@ -160,8 +156,8 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     Other exceptions are bugs and keep their traceback.
 
     Args:
-      main: Takes the arguments without the program's name (None: sys.argv[1:]), returns a status or None for 0.
-      argv: Passed to main.
+      main: Takes the arguments without the program's name, here None for those of sys.argv; returns a status or None
+        for 0.
 
     Raises:
       SystemExit: Always, unless main failed with an exception that is a bug.
@@ -169,7 +165,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
     prog = Path(sys.argv[0]).name
     try:
         try:
-            status = main(argv) or 0
+            status = main(None) or 0
         finally:
             sys.stdout.flush()
     except UserError as error:
@@ -284,7 +280,7 @@ def _add(
     section: argparse._ArgumentGroup, field: dataclasses.Field[Any], spec: Flag, hint: Any
 ) -> argparse.Action:
     """Adds a field's flag, and its old name, to a section of the help."""
-    item = typing.get_args(hint)[0] if typing.get_origin(hint) in (list, tuple) else hint
+    item = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
     default = field.default_factory() if callable(field.default_factory) else field.default
     text = _percent(spec.help + _default_note(default))
     options: dict[str, Any] = {"dest": field.name, "help": text}
@@ -297,8 +293,6 @@ def _add(
         }
     elif item is bool:
         options["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
-    elif item not in _METAVARS or (typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] != (...,)):
-        raise TypeError(f"{field.name}: no command-line form for the type {hint}")
     else:
         listed = "{" + ",".join(map(str, spec.choices)) + "}" if spec.choices else _METAVARS[item]
         options |= {"type": reader(item, spec), "metavar": spec.metavar or listed}
@@ -322,7 +316,7 @@ def words(config: Any) -> list[str]:
         with contextlib.suppress(UserError, TypeError):  # TypeError: it is required
             if type(config)(**rest) == config:
                 given = rest
-    specs = {name: field.metadata.get("flag", Flag()) for name, field in fields.items()}
+    specs = {name: field.metadata["flag"] for name, field in fields.items()}
     # Positionals first: a flag with several values would take them.
     found = [str(part) for name in given if specs[name].positional for part in _parts(given[name])]
     for name, value in given.items():
@@ -351,15 +345,21 @@ def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _default_note(default: Any) -> str:
-    """The default as --help shows it, or nothing for None, off and empty ones."""
+def shown_default(default: Any) -> str:
+    """The default as --help and the page of flags show it; nothing for None, off and empty ones."""
     if default is dataclasses.MISSING:
-        return " (required)"
+        return "required"
     if default is None or default is False or default in ("", [], (), {}):
         return ""
-    if default is True:
-        return " (default: on)"
-    return f" (default: {shown(default)})"
+    return "on" if default is True else shown(default)
+
+
+def _default_note(default: Any) -> str:
+    """The end of a flag's help."""
+    said = shown_default(default)
+    if default is dataclasses.MISSING:
+        return f" ({said})"
+    return f" (default: {said})" if said else ""
 
 
 def shown(value: Any) -> str:

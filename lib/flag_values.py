@@ -116,7 +116,7 @@ def setting_reader(flag_name: str, config_class: type) -> Callable[[str], tuple[
             mend = f"write {flag_name} {near[0]}=VALUE" if near else "KEY is a flag without its dashes"
             raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}; {mend}")
         hint = unwrap(typing.get_type_hints(config_class)[field.name])
-        spec = field.metadata.get("flag", Flag())
+        spec = field.metadata["flag"]
         if hint is bool:
             if value not in YES_NO.values():
                 raise argparse.ArgumentTypeError(f"{key}: expected yes or no, got {value!r}")

@@ -80,9 +80,9 @@ class Charts:
         """Adds a text (Markdown)."""
         self._write("add_text", tag, text, 0)
 
-    def image(self, tag: str, image: np.ndarray, step: int = 0) -> None:
+    def image(self, tag: str, image: np.ndarray) -> None:
         """Adds a picture, uint8 ``[H, W, 3]``, under TensorBoard's images."""
-        self._write("add_image", tag, image, step, dataformats="HWC")
+        self._write("add_image", tag, image, 0, dataformats="HWC")
 
     def flush(self) -> None:
         """Writes what is buffered."""

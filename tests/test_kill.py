@@ -116,7 +116,7 @@ def live(main: Callable[[list[str]], int | None] | None, job: dict[str, Any], to
         vars(recorder)["save_segment"] = save_and_tell
         LabelLog.append = append_and_tell  # type: ignore[method-assign]
         stage = main or train_and_tell
-        cli.run(lambda argv: stage(list(argv or [])), job["argv"])
+        cli.run(lambda _: stage(job["argv"]))
     except SystemExit as end:
         status = int(end.code or 0)
     finally:

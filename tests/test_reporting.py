@@ -48,7 +48,7 @@ def test_charts(tmp_path: Path) -> None:
         charts.scalars({"reward": 2.5}, 20)
         charts.text("config", "lr 7e-4")
         charts.layout({"both": ["reward", "loss"]})
-        charts.image("clip", picture, 20)
+        charts.image("clip", picture)
     charts.close()
     charts.scalars({"reward": 9.0}, 30)
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -58,7 +58,7 @@ def test_charts(tmp_path: Path) -> None:
     together = Layout.FromString(layout.tensor_proto.string_val[0]).category[0]
     assert [(chart.title, chart.multiline.tag) for chart in together.chart] == [("both", ["reward", "loss"])]
     (image,) = events.Images("clip")
-    assert (image.step, image.width, image.height) == (20, 7, 5)
+    assert (image.width, image.height) == (7, 5)
     shown = cv2.imdecode(np.frombuffer(image.encoded_image_string, np.uint8), cv2.IMREAD_COLOR_RGB)
     assert shown is not None
     assert np.array_equal(shown, picture)

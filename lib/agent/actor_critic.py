@@ -165,8 +165,7 @@ class ActorCritic:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
-        # Older states lack it.
-        self._warm_until = state.get("new_reward_at", 0) + self._config.critic_warmup
+        self._warm_until = state["new_reward_at"] + self._config.critic_warmup
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._penalty is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -42,27 +41,25 @@ class Evaluation:
         )
 
 
-class Observer(Protocol):
+class Observer:
     """Measures B games while they are played. An observer keeps state, so every evaluation needs new ones."""
 
     def before(self, turn: Turn) -> None:
         """Looks at a step while the emulator works on it."""
-        ...
 
     def after(self, turn: Turn) -> None:
         """Looks at the outcome of the step."""
-        ...
 
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         """Measures by name, float64 `[B]` each, of games of so many steps, int64 `[B]`."""
-        ...
+        return {}
 
     def overall(self) -> dict[str, float]:
         """Measures of all games together, by name."""
-        ...
+        return {}
 
 
-class ProbeMeans:
+class ProbeMeans(Observer):
     """Averages what probes read over the frames of each game, its last one included, and counts events.
 
     Args:
@@ -71,13 +68,8 @@ class ProbeMeans:
       counter: of events; a new one, because it keeps state.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        probes: dict[str, Probe] | None = None,
-        counter: Counter | None = None,
-    ) -> None:
-        self._probes, self._counter = probes or {}, counter
+    def __init__(self, num_envs: int, probes: dict[str, Probe], counter: Counter | None = None) -> None:
+        self._probes, self._counter = probes, counter
         self._sums = {name: np.zeros(num_envs) for name in self._probes}
         self._readings = {name: np.zeros(num_envs) for name in self._probes}
         self._counts = {name: np.zeros(num_envs) for name in counter.counts()} if counter else {}
@@ -99,15 +91,9 @@ class ProbeMeans:
             for name, count in self._counter.counts().items():
                 self._counts[name][running] = count[running]
 
-    def after(self, turn: Turn) -> None:
-        pass
-
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         means = {name: self._sums[name] / np.maximum(self._readings[name], 1) for name in self._sums}
         return means | self._counts
-
-    def overall(self) -> dict[str, float]:
-        return {}
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from lib.agent.distributions import exact_kl
+from lib.agent.evaluate import Observer
 from lib.agent.network import ActorPolicy
 from lib.envs.play import Turn
 from lib.envs.world import World
@@ -125,7 +126,7 @@ class FreshClips:
         return [value for value, _ in self._clips.values()], returns
 
 
-class FinetuneMetrics:
+class FinetuneMetrics(Observer):
     """How a reward model, a reference policy and a teacher rate the B games of one evaluation: an `Observer`.
 
     Sums stay on the device until the games are over.

@@ -260,7 +260,7 @@ class OffPolicy:
         """Restores what `state` returned, from a learner with the same settings."""
         self.steps, self.updates = state["steps"], state["updates"]
         self._due = state["due"]
-        self._planned = state.get("planned", self._planned)  # older states lack it
+        self._planned = state["planned"]
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         for name, optimizer in self.optimizers.items():

@@ -40,14 +40,7 @@ def lambda_advantages(
 
     Returns:
       float `[T, B]`.
-
-    Raises:
-      ValueError: the shapes do not fit together.
     """
-    if values.shape[0] != rewards.shape[0] + 1 or values.shape[1:] != rewards.shape[1:]:
-        raise ValueError(
-            f"expected values [T+1, B] for rewards {tuple(rewards.shape)}, got {tuple(values.shape)}"
-        )
     alive = (~terminal).to(rewards.dtype)
     goes_on = alive * (~truncated).to(rewards.dtype)
     deltas = rewards + gamma * alive * values[1:] - values[:-1]
@@ -119,11 +112,7 @@ def leave_one_out(returns: torch.Tensor) -> torch.Tensor:
 
     Returns:
       float `[..., K]`.
-
-    Raises:
-      ValueError: a group of one.
     """
-    _check_groups(returns)
     others = returns.shape[-1] - 1
     return returns - (returns.sum(-1, keepdim=True) - returns) / others
 
@@ -139,18 +128,9 @@ def group_normalised(returns: torch.Tensor) -> torch.Tensor:
 
     Returns:
       float `[..., K]`.
-
-    Raises:
-      ValueError: a group of one.
     """
-    _check_groups(returns)
     apart, deviation = returns - returns.mean(-1, keepdim=True), returns.std(-1, keepdim=True)
     return torch.where(deviation > _ROUNDING, apart / deviation, 0.0)
-
-
-def _check_groups(returns: torch.Tensor) -> None:
-    if returns.shape[-1] < 2:
-        raise ValueError(f"expected at least 2 returns in a group, got {returns.shape[-1]}")
 
 
 def normalised(advantages: torch.Tensor, valid: torch.Tensor, total: Total = ALONE.total) -> torch.Tensor:

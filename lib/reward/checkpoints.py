@@ -89,21 +89,20 @@ def load_reward_model(
         if payload.get("input") == "text":
             raise UserError(f"{path}: a reward model for text, which cannot rate games")
         _check_payload(payload, path)
-        input = payload.get("input", "frame")  # missing in older files, as are others below
-        if input not in INPUTS:
+        if payload["input"] not in INPUTS:
             raise UserError(
-                f"{path}: expected a reward model of {'s or '.join(INPUTS)}s, got one of {input!r}"
+                f"{path}: expected a reward model of {'s or '.join(INPUTS)}s, got one of {payload['input']!r}"
             )
         form = {
             "frame_shape": tuple(payload["frame_shape"]),
             "num_actions": payload["num_actions"],
-            "masks": [tuple(mask) for mask in payload.get("masks", [])],
-            "input": input,
-            "continuous": payload.get("continuous", False),
+            "masks": [tuple(mask) for mask in payload["masks"]],
+            "input": payload["input"],
+            "continuous": payload["continuous"],
             "observation_size": payload.get("observation_size"),
-            "half_size": payload.get("half_size", False),
+            "half_size": payload.get("half_size", False),  # files of 0.1.0 have neither
+            "linear": "linear.weight" in payload["members"][0]["state_dict"],
         }
-        form["linear"] = "linear.weight" in payload["members"][0]["state_dict"]  # older ones have none
         members = [
             Member(_network(member["state_dict"], path, **form), float(member["mean"]), float(member["std"]))
             for member in payload["members"]
@@ -138,17 +137,17 @@ def _check_payload(payload: dict[str, Any], path: Path) -> None:
             and all(type(value) in kinds and low <= value <= high for value in values)
         )
 
-    members, masks = payload.get("members"), payload.get("masks", [])
+    members, masks = payload.get("members"), payload.get("masks")
     right = {
         "frame_shape": are_numbers(payload.get("frame_shape"), 3, (int,), 1, 4096),
         "num_actions": are_numbers([payload.get("num_actions")], 1, (int,), 1, 1024),
-        "input": isinstance(payload.get("input", "frame"), str),
-        "continuous": isinstance(payload.get("continuous", False), bool),
+        "input": isinstance(payload.get("input"), str),
+        "continuous": isinstance(payload.get("continuous"), bool),
         "half_size": isinstance(payload.get("half_size", False), bool),
         "observation_size": payload.get("observation_size") is None
         or are_numbers([payload["observation_size"]], 1, (int,), 1, MAX_OBSERVATION),
         "masks": isinstance(masks, (list, tuple)) and all(are_numbers(m, 4, (int,), 0, 4096) for m in masks),
-        "disagreement": are_numbers([payload.get("disagreement", 0.0)], 1, (int, float), 0, 1e9),
+        "disagreement": are_numbers([payload.get("disagreement")], 1, (int, float), 0, 1e9),
         "members": isinstance(members, (list, tuple))
         and 1 <= len(members) <= 100
         and all(isinstance(member, dict) for member in members),

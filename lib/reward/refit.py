@@ -148,7 +148,7 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
             raise UserError(f"{path}: not a model of --watch")
         return _Published(
             content["version"],
-            int(refit.get("labels", content["parents"]["labels"])),
+            int(refit["labels"]),
             [member["state_dict"] for member in content["members"]],
             *(frozenset((str(db), str(name)) for db, name in refit[side]) for side in ("trained", "held")),
         )

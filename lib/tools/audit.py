@@ -23,7 +23,7 @@ from lib.reward.model import RewardModel
 from lib.reward.report.clips import clip
 from lib.reward.report.page import write_page
 from lib.reward.report.probes import some_segments
-from lib.runs import check_name, make_run_dir, write_config
+from lib.runs import make_run_dir, write_config
 
 _SEED = 30_000  # recording plays other games, evaluations others again
 WINDOWS = 20
@@ -191,7 +191,6 @@ def check_audit(config: FitConfig) -> None:
     if config.audit is None:
         return
     load_policy(config.audit)
-    check_name(config.name)
     members = (
         config.ensemble
         if config.audit_reward is None

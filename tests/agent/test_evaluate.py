@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.agent.evaluate import Evaluation, ProbeMeans, evaluate
+from lib.agent.evaluate import Evaluation, Observer, ProbeMeans, evaluate
 from lib.agent.network import ActorPolicy, PolicyNet
 from lib.envs.gym_world import GymWorld
 from lib.envs.make import probes
@@ -110,7 +110,7 @@ def test_in_bf16_it_plays_by_the_weights_of_the_moment() -> None:
     assert sent == [{1}, {3}]
 
 
-class Sent:
+class Sent(Observer):
     """Writes down every action."""
 
     def __init__(self) -> None:
@@ -118,12 +118,3 @@ class Sent:
 
     def before(self, turn: Turn) -> None:
         self.actions += turn.actions.tolist()
-
-    def after(self, turn: Turn) -> None:
-        pass
-
-    def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        return {}
-
-    def overall(self) -> dict[str, float]:
-        return {}

@@ -29,7 +29,7 @@ from lib.preferences.segments import Segment, load_segment, save_segment
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    return Setup(tmp_path, "cpu", quick=True, repeats=1, seconds=0.0, num_envs=2, policy=None)
+    return Setup(tmp_path, "cpu", quick=True, repeats=1, seconds=0.0, num_envs=2)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_help_is_timed_and_held_to_its_limit(setup: Setup) -> None:
 
 
 def test_sizes_and_times_of_segments(setup: Setup, clips: Path) -> None:
-    size, load = segments.rows(sorted(clips.glob("*/*.dat")), setup, "a test")
+    size, load = segments.rows(sorted(clips.glob("*/*.dat")), setup, steps=5000)
     assert size.ours == pytest.approx(np.mean([path.stat().st_size for path in clips.glob("*/*.dat")]) / 1e3)
     assert size.theirs is not None
     assert size.theirs > 5000

@@ -11,7 +11,7 @@ from tests.text.tiny import save_tiny
 
 @pytest.mark.slow(20)
 def test_tokens_and_memory_are_compared(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, "cpu", True, repeats=1, seconds=0.01, num_envs=None, policy=None)
+    setup = Setup(tmp_path, "cpu", True, repeats=1, seconds=0.01, num_envs=None)
     [row] = against_whole_models(setup, tmp_path / "none")
     assert (row.ours, "make model" in row.note) == (None, True)
     folder = save_tiny(tmp_path / "model", hidden_size=64, vocab_size=100)
