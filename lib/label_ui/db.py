@@ -103,9 +103,8 @@ class LabelledDB:
                     self._look()
                 self._names = self._segments.names
                 self._known = frozenset(self._names)
-                for name in list(
-                    self.broken
-                ):  # one that was being copied may be whole now, or one dropped since
+                # One that was being copied may be whole now, or dropped.
+                for name in list(self.broken):
                     if name not in self._known or signature(self.root / name) != self._broken_at[name]:
                         del self.broken[name]
             found = signature(self.log.path)
