@@ -325,7 +325,7 @@ def update(
             scalars = dict(zip(scalars, scalar_sums.unbind(), strict=True))
             norm = nn.utils.get_total_norm(gradients)
             passes.append(scalars | _gradient_scalars(gradients, norm))
-            nn.utils.clip_grads_with_norm_(parameters, config.grad_clip, norm)
+            nn.utils.clip_grads_with_norm_(parameters, config.grad_clip or math.inf, norm)
             optimizer.step()
         last = epoch == config.epochs - 1
         if config.target_kl and not last and ranks.together(bool(passes[-1]["approx_kl"] > config.target_kl)):

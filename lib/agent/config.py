@@ -234,7 +234,7 @@ class TrainConfig:
         "normalise_advantages", help="scale advantages to mean 0, variance 1 in each rollout"
     )
     value_coef: float = _by_algorithm("value_coef", help="weight of the value loss")
-    grad_clip: float = _by_algorithm("grad_clip", help="clip the gradient to this norm")
+    grad_clip: float = _by_algorithm("grad_clip", help="clip the gradient to this norm; 0: off")
     lr_decay_steps: int = flag(
         default=80_000_000, min=1, help="steps over which the learning rate falls linearly to 0"
     )

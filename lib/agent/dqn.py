@@ -4,6 +4,7 @@ Sources: Mnih et al. 2015; double: van Hasselt et al. 2016, arXiv 1509.06461; du
 quantiles: Dabney et al. 2018, arXiv 1710.10044.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -221,7 +222,7 @@ class DQN(OffPolicy):
         loss = (batch.weights * losses).mean()
 
         self.differentiate({"values": loss})
-        norm = nn.utils.clip_grad_norm_(network.parameters(), config.grad_clip)
+        norm = nn.utils.clip_grad_norm_(network.parameters(), config.grad_clip or math.inf)
         self.optimizers["values"].step()
         errors = (targets.mean(1) - values.detach().mean(1)).abs()
         self.replay.prioritise(batch.at, errors)

@@ -106,7 +106,7 @@ class TextConfig:
     clip_range: float = flag(default=0.2, min=0, max=1, help="PPO's ε for the ratio; 0: off")
     value_clip_range: float = flag(default=0.2, min=0, help="the same for values; 0: off")
     value_coef: float = flag(default=0.5, min=0, help="weight of the value loss")
-    grad_clip: float = flag(default=1.0, min=0, help="clip the gradient to this norm")
+    grad_clip: float = flag(default=1.0, min=0, help="clip the gradient to this norm; 0: off")
     gae_lambda: float = flag(default=0.95, min=0, max=1, help="ppo: λ of GAE")
     kl: float = flag(
         default=0.05,
@@ -128,7 +128,7 @@ class TextConfig:
         default=1000, min=1, help="answers in which --kl-target changes --kl by at most a fifth"
     )
     score_clip: float = flag(
-        default=5.0, min=0, help="clip learned rewards to ± this many standard deviations"
+        default=5.0, min=0, help="clip learned rewards to ± this many standard deviations; 0: off"
     )
     unfinished_score: float | None = flag(
         default=None,

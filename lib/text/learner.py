@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,7 +237,7 @@ class TextLearner:
         if settings.unfinished_score is not None:
             scores = torch.where(finished, scores, settings.unfinished_score)
         kl = KL_ESTIMATORS[settings.kl_estimator](experience.log_probs, experience.reference)
-        rewards = token_rewards(scores, kl, mask, self.kl_coef, settings.score_clip)
+        rewards = token_rewards(scores, kl, mask, self.kl_coef, settings.score_clip or math.inf)
         worth = answer_advantages(
             *(settings.algo, rewards, experience.values, mask, settings.answers),
             *(settings.gamma, settings.gae_lambda),
@@ -308,7 +309,7 @@ class TextLearner:
             sums = dict(zip(sums, of_all.unbind(), strict=True))
             for weight, gradient in zip(learning, summed, strict=True):
                 weight.grad = gradient
-        sums["grad_norm"] = nn.utils.clip_grad_norm_(learning, settings.grad_clip)
+        sums["grad_norm"] = nn.utils.clip_grad_norm_(learning, settings.grad_clip or math.inf)
         optimizer.step()
         return sums
 
