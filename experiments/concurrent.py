@@ -21,7 +21,7 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
-from lib.preferences.schedule import LabelCount
+from lib.preferences.labels import LabelLog, usable
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
 from online import OnlineConfig, record_prob
@@ -174,7 +174,7 @@ class Comparison:
                         "arm": arm,
                         "seed": seed,
                         "scores": games["score"],
-                        "labels": sum(LabelCount(path.parent).read() for path in folder.rglob("labels.json")),
+                        "labels": sum(usable(LabelLog(path).read()) for path in folder.rglob("labels.json")),
                         "seconds": self._pipeline.seconds_of(f"{arm}-{seed} "),
                     }
                     rows.append(row)

@@ -23,7 +23,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
 from lib.files import write_atomic
 from lib.label_ui.config import LabelConfig
-from lib.preferences.schedule import LabelCount
+from lib.preferences.labels import LabelLog, usable
 from lib.reward.config import FitConfig
 from lib.runs import read_config, write_config
 
@@ -127,7 +127,7 @@ class Pipeline:
           seed: of the pairs and the errors.
           **more: further flags of 02_label_ui.py.
         """
-        missing = labels - LabelCount(db).read()
+        missing = labels - usable(LabelLog(db / "labels.json").read())
         if missing <= 0 and not self.done(name):
             return
         config = LabelConfig(

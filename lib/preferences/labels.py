@@ -146,6 +146,14 @@ def counted(said: Sequence[Label]) -> Sequence[Label]:
     return [label for label in said if label.strategy != RECHECK] or said[:1]
 
 
+def usable(lines: Iterable[Label]) -> int:
+    """How many labels of a log a fit can use: those that hold, without "cannot tell" and what `counted` leaves out."""
+    held: dict[Pair, list[Label]] = {}
+    for label in current(lines):
+        held.setdefault(label.pair, []).append(label)
+    return sum(label.label is not None for said in held.values() for label in counted(said))
+
+
 def answers(
     labels: Iterable[Label],
 ) -> dict[tuple[Pair, tuple[str | None, str | None]], list[Label]]:

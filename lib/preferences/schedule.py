@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lib.cli import UserError
 from lib.files import NotRecorded, signature, write_atomic
-from lib.preferences.labels import Label, LabelLog, Pair, counted, current
+from lib.preferences.labels import LabelLog, usable
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""
@@ -174,16 +174,11 @@ class LabelCount:
         self.problem = ""
 
     def read(self) -> int:
-        """Labels that hold, without "cannot tell" and what `counted` leaves out; the previous number if the file cannot be read (`problem`)."""
+        """What `usable` says; the previous number if the file cannot be read (`problem`)."""
         try:
             now = signature(self._log.path)
             if now != self._seen:
-                held: dict[Pair, list[Label]] = {}
-                for label in current(self._log.read()):
-                    held.setdefault(label.pair, []).append(label)
-                self._count = sum(
-                    label.label is not None for said in held.values() for label in counted(said)
-                )
+                self._count = usable(self._log.read())
                 self._seen = now
             self.problem = ""
         except (OSError, UserError) as error:
