@@ -118,9 +118,7 @@ def load_reward_model(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
             f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
-    return RewardModel(
-        members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)), features
-    )
+    return RewardModel(members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)), features)
 
 
 def _check_payload(payload: dict[str, Any], path: Path) -> None:
@@ -177,7 +175,7 @@ def _network(state: dict[str, torch.Tensor], path: Path, **form: Any) -> RewardN
             return ratio
         network = RewardNet(**form)
         network.load_state_dict(state)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         size, shape = form.get("observation_size"), form["frame_shape"]
         seen = f"{'×'.join(map(str, shape))} frames" if size is None else f"observations of {size} numbers"
         reason = " ".join(str(error).split())

@@ -89,7 +89,7 @@ def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) 
     """The implied reward with the weights of a state_dict; None if they are of another network.
 
     Raises:
-      RuntimeError: some weights are missing or do not fit.
+      RuntimeError, IndexError: some weights are missing or do not fit.
     """
     if not any(name.startswith("reference.") for name in state):
         return None

@@ -419,6 +419,23 @@ def test_refuses_what_is_no_reward_model(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [{"reference.x": torch.zeros(2)}, {"reference.0.weight": torch.zeros(3)}],
+    ids=["without layers", "of one dimension"],
+)
+def test_refuses_an_implied_reward_whose_layers_do_not_fit(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    path = tmp_path / "r.dat"
+    save_reward_model(path, RewardModel([Member(RewardNet(SMALL, 4), 0.0, 1.0)], CPU), {}, {}, {})
+    payload = torch.load(path, weights_only=True)
+    payload["members"][0]["state_dict"] = state
+    torch.save(payload, path)
+    with pytest.raises(UserError, match=r"r\.dat: expected the reward network for"):
+        load_reward_model(path)
+
+
 def test_refuses_an_environment_it_was_not_fitted_for() -> None:
     model = RewardModel([Member(RewardNet(SMALL, 4), 0.0, 1.0)], CPU)
     model.check(Spec(4, frame_shape=SMALL), Path("r.dat"), "Grey-v0")
