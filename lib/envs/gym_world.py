@@ -91,7 +91,7 @@ class GymWorld:
         """Start a new game in every environment. See `World.reset`."""
         # Spread, so that the worlds of seeds 0 and 1 do not share all but one of their games.
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1
-        with self._said():
+        with self._as_world_failed():
             observations, _ = self._envs.reset(seed=[int(each) for each in seeds])
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
@@ -104,7 +104,7 @@ class GymWorld:
 
     def recv(self) -> Step:
         """Wait for the outcome of the actions sent last. See `World.recv`."""
-        with self._said():
+        with self._as_world_failed():
             observations, score, terminated, truncated, _ = self._envs.step(self._actions)
         if not np.isfinite(score).all():
             raise WorldFailed(f"{self.env_id} failed: expected scores of finite numbers, got others")
@@ -134,7 +134,7 @@ class GymWorld:
         return cast(np.ndarray, self._lazy)
 
     def _draw(self, env: int) -> np.ndarray:
-        with self._said():
+        with self._as_world_failed():
             drawn = self._envs.envs[env].render()
         return self._frame(drawn)
 
@@ -143,20 +143,20 @@ class GymWorld:
         return larger(smaller(self._check(drawn)))
 
     @contextlib.contextmanager
-    def _said(self) -> Iterator[None]:
-        """Says in one line what the environments' own code raises.
+    def _as_world_failed(self) -> Iterator[None]:
+        """Turns what the environments' own code raises into one line.
 
         Raises:
-          WorldFailed: see above.
+          WorldFailed: an observation does not fit its space, or an exception, with the line that raised it.
         """
         try:
             yield
         except (Exception, SystemExit) as error:
-            newest: list[Any] = self._envs._env_obs
+            newest: list[Any] = self._envs._env_obs  # Gymnasium's own copy, before it stacks them
             for seen in newest:
                 if seen is not None:  # as before the first reset
                     _check_space(self.env_id, self._envs.single_observation_space, "reset() or step()", seen)
-            raise WorldFailed(f"environment {self.env_id!r} failed: {_told(error)}") from error
+            raise WorldFailed(f"environment {self.env_id!r} failed: {_described(error)}") from error
 
 
 class _WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -221,10 +221,10 @@ def _try(env_id: str, env: Environment) -> None:
         raise
     except (Exception, SystemExit) as error:
         mend = f"; expected {results}" if "to unpack" in str(error) else ""
-        raise UserError(f"environment {env_id!r} fails in {call}: {_told(error)}{mend}") from error
+        raise UserError(f"environment {env_id!r} fails in {call}: {_described(error)}{mend}") from error
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """An exception, and the line that it comes from."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return one_line(f"{type(error).__name__} {error} ({Path(last.filename).name}, line {last.lineno})")

@@ -303,7 +303,9 @@ def fit_model(
       UserError: the fit cannot succeed; says why.
     """
     config = material.config
-    members, held_out, history = list[Member](), list[HeldOut](), list[Epoch]()
+    members: list[Member] = []
+    held_out: list[HeldOut] = []
+    history: list[Epoch] = []
     if state is not None:
         with _of_this_version(config.resume):
             members = [_again(material, kept) for kept in state["members"]]
