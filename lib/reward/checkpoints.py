@@ -118,7 +118,9 @@ def load_reward_model(
             f"{path}: --pessimism {pessimism:g} expected an ensemble, whose members can disagree, got a single "
             f"reward model; fit one with 03_reward_train.py --ensemble 3"
         )
-    return RewardModel(members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)), features)
+    return RewardModel(
+        members, device, bf16, origin, pessimism, float(payload.get("disagreement", 0.0)), features
+    )
 
 
 def _check_payload(payload: dict[str, Any], path: Path) -> None:
