@@ -9,7 +9,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
@@ -48,14 +48,16 @@ _SORRY_POLICY = _STRICT.replace(
 _DOOR_POLICY = _SORRY_POLICY.replace("form-action 'none'", "form-action 'self'")
 
 
-def own_names(host: str) -> set[str]:
-    """Names under which this machine may be addressed when it listens on `host`.
+def own_names(host: str, url: str | None = None) -> set[str]:
+    """Names under which this machine may be addressed when it listens on `host`, or is reached at `url`.
 
     IP addresses need no listing: a foreign site can point a name of its own here, but not a number.
     """
     names = {"localhost", host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    if url is not None:
+        names.add(urlsplit(url).hostname or "")
     return names
 
 
@@ -71,15 +73,18 @@ class Guard:
     """ASGI middleware around everything: pages, clips, static files and sockets.
 
     A request passes when its Host is one of ours, its Origin (required of requests that change something) is the page's
-    own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie; `/?invite=…` shows
+    own (behind a proxy, `url`), its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie; `/?invite=…` shows
     a button that does, because chat programs fetch a link for its preview and would use it up.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], secure: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, hosts: Iterable[str], secure: bool, url: str | None = None
+    ) -> None:
         self.app = app  # NiceGUI looks for it by this name
         self._keys = keys
         self._hosts = frozenset(hosts)
         self._secure = secure
+        self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -120,7 +125,8 @@ class Guard:
         if not origins:
             changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
             return "The request does not say which page sent it." if changes else None
-        if [origin.lower() for origin in origins] != [f"{'https' if self._secure else 'http'}://{host}"]:
+        own = self._url or f"{'https' if self._secure else 'http'}://{host}"
+        if [origin.lower() for origin in origins] != [own]:
             return "The request comes from another page."
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,11 @@ class LabelConfig:
         default=None, metavar="FILE", help="TLS certificate (PEM), to serve other machines"
     )
     ssl_key: Path | None = flag(default=None, metavar="FILE", help="key of --ssl-cert (PEM)")
+    url: str | None = flag(
+        default=None,
+        metavar="URL",
+        help="address in the labellers' browsers, if a proxy or tunnel leads to this page: https://label.example.org",
+    )
     dev: str = flag(default="cpu", metavar="DEVICE", help="device of --reward: cpu, cuda, cuda:1")
 
     def __post_init__(self) -> None:
@@ -124,5 +130,14 @@ class LabelConfig:
         for name, path in (("--ssl-cert", self.ssl_cert), ("--ssl-key", self.ssl_key)):
             if path is not None and not path.is_file():
                 raise UserError(f"{name} {path}: no such file")
+        if self.url is not None and not _is_origin(self.url):
+            raise UserError(
+                f"--url: expected a scheme and a name, as in https://label.example.org, without a path; got {self.url!r}"
+            )
         if self.name is not None and not 1 <= len(self.name.strip()) <= 60:
             raise UserError(f"--name: expected 1 to 60 characters, got {len(self.name.strip())}")
+
+
+def _is_origin(url: str) -> bool:
+    """Whether it is an origin as browsers send it, but for case and a slash at its end."""
+    return re.fullmatch(r"https?://[\w.-]+(:\d{1,5})?/?", url, re.ASCII | re.IGNORECASE) is not None

@@ -22,7 +22,9 @@ _STYLES = (
 )
 
 
-def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = None) -> None:
+def add_pages(
+    app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = None, url: str | None = None
+) -> None:
     """Adds the pages to the application.
 
     Args:
@@ -30,11 +32,12 @@ def add_pages(app: FastAPI, desk: Desk, keys: Keys, fitting: Fitting | None = No
       desk: The DB.
       keys: Makes the links by which further browsers come in.
       fitting: The fits that the overview offers, None without.
+      url: Where browsers find the page, without a slash at its end; None: where their requests say.
     """
 
     @ui.page("/", title="Overview")
     async def overview(request: Request) -> None:
-        base = f"{request.url.scheme}://{request.headers['host']}/"
+        base = url or f"{request.url.scheme}://{request.headers['host']}"
         with _frame("/", desk):
             with html.header().classes("head"):
                 with html.div().classes("title"):
@@ -72,7 +75,7 @@ def _frame(here: str, desk: Desk) -> Iterator[None]:
 
 
 def _invite(base: str, keys: Keys) -> None:
-    link = f"{base}?invite={keys.new_link('guest')}"
+    link = f"{base}/?invite={keys.new_link('guest')}"
 
     async def copy() -> None:
         # Not the clipboard API: browsers withhold it from pages that came from another machine without TLS.

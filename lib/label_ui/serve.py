@@ -120,14 +120,14 @@ def serve(config: LabelConfig) -> int:
     port = listener.getsockname()[1]
     secret, lasting = load_secret(state_folder())
     keys = Keys(secret, desk.db.id)
-    scheme = "https" if config.ssl_cert else "http"
-    base = f"{scheme}://{_address(config.host)}:{port}/"
+    url = config.url.rstrip("/").lower() if config.url else None
+    base = url or f"{'https' if config.ssl_cert else 'http'}://{_address(config.host)}:{port}"
     name = config.name.strip() if config.name else None
     app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
     # NiceGUI looks at every object there is when it starts, at those that PyTorch has deprecated too.
     warnings.filterwarnings("ignore", category=FutureWarning, module="nicegui")
-    add_pages(app, desk, keys, _fitting(config, desk))
-    guarded = Guard(app, keys, own_names(config.host), secure=config.ssl_cert is not None)
+    add_pages(app, desk, keys, _fitting(config, desk), url)
+    guarded = Guard(app, keys, own_names(config.host, url), secure=base.startswith("https:"), url=url)
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
@@ -143,9 +143,13 @@ def serve(config: LabelConfig) -> int:
         )
     )
     _say(f"{config.db_path}: {found}. Ctrl-C stops; every answer is saved at once.")
-    link = f"{base}?token={keys.new_link('host')}"
+    link = f"{base}/?token={keys.new_link('host')}"
     _say(f"Open this link (it works once; your browser then stays logged in):\n  {link}")
-    if is_loopback(config.host):
+    if url:
+        _say(
+            f"The proxy or tunnel of {url} must lead to http{'s' if config.ssl_cert else ''}://{config.host}:{port}."
+        )
+    elif is_loopback(config.host):
         user, machine = _user(), socket.gethostname()
         _say(
             f"From another machine, first run:  ssh -L {port}:localhost:{port} {user}@{machine}\n  then "

@@ -132,6 +132,23 @@ def test_only_this_machines_names_are_answered(
     assert client.get("/api/session", headers={"Host": host}).status_code == status
 
 
+@pytest.mark.parametrize("host", ["label.example.org", "localhost:8080"], ids=["kept", "of the page"])
+def test_behind_a_proxy_the_pages_origin_is_the_proxys(tmp_path: Path, keys: Keys, host: str) -> None:
+    desk, url = Desk(make_db(tmp_path / "db", 4), repeat_rate=0), "https://label.example.org"
+    api = build_api(desk, PageSettings(name="ada"))
+    guard = Guard(api, keys, own_names("127.0.0.1", url), secure=True, url=url)
+    with TestClient(guard, base_url="http://localhost:8080", follow_redirects=False) as client:
+        entered = client.get(f"/?token={keys.new_link('host')}", headers={"Host": host})
+        assert entered.headers["location"] == "/"
+        cookie = entered.headers["set-cookie"]
+        assert "secure" in cookie.lower()
+        sent = {"Host": host, "Cookie": cookie.partition(";")[0]}
+        for origin, status in ((url, 422), ("http://localhost:8080", 403), ("https://evil.example", 403)):
+            answer = client.post("/api/batch", json={}, headers=sent | {"Origin": origin})
+            assert answer.status_code == status
+        assert client.get("/api/session", headers=sent | {"Host": "evil.example"}).status_code == 403
+
+
 @pytest.mark.parametrize("name", ["Host", "Origin"])
 def test_a_header_that_comes_twice_is_refused(client: TestClient, keys: Keys, name: str) -> None:
     enter(client, keys)

@@ -66,6 +66,8 @@ def test_the_page_starts_without_gymnasium_and_torch() -> None:
         (["-d", "DB", "--ssl-cert", "x.pem"], "go together"),
         (["-d", "DB", "--ssl-cert", "x.pem", "--ssl-key", "y.pem"], "no such file"),
         (["-d", "DB", "--ssl-cert", "DB/00/00000000.dat", "--ssl-key", "DB/00/00000000.dat"], "PEM"),
+        (["-d", "DB", "--url", "https://label.example.org/label"], "without a path"),
+        (["-d", "DB", "--url", "label.example.org"], "a scheme and a name"),
         (["-d", "DB", "--port", "99999"], "65535"),
         (["-d", "DB", "--host", "192.0.2.1"], "cannot listen"),
         (["-d", "DB", "--host", "192.168..1"], "name or address of this machine"),
