@@ -188,6 +188,8 @@ def test_the_ceiling_of_a_simulated_teacher_is_known() -> None:
     assert mixed.kind == ASSUMED
     assert mixed.value == pytest.approx(0.75 * 0.9 + 0.25 * 0.95)
     assert "75%" in mixed.detail
+    per_cent = Label("a", "b", 1, teacher="mistake", parameters={"error_rate": 10})
+    assert teacher_ceiling(none, 0.1, [per_cent]).kind == ASSUMED
 
 
 def test_ranks_share_ties() -> None:

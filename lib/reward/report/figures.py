@@ -245,11 +245,12 @@ MEASURED, KNOWN, ASSUMED = "measured", "known", "assumed"
 
 
 def known_accuracy(label: Label) -> float | None:
-    """The accuracy of a label's simulated teacher; None if it is not recorded."""
+    """The accuracy of a label's simulated teacher; None if it is not recorded, or as no share."""
     parameters = label.parameters or {}
-    if "error_rate" not in parameters or "beta" in parameters:  # with β it depends on the pair
+    error_rate = parameters.get("error_rate", -1)
+    if not 0 <= error_rate <= 1 or "beta" in parameters:  # with β it depends on the pair
         return None
-    return max(parameters["error_rate"], 1 - parameters["error_rate"])
+    return max(error_rate, 1 - error_rate)
 
 
 def ceiling_of_agreement(same: float) -> float:
