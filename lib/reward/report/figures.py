@@ -78,16 +78,19 @@ def preference_probabilities(
     return chosen
 
 
-def decided_loss(probabilities: np.ndarray, pairs: Pairs) -> float:
+def decided_loss(returns: np.ndarray, pairs: Pairs, error_rate: float) -> float:
     """The mean loss −log P' of decided pairs, weighted, in nats; NaN without any.
 
     Args:
-      probabilities: float `[N]`, that the first is preferred.
+      returns, error_rate: as for `preference_probabilities`.
       pairs: N of them, without ties.
     """
     if not len(pairs):
         return math.nan
-    right = np.where(pairs.preference1 == 1, probabilities, 1 - probabilities)
+    ends = [pairs.first, pairs.second]
+    better, worse = np.where(pairs.preference1 == 1, ends, ends[::-1])
+    # Not 1 − P' of the other way round, which is rounded to 0 where a model is sure of what is wrong.
+    right = preference_probabilities(returns, better, worse, error_rate)
     return float(np.average(-np.log(np.maximum(right, np.finfo(float).tiny)), weights=pairs.weight))
 
 
