@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -122,7 +122,7 @@ class RatedPairs:
     """Of chances float64 [M, C]: float64 [C], the higher the better."""
     reason: Callable[[np.ndarray], str]
     """Of the chances of one pair, float64 [M]."""
-    pairs: RandomPairs = field(default_factory=RandomPairs)
+    pairs: RandomPairs
     """Draws the candidates."""
 
     def propose(

@@ -165,10 +165,10 @@ def by_kind(
       labellers.
     """
     members: dict[tuple[str, str], list[int]] = {}
-    answers = {1: "first is better", 2: "second is better", 0: "both alike"}
+    said = {1: "first is better", 2: "second is better", 0: "both alike"}
     for position, (label, db_name) in enumerate(zip(labels, db_names, strict=True)):
         for kind in (
-            ("answer", answers[label.label or 0]),
+            ("answer", said[label.label or 0]),
             ("asked", "repeat check" if label.repeat else label.strategy or "not recorded"),
             ("note", "with a note" if label.flag else "without"),
             ("labeller", labeller_of(label) + (" (simulated)" if label.teacher else "")),
