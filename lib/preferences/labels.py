@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -393,7 +394,7 @@ def _is_one_of(value: object, choices: tuple[int, ...]) -> bool:
 
 def _is_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(
-        _is_text(name) and type(number) in (int, float) and abs(number) < float("inf")
+        _is_text(name) and type(number) in (int, float) and abs(number) <= sys.float_info.max
         for name, number in value.items()
     )
 

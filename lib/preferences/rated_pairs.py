@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -78,9 +78,9 @@ def entropy(chances: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(values: np.ndarray | float) -> np.ndarray:
-    """σ(x) = 1 / (1 + e⁻ˣ) of each, as ½ (1 + tanh ½ x), which cannot overflow."""
-    chances: np.ndarray = 0.5 * (1 + np.tanh(0.5 * values))
-    return chances
+    """σ(x) = 1 / (1 + e⁻ˣ) of each, in powers e⁻|x| with |x| up to 700, which neither overflow nor underflow."""
+    power = np.exp(-np.minimum(np.abs(values), 700))
+    return np.where(np.less(values, 0), power, 1) / (1 + power)
 
 
 def chances_of(rater: ClipRater, pairs: Sequence[Pair]) -> np.ndarray:
@@ -122,7 +122,7 @@ class RatedPairs:
     """Of chances float64 [M, C]: float64 [C], the higher the better."""
     reason: Callable[[np.ndarray], str]
     """Of the chances of one pair, float64 [M]."""
-    pairs: RandomPairs = field(default_factory=RandomPairs)
+    pairs: RandomPairs
     """Draws the candidates."""
 
     def propose(

@@ -104,7 +104,7 @@ class SegmentRecorder:
         self.stored = 0
         self.stored_bytes = 0
         self._cut_short = 0  # recordings that a game did not last for
-        self._db_path = Path(db_path)
+        self._db_path = db_path
         self._db_path.mkdir(parents=True, exist_ok=True)
         self._env_id = env_id
         self._num_actions = num_actions

@@ -151,8 +151,7 @@ def _parsed(data: bytes) -> TrainingProgress | None:
             return None
         parts = {field.name: content[field.name] for field in dataclasses.fields(TrainingProgress)}
         progress = TrainingProgress(**{**parts, "plan": LabelPlan(**content["plan"])})
-        progress.due  # noqa: B018  # which needs numbers
-        return progress
+        return progress if type(progress.due) is int else None
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         return None
 

@@ -291,7 +291,7 @@ class SimulatedLabeller:
         random_share: float = 0.2,
         keyword: str | None = None,
     ) -> None:
-        self._db, self._log = SegmentDB(db_path), LabelLog(Path(db_path) / "labels.json")
+        self._db, self._log = SegmentDB(db_path), LabelLog(db_path / "labels.json")
         self._make_strategy = partial(make_strategy, strategy, self._db, rater, random_share)
         self._flag = teacher
         self._look()

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,8 @@ def copy_preferences(source: Path, target: Path) -> Copied:
     """Adds the labels of one DB, and the segments they name, to another.
 
     A segment whose name the target has given to another one takes the next free number there, and its labels follow.
-    Labels and segments that the target has already are not added again, so that copying twice does no harm.
+    Labels and segments that the target has already are not added again, so that copying twice does no harm. A recording
+    may go on in the target: a label whose segments it has dropped meanwhile is left out.
 
     Args:
       source: the DB to copy from.
@@ -55,7 +58,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
             if name in names:
                 continue
             try:
-                names[name], added = _place(db.load(name), name, target_db)
+                names[name], added = _place(db.load(name), name, target_db, names.values())
                 segments += added
             except SegmentError as error:
                 names[name] = None
@@ -67,8 +70,12 @@ def copy_preferences(source: Path, target: Path) -> Copied:
         said = _said(label)
         seen[said] += 1
         if seen[said] > held[said]:
-            target_log.append(label)
-            labels += 1
+            if target_log.append(label, partial(target_db.holds, label.pair)):
+                labels += 1
+            else:
+                problems.append(
+                    f"{target}: a label of {' and '.join(label.pair)} left out: dropped meanwhile"
+                )
     return Copied(labels, segments, problems)
 
 
@@ -77,8 +84,8 @@ def _said(label: Label) -> str:
     return repr(dataclasses.replace(label, commit=None))
 
 
-def _place(segment: Segment, name: str, db: SegmentDB) -> tuple[str, bool]:
-    """The name that a segment has in a DB, or gets there now; and whether it was added."""
+def _place(segment: Segment, name: str, db: SegmentDB, others: Collection[str | None]) -> tuple[str, bool]:
+    """The name that a segment has in a DB, or gets there now, and whether it was added; `others` are of further segments."""
     folder, _, file = name.partition("/")
     number, width = int(Path(file).stem), len(Path(file).stem)
     while True:
@@ -87,7 +94,9 @@ def _place(segment: Segment, name: str, db: SegmentDB) -> tuple[str, bool]:
             save_segment(db.root / name, segment)
             return name, True
         except FileExistsError:
-            if _holds(db, name, segment):
+            if not (db.root / name).exists():  # it was its folder's name that is a file's
+                raise
+            if name not in others and _holds(db, name, segment):
                 return name, False
             number += 1
 

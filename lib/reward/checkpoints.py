@@ -65,7 +65,7 @@ def load_reward_model(
     Raises:
       UserError: the file is no readable reward model, or pessimism was asked of a model that is no ensemble.
     """
-    payload = load_checkpoint(Path(path), "reward")
+    payload = load_checkpoint(path, "reward")
     device = device or torch.device("cpu")
     origin: dict[str, Any] = {}
     features: PolicyBody | None = None

@@ -255,7 +255,10 @@ def evaluate_ensemble(
 
 
 def _steps(segments: SegmentStore, stride: int, device: torch.device) -> Iterator[list[torch.Tensor]]:
-    """Inputs and actions of every `stride`-th step of every segment, with varying first steps, in batches."""
+    """Inputs and actions of every `stride`-th step of every segment, with varying first steps.
+
+    A batch is of `stride` segments, as many steps as one whole segment has.
+    """
     for start in range(0, len(segments), stride):
         part = range(start, min(start + stride, len(segments)))
         seen = [segments.inputs(index, stride, index % min(stride, segments.length(index))) for index in part]

@@ -117,7 +117,7 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
                 time.sleep(_POLL_SECONDS)
                 continue
             try:
-                before, tried = _refit(config, kind, before, labels, charts, progress, interrupt), 0
+                before, tried = _refit(config, kind, before, counts, charts, progress, interrupt), 0
             except Stopped:
                 progress.line("dropped the unfinished fit")
             except (OSError, UserError) as error:
@@ -161,22 +161,26 @@ def _refit(
     config: FitConfig,
     kind: type[Material[Any, Any]],
     before: _Published,
-    labels: int,
+    counts: Sequence[LabelCount],
     charts: Charts,
     progress: Progress,
     interrupt: Interrupt,
 ) -> _Published:
-    """Fits a model to the labels that there are now, `labels` in number, and publishes it.
+    """Fits a model to the labels that there are now, and publishes it.
+
+    Args:
+      counts: of each DB. One without labels is left out; one whose labels cannot be read is not, or the model would
+        lack what an earlier one was fitted to.
 
     Raises:
       UserError, OSError: the fit failed.
       Stopped: interrupted.
     """
-    version = before.version + 1
+    version, labels = before.version + 1, sum(count.read() for count in counts)
     material = kind(
         dataclasses.replace(
             config,
-            dbs=[db for db in config.dbs if LabelCount(db).read()],
+            dbs=[db for db, count in zip(config.dbs, counts, strict=True) if count.read() or count.problem],
             seed=config.seed + before.version,  # another order, and new weights where it begins anew
         )
     )

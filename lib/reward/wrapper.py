@@ -171,7 +171,7 @@ class _Preferences:
             vectors = self._adapter.vectors(self._observations)
         if self._tape is not None:
             self._tape.recorder.before(frames, actions, vectors)
-        if not (self._predicted and self._rate is not None):
+        if not self._predicted or self._rate is None:
             return None
         return self._rate(frames, actions, self._first, vectors)
 

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -221,4 +222,5 @@ def _reason(error: Exception) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… | head` ends it without a traceback
     sys.exit(main())

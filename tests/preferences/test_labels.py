@@ -455,7 +455,8 @@ def test_a_teachers_parameters_are_kept(log: LabelLog) -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [[0.1], {"error_rate": "0.1"}, {"error_rate": True}, {"beta": math.inf}]
+    "parameters",
+    [[0.1], {"error_rate": "0.1"}, {"error_rate": True}, {"beta": math.inf}, {"seed": -(10**400)}],
 )
 def test_parameters_are_numbers_by_name(log: LabelLog, parameters: Any) -> None:
     with pytest.raises(ValueError, match="parameters must be numbers by name"):

@@ -154,7 +154,7 @@ def test_rechecks_of_other_peoples_labels_are_no_further_ones(tmp_path: Path) ->
     assert LabelCount(tmp_path).read() == 1
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"budget": "many"}, {"opening": None}])
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"budget": "many"}, {"opening": None}, {"opening": 1.5}])
 def test_a_plan_that_no_number_follows_from_is_a_broken_file(tmp_path: Path, wrong: dict[str, Any]) -> None:
     ProgressWriter(tmp_path).write(TrainingProgress(LabelPlan(100, 50, 2), 10, "training"))
     content = json.loads((tmp_path / PROGRESS).read_text())

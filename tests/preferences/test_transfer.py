@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lib.cli import UserError
 from lib.preferences import labels
+from lib.preferences.dropping import drop_oldest
 from lib.preferences.labels import Label, LabelLog, answers, current
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, save_segment
@@ -95,6 +97,46 @@ def test_dbs_are_merged_though_they_gave_one_name_to_two_clips(tmp_path: Path, s
     # 1 and 2 were taken, by another clip and by its own other half.
     assert SegmentDB(tmp_path / "one").names == [A, B, "00/00000003.dat", C]
     assert bobs[0].sample2 == B
+
+
+def test_like_clips_of_one_db_stay_two(tmp_path: Path, segment: Segment) -> None:
+    """The first takes the second's name, as the target has given its own away."""
+    log = make_db(tmp_path / "from", segment, {A: 1, B: 1})
+    log.append(Label(A, B, 0, annotator="ada"))
+    make_db(tmp_path / "to", segment, {A: 9})
+    assert copy_preferences(tmp_path / "from", tmp_path / "to").segments == 2
+    copied = copy_preferences(tmp_path / "from", tmp_path / "to")
+    assert (copied.labels, copied.segments) == (0, 0)
+    (label,) = LabelLog(tmp_path / "to" / "labels.json").read()
+    assert label.pair == (B, "00/00000003.dat")
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, segment: Segment) -> None:
+    make_db(tmp_path / "from", segment, {A: 1, B: 2}).append(Label(A, B, 1))
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "00").touch()
+    with pytest.raises(FileExistsError):
+        copy_preferences(tmp_path / "from", tmp_path / "to")
+
+
+def test_no_label_names_a_segment_that_a_recording_has_dropped_meanwhile(
+    tmp_path: Path, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, target = make_db(tmp_path / "from", segment, {A: 1, B: 2, C: 3}), tmp_path / "to"
+    log.append(Label(A, B, 1))
+    log.append(Label(A, C, 1))
+    append = LabelLog.append
+
+    def drop_first(self: LabelLog, *args: Any) -> bool:
+        drop_oldest(target, 0)
+        return append(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelLog, "append", drop_first)
+        copied = copy_preferences(tmp_path / "from", target)
+    assert (copied.labels, len(copied.problems)) == (0, 2)
+    assert not LabelLog(target / "labels.json").read()
+    assert copy_preferences(tmp_path / "from", target).labels == 2
 
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path, segment: Segment) -> None:

@@ -357,6 +357,26 @@ def test_labels_that_cannot_be_read_are_named_while_it_waits(
     assert "0 labels, refitting at 10; " in capsys.readouterr().out
 
 
+def test_no_model_leaves_out_a_db_whose_labels_cannot_be_read_for_a_while(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = unlabelled(grey, tmp_path / "db"), unlabelled(grey, tmp_path / "two")
+    more(two, grey, 30)()
+    labels, away = two / "labels.json", tmp_path / "away"
+    labels.rename(away)
+    labels.mkdir()
+
+    def mend() -> None:
+        labels.rmdir()
+        away.rename(labels)
+
+    drive(monkeypatch, more(one, grey, 10), mend, more(one, grey, 10))
+    refit.keep_refitting(config(tmp_path, dbs=[one, two]))
+    assert "no new model: " in capsys.readouterr().out
+    assert published(tmp_path)["version"] == 2
+    assert published(tmp_path)["refit"]["labels"] == 50
+
+
 def test_an_opening_never_asks_for_more_than_all_labels(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

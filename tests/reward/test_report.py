@@ -70,7 +70,7 @@ class Elements(HTMLParser):
 def test_held_out_pairs_with_a_clip_of_an_event_are_told_apart(tmp_path: Path) -> None:
     db = grey_db(tmp_path / "db", segments=24, labels=60)
     fit = unfitted(db, tmp_path)
-    assert figures_of(fit).held_out_at_random == figures_of(fit).held_out
+    assert figures_of(fit).held_out_without_events == figures_of(fit).held_out
     write_report(fit, Charts(tmp_path / "run"))
     assert "because of an event" not in report_path(fit.path).read_text()
 
@@ -85,7 +85,7 @@ def test_held_out_pairs_with_a_clip_of_an_event_are_told_apart(tmp_path: Path) -
     figures, names = figures_of(fit), {f"{path.parent.name}/{path.name}" for path in events}
     held = [fit.data.labels[at] for at in fit.test if fit.data.labels[at].label != 0]
     plain = [label for label in held if not names & set(label.pair)]
-    assert 0 < len(plain) == figures.held_out_at_random.count < figures.held_out.count == len(held)
+    assert 0 < len(plain) == figures.held_out_without_events.count < figures.held_out.count == len(held)
     write_report(fit, Charts(tmp_path / "run"))
     said = f"{len(held) - len(plain)} of these pairs have a clip that was recorded because of an event"
     assert said in report_path(fit.path).read_text()

@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from lib.preferences.labels import Label
+from lib.reward.data import Pairs
+from lib.reward.loss import preference_loss
 from lib.reward.report.figures import (
     ASSUMED,
     KNOWN,
@@ -17,6 +20,7 @@ from lib.reward.report.figures import (
     calibration,
     ceiling_of_agreement,
     correlations,
+    decided_loss,
     pearson,
     preference_probabilities,
     ranks,
@@ -56,6 +60,19 @@ def test_probabilities_are_the_members_mean_and_allow_for_errors() -> None:
     # σ(log 3) = ¾ of the one member, ½ of the other.
     assert preference_probabilities(returns, first, second, 0.0) == pytest.approx([0.625, 0.375, 0.75, 0.25])
     assert preference_probabilities(returns, first, second, 0.2)[0] == pytest.approx(0.8 * 0.625 + 0.1)
+
+
+def test_a_sure_error_costs_what_it_costs_in_the_fit_whichever_segment_comes_first() -> None:
+    returns, one, zero = np.array([[0.0, 40.0]]), np.array([1]), np.array([0])
+    weight = np.ones(1, np.float32)
+    for error_rate, cost in ((0.0, 40.0), (0.1, -math.log(0.05))):
+        for pairs in (Pairs(zero, one, weight, weight), Pairs(one, zero, 0 * weight, weight)):
+            assert decided_loss(returns, pairs, error_rate) == pytest.approx(cost)
+            difference = torch.from_numpy(returns[:, pairs.first] - returns[:, pairs.second])[0]
+            fitted = preference_loss(
+                difference, 0 * difference, torch.from_numpy(pairs.preference1), error_rate
+            )
+            assert float(fitted) == pytest.approx(cost)
 
 
 def test_calibration_reads_pairs_from_the_side_the_model_prefers() -> None:
@@ -188,6 +205,8 @@ def test_the_ceiling_of_a_simulated_teacher_is_known() -> None:
     assert mixed.kind == ASSUMED
     assert mixed.value == pytest.approx(0.75 * 0.9 + 0.25 * 0.95)
     assert "75%" in mixed.detail
+    per_cent = Label("a", "b", 1, teacher="mistake", parameters={"error_rate": 10})
+    assert teacher_ceiling(none, 0.1, [per_cent]).kind == ASSUMED
 
 
 def test_ranks_share_ties() -> None:

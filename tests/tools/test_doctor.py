@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -161,6 +162,16 @@ def test_it_speaks_where_nothing_is_installed() -> None:
         assert line in done.stdout
     assert "No module named 'torch'" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("things need doing.")
+
+
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    command = [sys.executable, "-I", "-S", str(ROOT / "lib" / "tools" / "doctor.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from lib.envs.world import STEPS_PER_SECOND
 from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.fit import Epoch, Fit
-from lib.reward.model import RewardModel
 from lib.reward.report.clips import PageClip, clip, film_strip
 from lib.reward.report.figures import Correlations, Kind, Share, by_kind, correlations, segments_to_correlate
 from lib.reward.report.judged import Judged, by_member, judge, kept
@@ -30,8 +29,8 @@ _SETTINGS = (
 class Figures(Judged):
     """Everything a report shows, as numbers."""
 
-    held_out_at_random: Share
-    """Of `held_out`, those whose clips were both recorded at random."""
+    held_out_without_events: Share
+    """Of `held_out`, those with no clip that was recorded because of an event."""
     kinds: list[Kind]
     correlations: list[Correlations]
     """Over one second and over whole segments; empty if no score was recorded."""
@@ -48,15 +47,10 @@ class Figures(Judged):
         return paid
 
 
-def each_along_segments(model: RewardModel, segments: SegmentStore) -> list[np.ndarray]:
-    """Of every segment, float32 `[M, T]`: what each member pays, standardised."""
-    return [model.each_along(*segments.get(index)) for index in range(len(segments))]
-
-
 def figures_of(fit: Fit) -> Figures:
     """Computes a report."""
     data, pairs, config = fit.data, fit.data.pairs, fit.config
-    each = each_along_segments(fit.model, data.segments)
+    each = [fit.model.each_along(*data.segments.get(index)) for index in range(len(data.segments))]
     fitted_to = [steps[:, : data.segments.length(index)] for index, steps in enumerate(each)]
     returns = np.stack([fit.model.unstandardised(steps).sum(1) for steps in fitted_to], 1)
     paid = np.array([fit.model.as_fitted(steps.mean(0)).sum() for steps in fitted_to])
@@ -76,7 +70,7 @@ def figures_of(fit: Fit) -> Figures:
     db_names = [str(config.dbs[number]) for number in data.db_of]
     return Figures(
         **vars(judged),
-        held_out_at_random=Share(int(judged.right[plain].sum()), len(plain)),
+        held_out_without_events=Share(int(judged.right[plain].sum()), len(plain)),
         kinds=by_kind(data.labels, db_names, fit.train, fit.test, judged.right, judged.probabilities),
         correlations=found,
         compared=compared,

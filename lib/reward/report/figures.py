@@ -78,16 +78,19 @@ def preference_probabilities(
     return chosen
 
 
-def decided_loss(probabilities: np.ndarray, pairs: Pairs) -> float:
+def decided_loss(returns: np.ndarray, pairs: Pairs, error_rate: float) -> float:
     """The mean loss −log P' of decided pairs, weighted, in nats; NaN without any.
 
     Args:
-      probabilities: float `[N]`, that the first is preferred.
+      returns, error_rate: as for `preference_probabilities`.
       pairs: N of them, without ties.
     """
     if not len(pairs):
         return math.nan
-    right = np.where(pairs.preference1 == 1, probabilities, 1 - probabilities)
+    ends = [pairs.first, pairs.second]
+    better, worse = np.where(pairs.preference1 == 1, ends, ends[::-1])
+    # Not 1 − P' of the other way round, which is rounded to 0 where a model is sure of what is wrong.
+    right = preference_probabilities(returns, better, worse, error_rate)
     return float(np.average(-np.log(np.maximum(right, np.finfo(float).tiny)), weights=pairs.weight))
 
 
@@ -162,10 +165,10 @@ def by_kind(
       labellers.
     """
     members: dict[tuple[str, str], list[int]] = {}
-    answers = {1: "first is better", 2: "second is better", 0: "both alike"}
+    said = {1: "first is better", 2: "second is better", 0: "both alike"}
     for position, (label, db_name) in enumerate(zip(labels, db_names, strict=True)):
         for kind in (
-            ("answer", answers[label.label or 0]),
+            ("answer", said[label.label or 0]),
             ("asked", "repeat check" if label.repeat else label.strategy or "not recorded"),
             ("note", "with a note" if label.flag else "without"),
             ("labeller", labeller_of(label) + (" (simulated)" if label.teacher else "")),
@@ -245,11 +248,12 @@ MEASURED, KNOWN, ASSUMED = "measured", "known", "assumed"
 
 
 def known_accuracy(label: Label) -> float | None:
-    """The accuracy of a label's simulated teacher; None if it is not recorded."""
+    """The accuracy of a label's simulated teacher; None if it is not recorded, or as no share."""
     parameters = label.parameters or {}
-    if "error_rate" not in parameters or "beta" in parameters:  # with β it depends on the pair
+    error_rate = parameters.get("error_rate", -1)
+    if not 0 <= error_rate <= 1 or "beta" in parameters:  # with β it depends on the pair
         return None
-    return max(parameters["error_rate"], 1 - parameters["error_rate"])
+    return max(error_rate, 1 - error_rate)
 
 
 def ceiling_of_agreement(same: float) -> float:

@@ -82,7 +82,7 @@ def judge(fit: AnyFit[Any, Any], returns: np.ndarray, paid: np.ndarray, worth: n
             ceiling=ceiling,
             repeats=agreed.same_labeller,
             train_loss=decided_train_loss(fit.history, pairs, fit.train),
-            held_out_loss=decided_loss(probabilities[decided], pairs.subset(decided)),
+            held_out_loss=decided_loss(returns, pairs.subset(decided), error_rate),
             finite=finite and math.isfinite(fit.best.loss),
             spread=float(np.std(worth)) if finite else math.nan,
             still_falling=still_falling(fit.history, config.epochs),
