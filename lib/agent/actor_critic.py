@@ -141,7 +141,7 @@ class ActorCritic:
 
     def policy(self) -> ActorPolicy:
         """Its current policy, which changes as the learner learns."""
-        return ActorPolicy(self.network, self._bf16)
+        return self.network.acting(self._bf16)
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         """Everything that must stay finite, by name."""
@@ -223,9 +223,8 @@ def assess(
     [count] = total([valid.sum()])
     weight = valid / count.clamp(min=1)
     parts: dict[str, torch.Tensor] = {}
-    if rollout.learned is None or config.score_weight:
-        score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
-        score = score.sign() if config.clip_score else score
+    score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
+    score = score.sign() if config.clip_score else score
     if rollout.learned is None:
         rewards = score
     else:
@@ -237,9 +236,7 @@ def assess(
         rewards, scalars = penalty.charge(rollout, rewards, valid, bf16, total)
         parts |= scalars
     if rollout.learned is not None:
-        rewards = config.reward_scale * (rewards + config.reward_offset)
-        if config.score_weight:
-            rewards = rewards + config.score_weight * score
+        rewards = config.reward_scale * (rewards + config.reward_offset) + config.score_weight * score
 
     values = rollout.values.detach()
     advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)
