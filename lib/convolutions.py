@@ -22,8 +22,6 @@ class Convolutions(nn.Sequential):
       units: of the hidden layers that policies have above them.
     """
 
-    FEATURES = 64 * 7 * 7
-
     def __init__(self, kind: str = "separate") -> None:
         small = kind == "small"
         channels = (16, 32) if small else (32, 64)
@@ -36,7 +34,7 @@ class Convolutions(nn.Sequential):
         if not small:
             self.extend([nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU()])
         self.append(nn.Flatten())
-        self.features, self.units = (32 * 9 * 9, 256) if small else (self.FEATURES, 512)
+        self.features, self.units = (32 * 9 * 9, 256) if small else (64 * 7 * 7, 512)
         if kind == "shared":
             self.extend([nn.Linear(self.features, self.units), nn.ReLU()])
             self.features = self.units

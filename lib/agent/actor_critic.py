@@ -68,6 +68,8 @@ class ActorCritic:
         self._config, self._device, self._bf16 = config, device, bf16
         self._penalty, self._ranks = penalty, ranks
         self._games = GameLog(world.num_envs)
+        # Steps of an update, those of all processes together.
+        self._steps_each = config.rollout * sum(ranks.everyone(world.num_envs))
         self._warm_until = config.critic_warmup
         network.body.requires_grad_(not config.freeze_convs)
         trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -97,10 +99,9 @@ class ActorCritic:
         rollout = self.collector.collect(self.network, self._config.one_pass, self._config.freeze_convs)
         games = self._games.read(rollout)
         scalars = self.learn(rollout)
-        made = self._made(rollout)
-        self.steps += made
+        self.steps += self._steps_each
         self.updates += 1
-        return Advance(made, scalars, games)
+        return Advance(self._steps_each, scalars, games)
 
     def learn(self, rollout: Rollout) -> dict[str, torch.Tensor | float]:
         """Learns from its own rollout; returns scalars by chart name."""
@@ -116,12 +117,8 @@ class ActorCritic:
         if isinstance(network.body, Normaliser) and policy_moves and not config.freeze_convs:
             network.body.update(rollout.observations, self._ranks.total)
         if self._penalty is not None and policy_moves:
-            self._penalty.adapt(parts["kl_ref"], self._made(rollout))
+            self._penalty.adapt(parts["kl_ref"], self._steps_each)
         return {**parts, "lr": lr}
-
-    def _made(self, rollout: Rollout) -> int:
-        """Steps of all processes' rollouts."""
-        return sum(self._ranks.everyone(rollout.score.size))
 
     def play(self) -> None:
         """Acts for a rollout without learning from it; its games are not reported."""
@@ -141,7 +138,7 @@ class ActorCritic:
 
     def policy(self) -> ActorPolicy:
         """Its current policy, which changes as the learner learns."""
-        return ActorPolicy(self.network, self._bf16)
+        return self.network.acting(self._bf16)
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
         """Everything that must stay finite, by name."""
@@ -223,9 +220,8 @@ def assess(
     [count] = total([valid.sum()])
     weight = valid / count.clamp(min=1)
     parts: dict[str, torch.Tensor] = {}
-    if rollout.learned is None or config.score_weight:
-        score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
-        score = score.sign() if config.clip_score else score
+    score = torch.from_numpy(rollout.score).to(device, non_blocking=True)
+    score = score.sign() if config.clip_score else score
     if rollout.learned is None:
         rewards = score
     else:
@@ -237,9 +233,7 @@ def assess(
         rewards, scalars = penalty.charge(rollout, rewards, valid, bf16, total)
         parts |= scalars
     if rollout.learned is not None:
-        rewards = config.reward_scale * (rewards + config.reward_offset)
-        if config.score_weight:
-            rewards = rewards + config.score_weight * score
+        rewards = config.reward_scale * (rewards + config.reward_offset) + config.score_weight * score
 
     values = rollout.values.detach()
     advantages = lambda_advantages(rewards, values, terminal, truncated, config.gamma, config.gae_lambda)

@@ -248,7 +248,7 @@ def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:
     if len(shapes) != 4 or not 1 <= quantiles <= _MAX_QUANTILES:
         raise UserError(f"{source}: expected the weights of a policy of --algo dqn, got others with levels")
     hidden, size, num_actions = shapes[0], shapes[1], shapes[2] // quantiles
-    if not (1 <= num_actions <= MAX_ACTIONS and 1 <= size <= max(MAX_OBSERVATION, Convolutions.FEATURES)):
+    if not (1 <= num_actions <= MAX_ACTIONS and 1 <= size <= MAX_OBSERVATION):
         raise UserError(
             f"{source}: expected at most {MAX_ACTIONS} actions and {MAX_OBSERVATION} numbers seen, got {num_actions} and {size}"
         )

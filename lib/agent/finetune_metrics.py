@@ -81,10 +81,8 @@ class FreshClips:
                 self._begun[game] += 1
                 self._start[game] = None if learned is None else learned[game].clone()
             if self._place[game] < _CLIPS:
-                self._frames[game, length], self._actions[game, length] = (
-                    step.frames[game],
-                    turn.actions[game],
-                )
+                self._frames[game, length] = step.frames[game]
+                self._actions[game, length] = turn.actions[game]
                 if self._observations is not None and step.observations is not None:
                     self._observations[game, length] = step.observations[game]
 

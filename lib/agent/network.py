@@ -58,7 +58,9 @@ class Normaliser(nn.Module):
         share = new / count
         apart = mean - self.mean
         var = self.var * (1 - share) + squares / new * share
-        self.var.copy_(var + apart.square() * share * (1 - share))
+        var = var + apart.square() * share * (1 - share)
+        # Some environments show float32's largest number for "nothing there", whose square is beyond float32.
+        self.var.copy_(var.clamp(max=torch.finfo(self.var.dtype).max))
         self.mean.copy_(self.mean + apart * share)
         self.count.copy_(count)
 

@@ -144,14 +144,16 @@ class Replay:
         flags = (step.terminal, step.truncated, ~step.reset, played.held, step.reset)
         terminal, truncated, valid, held, reset = (self._moved(flag) for flag in flags)
         self._kept["truncated"][row - 1] |= held
+        score = self._moved(step.score)
         values = {
-            "score": self._moved(step.score),
+            "actions": played.actions,
+            "learned": torch.zeros_like(score) if played.learned is None else played.learned,
+            "score": score,
             "terminal": terminal,
             "truncated": truncated,
             "valid": valid,
         }
-        learned = torch.zeros_like(values["score"]) if played.learned is None else played.learned
-        for name, value in (values | {"actions": played.actions, "learned": learned}).items():
+        for name, value in values.items():
             self._kept[name][row] = value
         self._next(observations, reset)
 

@@ -89,7 +89,12 @@ class LiveReward:
             if now is None or now == self._seen:
                 return False
             self._seen = now
-            model = self._read(self.path)
+            import torch
+
+            # Processes that learn together draw alike from PyTorch's generator, but one may read a model that another
+            # misses; and a new network draws its first weights.
+            with torch.random.fork_rng(devices=()):
+                model = self._read(self.path)
         except (OSError, UserError) as error:
             self.problem = str(error)
             return False

@@ -14,6 +14,7 @@ from lib.agent.evaluate import evaluate
 from lib.agent.kl import KLPenalty
 from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, policy_from_state
 from lib.agent.rollout import Collector
+from lib.checkpoints import check_weights
 from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.preferences.recorder import SegmentRecorder
@@ -66,6 +67,14 @@ def test_statistics_of_parts_are_those_of_the_whole() -> None:
     assert normaliser.count == 40
     torch.testing.assert_close(normaliser(seen).std(0, correction=0), torch.ones(3), atol=1e-4, rtol=0)
     assert normaliser(seen + 1e6).max() == 10
+
+
+def test_numbers_with_squares_beyond_float32_are_told_apart_and_leave_weights_that_load() -> None:
+    network = PolicyNet(2, observation_size=2)
+    for _ in range(2):
+        network.normaliser.update(torch.tensor([[0.0, 3e38], [1.0, -3e38]]))
+    check_weights(network.state_dict(), "m.dat")
+    assert network.normaliser(torch.tensor([[1.0, 3e38], [1.0, -3e38]])).tolist() == [[1, 10], [1, -10]]
 
 
 def test_learned_from_as_drawn_recorded_and_judged_as_taken(tmp_path: Path) -> None:

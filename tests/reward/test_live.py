@@ -64,6 +64,16 @@ def test_each_model_is_taken_once_and_pays_from_then_on(tmp_path: Path, world: W
     assert paid(live) == 3.0
 
 
+def test_a_process_that_reads_one_model_more_still_draws_as_the_others_do(
+    tmp_path: Path, world: World
+) -> None:
+    live = live_reward(tmp_path, world)
+    publish(live.path, 1)
+    before = torch.get_rng_state()
+    assert live.refresh()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_an_ensemble_pays_by_the_pessimism_of_the_run(tmp_path: Path, world: World) -> None:
     """Its members say 2 and 4: 3, and 1 off it; over the segments of its fit they were ½ off."""
     live = live_reward(tmp_path, world, pessimism=4.0)
