@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.export_jsonl:
         from lib.text.jsonl import export_preferences
 
-        print(export_preferences(*config.export_jsonl))
+        db, file = config.export_jsonl
+        print(export_preferences(db, file, chat=config.chat is not False))
         return
     if config.import_jsonl:
         from lib.text.jsonl import import_preferences

@@ -44,7 +44,8 @@ class PlayConfig:
     tokens: int = flag(default=64, min=1, max=8192, help="with --prompts: longest answer, in tokens")
     chat: bool | None = flag(
         default=None,
-        help="with --prompts: put them into the model's chat template (default: if it has one)",
+        help="with --prompts: put them into the model's chat template (default: if it has one); "
+        "--no-chat with --export-jsonl: write texts, not messages",
     )
 
     info: Path | None = flag(
@@ -57,10 +58,13 @@ class PlayConfig:
         default=[],
         nargs=2,
         metavar="DB FILE",
-        help="write a DB's labels on answers as prompt, chosen, rejected",
+        help="write a DB's labels on answers as prompt, chosen, rejected, each a list of one message",
     )
     import_jsonl: list[Path] = flag(
-        default=[], nargs=2, metavar="FILE DB", help="add the answers and labels of such a file to DB"
+        default=[],
+        nargs=2,
+        metavar="FILE DB",
+        help="add the answers and labels of such a file to DB, or answers alone: prompt, completion",
     )
     export_reward: list[Path] = flag(
         default=[],

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,14 @@ from lib.text.record import AnswerFolders, open_answers
 _KEYS = ("prompt", "chosen", "rejected")
 
 
-def export_preferences(path: Path, file: Path) -> str:
+def export_preferences(path: Path, file: Path, chat: bool) -> str:
     """Writes the labels of a DB that prefer an answer; ties are left out, as the format has no place for them.
+
+    Args:
+      path: the DB.
+      file: where to.
+      chat: write lists of one message, which trainers put into the model's chat template, rather than texts, which they
+        join without a space.
 
     Returns:
       What was done, in a line.
@@ -44,7 +51,10 @@ def export_preferences(path: Path, file: Path) -> str:
         except SegmentError:
             left_out += 1
             continue
-        values = dict(zip(_KEYS, (chosen.prompt, chosen.text, rejected.text), strict=True))
+        values: dict[str, Any] = dict(zip(_KEYS, (chosen.prompt, chosen.text, rejected.text), strict=True))
+        if chat:
+            for key, text in values.items():
+                values[key] = [{"role": "user" if key == "prompt" else "assistant", "content": text}]
         lines.append(json.dumps(values, ensure_ascii=False) + "\n")
     try:
         write_atomic(file, "".join(lines).encode())
@@ -58,6 +68,8 @@ def export_preferences(path: Path, file: Path) -> str:
 def import_preferences(file: Path, path: Path) -> str:
     """Adds the answers and the preferences of a file to a DB, which is created if missing.
 
+    A line is a preference, or a prompt and a completion, which is an answer without a label.
+
     An answer that the DB has already is not added again. The file's name is the labeller, with a number where further
     lines are about the same pair: of one labeller the last word alone would count.
 
@@ -65,10 +77,10 @@ def import_preferences(file: Path, path: Path) -> str:
       What was done, in a line.
 
     Raises:
-      UserError: a line has another format, or the DB holds clips or cannot be written.
+      UserError: a line has another form, or the DB holds clips or cannot be written.
     """
     read = list(_read(file))
-    preferences = [row for row in read if row[1] != row[2]]
+    rows = [row for row in read if len(row) == 2 or row[1] != row[2]]
     db = open_answers(path)
     folders, log, rng = AnswerFolders(db), LabelLog(path / "labels.json"), np.random.default_rng(0)
     names: dict[tuple[str, str], str] = {}
@@ -80,15 +92,18 @@ def import_preferences(file: Path, path: Path) -> str:
         names.setdefault((answer.prompt, answer.text), name)
     added, lines = 0, Counter[Pair]()
     with Progress() as progress:
-        for number, (prompt, chosen, rejected) in enumerate(preferences, start=1):
-            for text in (chosen, rejected):
+        for number, (prompt, *texts) in enumerate(rows, start=1):
+            for text in texts:
                 if (prompt, text) not in names:
                     names[prompt, text] = folders.add(
                         Answer(prompt, text, True, origin={"file": file.name[:1000]})
                     )
                     added += 1
+            progress.update(f"{number} of {len(rows)} lines")
+            if len(texts) == 1:
+                continue
             first = bool(rng.integers(2))  # so that neither place means the better one
-            pair = (names[prompt, chosen], names[prompt, rejected])
+            pair = (names[prompt, texts[0]], names[prompt, texts[1]])
             lines[pair_of(*pair)] += 1
             count = lines[pair_of(*pair)]
             labeller = file.stem[:60] + (f" {count}" if count > 1 else "")
@@ -98,15 +113,14 @@ def import_preferences(file: Path, path: Path) -> str:
                 raise UserError(
                     f"{log.path}: could not be written: {error.strerror}; make room and start again"
                 ) from None
-            progress.update(f"{number} of {len(preferences)} preferences")
-    left_out = len(read) - len(preferences)
-    return f"{path}: {added} answers and {len(preferences)} labels of {file}" + (
+    left_out = len(read) - len(rows)
+    return f"{path}: {added} answers and {lines.total()} labels of {file}" + (
         f"; {left_out} with equal answers left out" if left_out else ""
     )
 
 
-def _read(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Prompt, chosen and rejected of each line. Raises UserError."""
+def _read(file: Path) -> Iterator[list[str]]:
+    """Prompt, chosen and rejected of each line, or prompt and completion. Raises UserError."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -115,14 +129,25 @@ def _read(file: Path) -> Iterator[tuple[str, str, str]]:
         if not line.strip():
             continue
         try:
-            content = json.loads(line)
-            values = [content[key] for key in _KEYS]
+            values = _texts(json.loads(line))
             right = all(isinstance(value, str) and len(value.encode()) <= MAX_TEXT for value in values)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             right = False
         if not right:
             raise UserError(
-                f"{file} line {number}: expected prompt, chosen and rejected, each a text of at most {MAX_TEXT} bytes, "
-                "not a list of messages"
+                f"{file} line {number}: expected prompt, chosen and rejected, or prompt and completion, each a text of "
+                f"at most {MAX_TEXT} bytes or a list of one message; rewrite or leave out others, such as longer dialogues"
             )
-        yield values[0], values[1], values[2]
+        yield values
+
+
+def _texts(row: dict[str, Any]) -> list[Any]:
+    """Those of a line. In place of texts it may have lists of messages; the answers' may begin with the prompt."""
+    answers = [row[key] for key in (_KEYS[1:] if "chosen" in row else ["completion"])]
+    if not isinstance(answers[0], list):
+        return [row["prompt"], *answers]
+    before = row.get("prompt")
+    before = before if isinstance(before, list) else []
+    asked, texts = zip(*[[one["content"] for one in (*before, *answer)] for answer in answers], strict=True)
+    [prompt] = set(asked)
+    return [prompt, *texts]

@@ -29,6 +29,7 @@ from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import full_disk, tiny
 
 CPU = torch.device("cpu")
+ROLES = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
 
 
 def test_the_best_of_n_is_the_one_that_is_paid_most(
@@ -116,13 +117,20 @@ def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> Non
         export_reward(path, tmp_path / "another")
 
 
-def test_preferences_go_out_and_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chat", [True, False])
+def test_preferences_go_out_and_come_back(chat: bool, tmp_path: Path) -> None:
     db = answer_db(tmp_path / "db", random_texts(20, 3))
     label_with_teacher(db, "shorter", 30)
     label_with_teacher(db, "no-questions", 5)  # ties, as there are no questions
     file = tmp_path / "preferences.jsonl"
-    assert "30 preferences; 5 ties" in export_preferences(db, file)
+    assert "30 preferences; 5 ties" in export_preferences(db, file, chat)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
+    if chat:
+        for line in lines:
+            for key, role in ROLES.items():
+                [message] = line[key]
+                assert message["role"] == role
+                line[key] = message["content"]
     assert all(len(line["chosen"].split()) < len(line["rejected"].split()) for line in lines)
     back = tmp_path / "back"
     for _ in range(2):  # a second time changes nothing that holds
@@ -156,15 +164,55 @@ def test_every_line_of_a_file_counts_and_none_twice(
         won = [load_answer(answers, label.winner or "").text for label in labels]
         assert sorted(won) == ["a", "a", "a", "b"]
         assert [label.annotator for label in labels] == ["x", "x 2", "x 3", "x"]
-    assert "4 of 4 preferences" in capsys.readouterr().out  # of 60,000 it takes many minutes
+    assert "4 of 4 lines" in capsys.readouterr().out  # of 60,000 it takes many minutes
+
+
+def test_messages_are_read_as_the_texts_in_them(tmp_path: Path) -> None:
+    [asked], [good], [bad] = ([{"role": "any", "content": text}] for text in ("p", "a", "b"))
+    rows = [
+        {"prompt": [asked], "chosen": [good], "rejected": [bad]},
+        {"chosen": [asked, good], "rejected": [asked, bad]},
+        {"prompt": "p", "chosen": [asked, good], "rejected": [asked, bad], "score_chosen": 8.5},
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert "2 answers and 3 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    answers = SegmentDB(tmp_path / "db")
+    for label in LabelLog(tmp_path / "db" / "labels.json").read():
+        won = load_answer(answers, label.winner or "")
+        assert (won.prompt, won.text) == ("p", "a")
+
+
+def test_answers_come_in_without_labels(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "p", "completion": "a"},
+        {"prompt": "p", "completion": "b"},
+        {"prompt": [{"role": "user", "content": "p"}], "completion": [{"role": "assistant", "content": "c"}]},
+        {"prompt": "p", "completion": "a"},
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert "3 answers and 0 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    answers = SegmentDB(tmp_path / "db")
+    assert sorted(load_answer(answers, name).text for name in answers.names) == ["a", "b", "c"]
+    assert label_with_teacher(tmp_path / "db", "shorter", 3)
 
 
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     good = json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})
-    for bad in ("{", "[]", '{"prompt": "p"}', '{"prompt": ["m"], "chosen": "a", "rejected": "b"}'):
+    one, other = {"content": "1"}, {"content": "2"}
+    lists = (
+        {"prompt": ["m"], "chosen": "a", "rejected": "b"},
+        {"chosen": [one, other, one], "rejected": [one, other, other]},  # of several turns
+        {"chosen": [one, one], "rejected": [other, other]},  # to different prompts
+        {"prompt": "p", "chosen": [one], "rejected": [other]},
+        {"prompt": [one], "chosen": [], "rejected": []},
+        {"prompt": [one], "completion": [one, other]},
+    )
+    for bad in ("{", "[]", '{"prompt": "p"}', *map(json.dumps, lists)):
         (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")
-        with pytest.raises(UserError, match="line 2: expected prompt, chosen and rejected, each a text"):
+        with pytest.raises(
+            UserError, match="line 2: expected prompt, chosen and rejected, or prompt and compl"
+        ):
             import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
     assert not (tmp_path / "db").exists()
     with pytest.raises(UserError, match="expected a DB of answers"):
-        export_preferences(tmp_path, tmp_path / "y.jsonl")
+        export_preferences(tmp_path, tmp_path / "y.jsonl", True)
