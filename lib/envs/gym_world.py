@@ -246,7 +246,7 @@ def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any)
 
 def _draw_into_memory() -> None:
     """Tells SDL (classic control) and MuJoCo to draw without a screen, unless the user has chosen."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without it SDL complains
+    os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")  # under "dummy" highway-env draws nothing
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pygame
 import pytest
 
 from lib.cli import UserError
@@ -227,6 +228,14 @@ def test_renders_where_observations_are_no_pictures() -> None:
     assert [step.terminal[0] for step in seen] == [False, False, False, True, False, False]
     assert not any(step.truncated.any() for step in seen)
     assert [step.reset[0] for step in seen] == [True, False, False, False, True, False]
+
+
+def test_pygame_draws_into_memory_but_by_no_dummy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    pygame.display.quit()
+    GymWorld("CartPole-v1", 1).close()
+    pygame.display.init()
+    assert pygame.display.get_driver() == "offscreen"  # under "dummy" highway-env draws nothing
 
 
 def test_what_environments_tell_beside_does_not_matter() -> None:
