@@ -230,7 +230,10 @@ def vector_size(space: spaces.Space[Any]) -> int | None:
       None where the policy should see a picture instead: the observation is one, has no fixed size, or has more than
       `MAX_OBSERVATION` numbers, as a stack of pictures does.
     """
-    if to_picture(space) is not None or not space.is_np_flattenable:
+    try:
+        if to_picture(space) is not None or not space.is_np_flattenable:
+            return None
+    except NotImplementedError:  # a space of somebody's own, such as MiniGrid's missions
         return None
     size = int(spaces.utils.flatdim(space))
     return size if 1 <= size <= MAX_OBSERVATION else None

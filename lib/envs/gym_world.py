@@ -21,6 +21,8 @@ from lib.envs.world import TIME_LIMIT, LazyFrames, Step, WorldFailed
 
 Made = TypeVar("Made")
 
+_OLD_GYM = "one of the old Gym is wrapped by shimmy (docs/environments.md)"
+
 
 class GymWorld:
     """B copies of a Gymnasium environment as a `lib.envs.world.World`.
@@ -49,7 +51,7 @@ class GymWorld:
         with _make(env_id, gymnasium.make, **env_kwargs) as env:
             single, modes, space = (
                 EnvAdapter(env),
-                env.metadata.get("render_modes", []),
+                (env.metadata or {}).get("render_modes", []),  # None behind shimmy's wrapper of an old one
                 env.observation_space,
             )
             if not single.shows_pictures and "rgb_array" not in modes:
@@ -185,6 +187,8 @@ def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
         mend = "write module:Name-v0 for an id a module registers"
         if module:
             mend = f"{module} registers no such id"
+            if "gym" in sys.modules:
+                mend += f" with Gymnasium; {_OLD_GYM}"
         if near:
             mend = f"did you mean {' or '.join(folded[match] for match in near)}? If not, {mend}"
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
@@ -193,6 +197,8 @@ def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
         mend = ""
         if "inherit from the gymnasium.Env" in str(error):
             mend = f"; {SEVERAL_AGENTS}"
+        elif "No module named 'gym'" in str(error):
+            mend = f"; {_OLD_GYM}"
         elif "missing" in str(error) and "required" in str(error):
             mend = "; gymnasium.register(..., kwargs={...}) hands it arguments"
         elif "entry_point is not specified" in str(error):
@@ -206,7 +212,7 @@ def _try(env_id: str, env: Environment) -> None:
     Raises:
       UserError: they do not, or fail.
     """
-    call, results = "reset()", "two results, observation and info"
+    call, results = "reset()", "two results, observation and info, of reset(seed=None, options=None)"
     try:
         seen, _ = env.reset(seed=0)
         _check_space(env_id, env.observation_space, call, seen)
@@ -220,7 +226,8 @@ def _try(env_id: str, env: Environment) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        mend = f"; expected {results}" if "to unpack" in str(error) else ""
+        unlike = "to unpack" in str(error) or "unexpected keyword" in str(error)
+        mend = f"; expected {results}" if unlike else ""
         raise UserError(f"environment {env_id!r} fails in {call}: {_described(error)}{mend}") from error
 
 
@@ -246,7 +253,7 @@ def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any)
 
 def _draw_into_memory() -> None:
     """Tells SDL (classic control) and MuJoCo to draw without a screen, unless the user has chosen."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # without it SDL complains
+    os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")  # under "dummy" highway-env draws nothing
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
 

@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pygame
 import pytest
 
 from lib.cli import UserError
@@ -48,6 +50,15 @@ class Counter(gymnasium.Env[np.ndarray, np.int64]):
 
 class Blind(Counter):
     metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012
+
+
+class Mute(Counter):
+    metadata = None  # type: ignore[assignment]
+
+
+class Unseeded(Counter):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
 
 
 class Endless(Counter):
@@ -152,6 +163,8 @@ def leave(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 gymnasium.register(id="TestCounter-v0", entry_point=lambda **kwargs: Counter(**kwargs))
 gymnasium.register(id="TestBlind-v0", entry_point=lambda **kwargs: Blind(**kwargs))
+gymnasium.register(id="TestMute-v0", entry_point=lambda **kwargs: Mute(**kwargs))
+gymnasium.register(id="TestUnseeded-v0", entry_point=lambda **kwargs: Unseeded(**kwargs))
 gymnasium.register(id="TestCareless-v0", entry_point=lambda **kwargs: Careless(**kwargs))
 gymnasium.register(id="TestWearing-v0", entry_point=lambda **kwargs: Wearing(**kwargs))
 gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
@@ -229,6 +242,14 @@ def test_renders_where_observations_are_no_pictures() -> None:
     assert [step.reset[0] for step in seen] == [True, False, False, False, True, False]
 
 
+def test_pygame_draws_into_memory_but_by_no_dummy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    pygame.display.quit()
+    GymWorld("CartPole-v1", 1).close()
+    pygame.display.init()
+    assert pygame.display.get_driver() == "offscreen"  # under "dummy" highway-env draws nothing
+
+
 def test_what_environments_tell_beside_does_not_matter() -> None:
     world = GymWorld("TestInformative-v0", 4)
     step = world.reset(seed=0)
@@ -253,6 +274,8 @@ def test_what_environments_tell_beside_does_not_matter() -> None:
         ("TestSpaceless-v0", {}, r"expected its observation_space to be one of gymnasium\.spaces, got None"),
         ("TestLeaving-v0", {}, r"'TestLeaving-v0' cannot be made: SystemExit 3"),
         ("TestBlind-v0", {}, r"TestBlind-v0 .*Box float32 \[1\].*\['human'\] without 'rgb_array'; add it"),
+        ("TestMute-v0", {}, r"TestMute-v0 .*render modes \[\] without 'rgb_array'; add it"),
+        ("TestUnseeded-v0", {}, r"keyword argument 'seed'.*; expected two results.* of reset\(seed="),
         (
             "TestCareless-v0",
             {"way": "shape"},
@@ -308,6 +331,18 @@ def test_a_module_that_ends_the_program_is_said(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="'that_leaves:Dot-v0' cannot be made: SystemExit bye"):
         make_world("that_leaves:Dot-v0", 1)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_environments_of_the_old_gym_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    (tmp_path / f"old_dots_{installed}.py").write_text("import gym")
+    if installed:
+        monkeypatch.setitem(sys.modules, "gym", ModuleType("gym"))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"old_dots_.*the old Gym is wrapped by shimmy"):
+        make_world(f"old_dots_{installed}:Dot-v0", 1)
 
 
 def test_modules_are_found_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,12 @@ from lib.reward.network import conv_features
 from tests.envs.reach import HIGH, LOW, Reach
 
 CPU = torch.device("cpu")
+
+
+class Missions(spaces.Space[str]):
+    """A space of somebody's own that tells little of itself, as MiniGrid's does."""
+
+
 REACH = "tests.envs.reach:Reach-v0"
 
 
@@ -135,6 +141,7 @@ def test_every_picture_becomes_rgb(shape: tuple[int, ...], at: tuple[int, ...]) 
         (spaces.Box(0, 255, (4, 84, 84), np.uint8), None),  # a stack of pictures
         (spaces.Box(0, 1, (64, 64, 3), np.float32), None),
         (spaces.Sequence(spaces.Discrete(2)), None),
+        (spaces.Dict(at=spaces.Discrete(3), mission=Missions()), None),
     ],
 )
 def test_what_a_vector_is(space: spaces.Space[Any], size: int | None) -> None:
