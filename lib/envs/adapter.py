@@ -175,12 +175,8 @@ class ActionAdapter:
             several = isinstance(space, spaces.Tuple | spaces.Dict)
             raise UserError(
                 f"{name} cannot be used: expected one of n actions (Discrete) or floating-point numbers within bounds "
-                f"(Box), got {brief(space)}; "
-                + (
-                    SEVERAL_AGENTS
-                    if several
-                    else "wrap it in a gymnasium.ActionWrapper that takes one of these"
-                )
+                f"(Box), got {brief(space)}; wrap it in a gymnasium.ActionWrapper that takes one of these"
+                + (f", or {SEVERAL_AGENTS}" if several else "")
             )
         if not 1 <= self.count <= MAX_ACTIONS:
             raise UserError(
