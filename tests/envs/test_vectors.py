@@ -277,7 +277,11 @@ gymnasium.register(id="TestAgents-v0", entry_point=lambda **kwargs: Agents(**kwa
             r"floating-point numbers within bounds \(Box\), got Box int64 \[2\]",
         ),
         *(
-            ("TestOdd-v0", {"actions": several}, r"one of n actions .*got (Tuple|Dict)\(.*ActionWrapper .*several agents")
+            (
+                "TestOdd-v0",
+                {"actions": several},
+                r"one of n actions .*got (Tuple|Dict)\(.*ActionWrapper .*several agents",
+            )
             for several in (
                 spaces.Tuple([spaces.Discrete(2)] * 2),
                 spaces.Dict({"one": spaces.Discrete(2)}),
