@@ -73,8 +73,15 @@ class Guard:
     """ASGI middleware around everything: pages, clips, static files and sockets.
 
     A request passes when its Host is one of ours, its Origin (required of requests that change something) is the page's
-    own (behind a proxy, `url`), its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie; `/?invite=…` shows
+    own, its body is not oversized, and its cookie is valid. `/?token=…` turns a link into a cookie; `/?invite=…` shows
     a button that does, because chat programs fetch a link for its preview and would use it up.
+
+    Args:
+      app: what is guarded.
+      keys: of links and cookies.
+      hosts: our names (`own_names`).
+      secure: whether browsers reach the page by https, so that cookies are for https alone.
+      url: the page's origin in browsers, in lower case and without a slash at its end, if a proxy leads here; None: scheme and Host.
     """
 
     def __init__(

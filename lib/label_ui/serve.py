@@ -121,7 +121,8 @@ def serve(config: LabelConfig) -> int:
     secret, lasting = load_secret(state_folder())
     keys = Keys(secret, desk.db.id)
     url = config.url.rstrip("/").lower() if config.url else None
-    base = url or f"{'https' if config.ssl_cert else 'http'}://{_address(config.host)}:{port}"
+    scheme = "https" if config.ssl_cert else "http"
+    base = url or f"{scheme}://{_address(config.host)}:{port}"
     name = config.name.strip() if config.name else None
     app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
     # NiceGUI looks at every object there is when it starts, at those that PyTorch has deprecated too.
@@ -146,9 +147,7 @@ def serve(config: LabelConfig) -> int:
     link = f"{base}/?token={keys.new_link('host')}"
     _say(f"Open this link (it works once; your browser then stays logged in):\n  {link}")
     if url:
-        _say(
-            f"The proxy or tunnel of {url} must lead to http{'s' if config.ssl_cert else ''}://{config.host}:{port}."
-        )
+        _say(f"The proxy or tunnel of {url} must lead to {scheme}://{config.host}:{port}.")
     elif is_loopback(config.host):
         user, machine = _user(), socket.gethostname()
         _say(
