@@ -13,7 +13,7 @@ from benchmarks.setup import Setup
 from lib.devices import resolve_bf16, resolve_device
 from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel, load_language_model
-from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.learner import EncodedPrompt, LearnerSettings, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet
 from lib.text.sampling import sample
 
@@ -42,7 +42,7 @@ class Update:
         of_reward = load_language_model(folder, device, bf16) if whole else language
         network = TextRewardNet(of_reward.network.model, shape).to(device).requires_grad_(False)
         reward = TextRewardModel(of_reward, [TextMember(network, 0.0, 1.0)])
-        prompts = [Prompt("", tokens) for tokens in _PROMPTS]
+        prompts = [EncodedPrompt("", tokens) for tokens in _PROMPTS]
         settings = LearnerSettings(rollout=_ANSWERS, tokens=_TOKENS, lr=0.0)
         self._learner = TextLearner(language, at, reward, prompts, settings, bf16)
         tokens = np.random.default_rng(0).integers(

@@ -19,6 +19,7 @@ import numpy as np
 from experiments.pipeline import Pipeline, settle
 from lib import cli
 from lib.cli import UserError, flag, one_line
+from lib.preferences.prompts import whole
 from lib.reward.config import FitConfig
 from lib.text.config import ALGORITHMS, TextConfig
 
@@ -301,7 +302,7 @@ def compare(
     rows |= {name: row([one for column in columns for one in column], kl) for name, columns in after.items()}
     last = list(after.values())[-1]
     shown = [
-        (prompt, column[0].text, other[0].text)
+        (whole(prompt), column[0].text, other[0].text)
         for prompt, column, other in list(zip(prompts, many, last, strict=True))[:: max(1, len(prompts) // 6)]
     ]
     return rows, shown[:6]

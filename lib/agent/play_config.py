@@ -58,7 +58,7 @@ class PlayConfig:
         default=[],
         nargs=2,
         metavar="DB FILE",
-        help="write a DB's labels on answers as prompt, chosen, rejected, each a list of one message",
+        help="write a DB's labels on answers as prompt, chosen, rejected, each a list of messages",
     )
     import_jsonl: list[Path] = flag(
         default=[],

@@ -35,6 +35,7 @@ from lib.label_ui.messages import (
     VoteReply,
 )
 from lib.label_ui.model_view import ModelView, Order
+from lib.preferences.prompts import messages_of
 from lib.preferences.segments import SegmentError
 
 STATIC = Path(__file__).parent / "static"
@@ -155,7 +156,7 @@ def build_api(desk: Desk, settings: PageSettings) -> FastAPI:
     def text(id: ClipId, response: Response) -> AnswerReply:
         response.headers["Cache-Control"] = "no-store"
         found = _found(desk.db.answer, id)
-        return AnswerReply(prompt=found.prompt, text=found.text, finished=found.finished)
+        return AnswerReply(prompt=messages_of(found.prompt), text=found.text, finished=found.finished)
 
     @app.get("/thumb/{id}.png")
     def thumbnail(id: ClipId) -> Response:

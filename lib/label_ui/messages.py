@@ -149,7 +149,8 @@ class Session(BaseModel):
 class AnswerReply(BaseModel):
     """What a labeller sees of an answer: not which model gave it, nor how likely it was."""
 
-    prompt: str
+    prompt: list[dict[str, str]]
+    """`role` and `content` of each message; a text is one by the user."""
     text: str
     finished: bool
 

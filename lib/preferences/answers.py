@@ -19,10 +19,10 @@ import zstandard
 
 from lib.cli import UserError
 from lib.preferences.closed_pickle import Refused, printable
+from lib.preferences.prompts import MAX_TEXT, Prompt, as_json, as_prompt, is_text
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import MAX_ORIGIN, SegmentError, is_origin, read_regular, write_new
 
-MAX_TEXT = 65_536  # bytes of a prompt or an answer in UTF-8
 MAX_TOKENS = 8192
 _MAX_TOKEN = 2**31 - 1
 _MAX_FILE = 2**20  # bytes
@@ -38,7 +38,7 @@ class Answer:
     Tokens are those that the model saw and drew. An answer imported as text has none.
     """
 
-    prompt: str
+    prompt: Prompt
     text: str
     finished: bool
     """Whether the model ended it, rather than the limit on its length."""
@@ -72,7 +72,7 @@ def save_answer(path: Path, answer: Answer) -> int:
       OSError: the file could not be written; nothing is left behind.
     """
     plain = {
-        "prompt": answer.prompt,
+        "prompt": as_json(answer.prompt),
         "text": answer.text,
         "finished": answer.finished,
         "prompt_tokens": answer.prompt_tokens.tolist(),
@@ -140,9 +140,13 @@ def _from_plain(plain: object) -> Answer:
         raise Refused("finished must be true or false")
     if not isinstance(origin, dict) or not is_origin(origin):
         raise Refused(f"origin must be at most {MAX_ORIGIN} short texts by name")
+    try:
+        prompt = as_prompt(plain.get("prompt"))
+    except ValueError as error:
+        raise Refused(f"prompt: {error}") from None
     tokens = _tokens(plain, "tokens")
     return Answer(
-        prompt=_text(plain, "prompt"),
+        prompt=prompt,
         text=_text(plain, "text"),
         finished=finished,
         prompt_tokens=_tokens(plain, "prompt_tokens"),
@@ -156,8 +160,7 @@ def _from_plain(plain: object) -> Answer:
 
 def _text(plain: dict[str, Any], key: str, limit: int = MAX_TEXT) -> str:
     text = plain.get(key)
-    # JSON can spell lone surrogates, which UTF-8 cannot.
-    if type(text) is not str or any("\ud800" <= c <= "\udfff" for c in text) or len(text.encode()) > limit:
+    if not is_text(text, limit):
         raise Refused(f"{key} must be a text of at most {limit} bytes")
     return text
 

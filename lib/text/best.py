@@ -10,6 +10,7 @@ from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, one_line
 from lib.devices import resolve_bf16, resolve_device
 from lib.preferences.answers import Answer, word_count
+from lib.preferences.prompts import Prompt, last, whole
 from lib.provenance import now
 from lib.reporting import format_mean
 from lib.reward.report.page import signed, write_page
@@ -26,7 +27,7 @@ _SHOWN = 160  # characters of an answer on the terminal
 class Choice:
     """The answers to one prompt."""
 
-    prompt: str
+    prompt: Prompt
     answers: list[Answer]
     paid: np.ndarray
     """float64 `[n]`, of each."""
@@ -72,7 +73,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
             answers += [as_answer(model, prompt, tokens, one) for one in drawn]
         choice = Choice(prompt, answers, reward.rate(answers))
         choices.append(choice)
-        print(f"{number}. {one_line(prompt)[:_SHOWN]}")
+        print(f"{number}. {one_line(last(prompt))[:_SHOWN]}")
         for name, at in (("first", 0), ("best", choice.best)):
             print(f"   {name:5} {signed(choice.paid[at])}  {one_line(answers[at].text)[:_SHOWN]}", flush=True)
     first, best = ([choice.paid[at(choice)] for choice in choices] for at in (lambda _: 0, lambda c: c.best))
@@ -91,7 +92,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
             subtitle=f"{config.model} · {config.reward} · {now()}",
             choices=[
                 {
-                    "prompt": choice.prompt,
+                    "prompt": whole(choice.prompt),
                     "answers": [
                         {"name": name, "paid": signed(choice.paid[at]), "text": choice.answers[at].text}
                         for name, at in (

@@ -36,7 +36,9 @@ class TextConfig:
         help="language model, such as models/smollm2 of make model, or a checkpoint of --save",
     )
     prompts: Path = flag(
-        default=None, metavar="FILE", help='one prompt a line, or .jsonl with a "prompt" in each line'
+        default=None,
+        metavar="FILE",
+        help='one prompt a line, or .jsonl with a "prompt" in each line: a text, or a list of messages',
     )
     db_path: Path | None = flag(
         default=None,

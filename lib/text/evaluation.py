@@ -14,13 +14,14 @@ from lib.cli import UserError, one_line
 from lib.interrupt import Stopped
 from lib.preferences.answers import Answer, distinct_2
 from lib.preferences.labels import TEXT_TEACHERS
+from lib.preferences.prompts import last, whole
 from lib.preferences.teachers import own_teacher
 from lib.preferences.text_teachers import JUDGES, value_of
 from lib.provenance import now
 from lib.reporting import Progress, format_mean
 from lib.reward.report.page import signed, write_page
 from lib.text.config import TextConfig
-from lib.text.learner import Prompt, TextLearner
+from lib.text.learner import EncodedPrompt, TextLearner
 
 _TAKEN = (
     *("score", "scores", "reward", "reward_best", "reward_interval", "interval", "run", "games"),
@@ -57,7 +58,7 @@ class AnswersMeasure:
     def __init__(
         self,
         learner: TextLearner,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[EncodedPrompt],
         judges: dict[str, Callable[[Answer], float]],
         answers: int,
         best_of: int,
@@ -131,7 +132,11 @@ def judge_of(name: str) -> Callable[[Answer], float]:
 
 
 def side_by_side(
-    config: TextConfig, learner: TextLearner, prompts: Sequence[Prompt], run_dir: Path, progress: Progress
+    config: TextConfig,
+    learner: TextLearner,
+    prompts: Sequence[EncodedPrompt],
+    run_dir: Path,
+    progress: Progress,
 ) -> None:
     """Shows answers of the model before and after, to the same held-out prompts with the same random numbers."""
     shown, seed = prompts[:_ON_PAGE], [_SEED, config.seed]
@@ -141,7 +146,7 @@ def side_by_side(
     paid = [learner.roles.experience(answers).scores.tolist() for answers in (before, after)]
     rows = list(zip(before, after, *paid, strict=True))
     for one, other, first, second in rows[:_SHOWN]:
-        progress.line(one_line(one.prompt)[:160])
+        progress.line(one_line(last(one.prompt))[:160])
         progress.line(f"   before {signed(first)}  {one_line(one.text)[:160]}")
         progress.line(f"   after  {signed(second)}  {one_line(other.text)[:160]}")
     path = run_dir / "before-after.html"
@@ -152,7 +157,7 @@ def side_by_side(
         subtitle=f"{config.model} · {config.reward} · {now()}",
         choices=[
             {
-                "prompt": one.prompt,
+                "prompt": whole(one.prompt),
                 "answers": [
                     {"name": "Before", "paid": signed(first), "text": one.text},
                     {"name": "After", "paid": signed(second), "text": other.text},

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lib.cli import UserError
 from lib.files import write_atomic
-from lib.preferences.answers import MAX_TEXT, Answer, holds_answers, load_answer, prompt_of
+from lib.preferences.answers import Answer, holds_answers, load_answer, prompt_of
 from lib.preferences.labels import Label, LabelLog, Pair, current, pair_of
+from lib.preferences.prompts import MAX_TEXT, Prompt, as_prompt, is_text, last, messages_of
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.reporting import Progress
 from lib.text.record import AnswerFolders, open_answers
 
-_KEYS = ("prompt", "chosen", "rejected")
+_SPEAKER = re.compile(r"\n\n(Human|Assistant):")  # of HH-RLHF, whose dialogues are one text
+_ROLES = {"Human": "user", "Assistant": "assistant"}
+
+
+class _Row(NamedTuple):
+    """A line: a preference or, with one answer, an answer without a label."""
+
+    prompt: Prompt
+    answers: tuple[str, ...]
+    """The chosen one first."""
 
 
 def export_preferences(path: Path, file: Path, chat: bool) -> str:
@@ -28,14 +39,14 @@ def export_preferences(path: Path, file: Path, chat: bool) -> str:
     Args:
       path: the DB.
       file: where to.
-      chat: write lists of one message, which trainers put into the model's chat template, rather than texts, which they
+      chat: write lists of messages, which trainers put into the model's chat template, rather than texts, which they
         join without a space.
 
     Returns:
       What was done, in a line.
 
     Raises:
-      UserError: the DB holds no answers, or the file cannot be written.
+      UserError: the DB holds no answers, or dialogues where texts are wanted, or the file cannot be written.
     """
     db = SegmentDB(path)
     if not holds_answers(db):
@@ -51,10 +62,17 @@ def export_preferences(path: Path, file: Path, chat: bool) -> str:
         except SegmentError:
             left_out += 1
             continue
-        values: dict[str, Any] = dict(zip(_KEYS, (chosen.prompt, chosen.text, rejected.text), strict=True))
+        prompt, texts = chosen.prompt, {"chosen": chosen.text, "rejected": rejected.text}
         if chat:
-            for key, text in values.items():
-                values[key] = [{"role": "user" if key == "prompt" else "assistant", "content": text}]
+            answers = {key: [{"role": "assistant", "content": text}] for key, text in texts.items()}
+            values: dict[str, Any] = {"prompt": messages_of(prompt), **answers}
+        elif isinstance(prompt, str):
+            values = {"prompt": prompt, **texts}
+        else:
+            raise UserError(
+                f"--export-jsonl {path}: expected prompts that are texts, got one of several messages, "
+                f"{last(prompt)[:60]!r}; leave --no-chat out"
+            )
         lines.append(json.dumps(values, ensure_ascii=False) + "\n")
     try:
         write_atomic(file, "".join(lines).encode())
@@ -80,10 +98,10 @@ def import_preferences(file: Path, path: Path) -> str:
       UserError: a line has another form, or the DB holds clips or cannot be written.
     """
     read = list(_read(file))
-    rows = [row for row in read if len(row) == 2 or row[1] != row[2]]
+    rows = [row for row in read if len(row.answers) == len(set(row.answers))]
     db = open_answers(path)
     folders, log, rng = AnswerFolders(db), LabelLog(path / "labels.json"), np.random.default_rng(0)
-    names: dict[tuple[str, str], str] = {}
+    names: dict[tuple[Prompt, str], str] = {}
     for name in db.names:
         try:
             answer = load_answer(db, name)
@@ -92,7 +110,7 @@ def import_preferences(file: Path, path: Path) -> str:
         names.setdefault((answer.prompt, answer.text), name)
     added, lines = 0, Counter[Pair]()
     with Progress() as progress:
-        for number, (prompt, *texts) in enumerate(rows, start=1):
+        for number, (prompt, texts) in enumerate(rows, start=1):
             for text in texts:
                 if (prompt, text) not in names:
                     names[prompt, text] = folders.add(
@@ -119,8 +137,8 @@ def import_preferences(file: Path, path: Path) -> str:
     )
 
 
-def _read(file: Path) -> Iterator[list[str]]:
-    """Prompt, chosen and rejected of each line, or prompt and completion. Raises UserError."""
+def _read(file: Path) -> Iterator[_Row]:
+    """The lines of a file. Raises UserError."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -129,25 +147,39 @@ def _read(file: Path) -> Iterator[list[str]]:
         if not line.strip():
             continue
         try:
-            values = _texts(json.loads(line))
-            right = all(isinstance(value, str) and len(value.encode()) <= MAX_TEXT for value in values)
+            yield _row(json.loads(line))
         except (ValueError, LookupError, TypeError, RecursionError):
-            right = False
-        if not right:
             raise UserError(
-                f"{file} line {number}: expected prompt, chosen and rejected, or prompt and completion, each a text of "
-                f"at most {MAX_TEXT} bytes or a list of one message; rewrite or leave out others, such as longer dialogues"
-            )
-        yield values
+                f"{file} line {number}: expected prompt, chosen and rejected, or prompt and completion, each a text of at "
+                f"most {MAX_TEXT} bytes or a list of messages; answers to one dialogue, of one message each; rewrite or "
+                "leave out others"
+            ) from None
 
 
-def _texts(row: dict[str, Any]) -> list[Any]:
-    """Those of a line. In place of texts it may have lists of messages; the answers' may begin with the prompt."""
-    answers = [row[key] for key in (_KEYS[1:] if "chosen" in row else ["completion"])]
-    if not isinstance(answers[0], list):
-        return [row["prompt"], *answers]
-    before = row.get("prompt")
-    before = before if isinstance(before, list) else []
-    asked, texts = zip(*[[one["content"] for one in (*before, *answer)] for answer in answers], strict=True)
-    [prompt] = set(asked)
-    return [prompt, *texts]
+def _row(line: dict[str, Any]) -> _Row:
+    """A line's prompt and answers. Raises ValueError, LookupError or TypeError if it has another form."""
+    answers = [line[key] for key in (("chosen", "rejected") if "chosen" in line else ("completion",))]
+    prompt = line.get("prompt")
+    if prompt is None and all(isinstance(answer, str) for answer in answers):
+        answers = [_dialogue(answer) for answer in answers]
+    if isinstance(answers[0], list):  # which may begin with the prompt
+        dialogues = [[*(prompt if isinstance(prompt, list) else ()), *answer] for answer in answers]
+        if any(dialogue[-1]["role"] != "assistant" for dialogue in dialogues):
+            raise ValueError("no answer")
+        answers = [dialogue[-1]["content"] for dialogue in dialogues]
+        prompts = {as_prompt(dialogue[:-1]) for dialogue in dialogues}
+    else:
+        prompts = {as_prompt(prompt)}
+    [asked] = prompts
+    if not all(map(is_text, answers)):
+        raise ValueError("no text")
+    return _Row(asked, tuple(answers))
+
+
+def _dialogue(text: str) -> list[dict[str, str]]:
+    """The messages of a dialogue in the form of HH-RLHF: "\\n\\nHuman: …\\n\\nAssistant: …"."""
+    _, *pieces = _SPEAKER.split(text)
+    return [
+        {"role": _ROLES[who], "content": content.strip()}
+        for who, content in zip(pieces[::2], pieces[1::2], strict=True)
+    ]

@@ -22,6 +22,7 @@ import torch
 from lib.checkpoints import check_weights
 from lib.cli import UserError, one_line
 from lib.files import sync_folder, write_atomic
+from lib.preferences.prompts import Prompt, last, messages_of
 from lib.text.layers import above, branch, with_adapters
 from lib.text.lora import adapters, fold
 
@@ -74,21 +75,27 @@ class LanguageModel:
         device: torch.device = self.network.device
         return device
 
-    def encode(self, prompt: str) -> list[int]:
+    def encode(self, prompt: Prompt) -> list[int]:
         """The tokens that an answer to a prompt continues: those of the chat template, or of the bare text.
 
         Raises:
-          UserError: the template cannot be applied, or the prompt has no tokens or one that the network lacks.
+          UserError: the template cannot be applied or a dialogue has none, or the prompt has no tokens or one that the
+            network lacks.
         """
         if self.chat:
             try:
                 tokens = self.tokenizer.apply_chat_template(
-                    [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+                    messages_of(prompt), add_generation_prompt=True, return_dict=False
                 )
             except Exception as error:  # a template may fail in any way
                 raise UserError(
                     f"{self.folder}: its chat template fails ({one_line(str(error))[:200]}); try --no-chat"
                 ) from None
+        elif not isinstance(prompt, str):
+            raise UserError(
+                f"{self.folder}: expected a chat template for a prompt of several messages, {last(prompt)[:60]!r}; take a "
+                "model that has one, and leave --no-chat out"
+            )
         else:
             tokens = self.tokenizer(prompt)["input_ids"]
             # Some tokenizers end every text, which an answer is to continue.
@@ -96,10 +103,10 @@ class LanguageModel:
                 tokens = tokens[:-1]
             tokens = tokens or [self.tokenizer.bos_token_id]
         if not tokens or tokens[0] is None:
-            raise UserError(f"{self.folder}: the prompt {prompt[:60]!r} has no tokens")
+            raise UserError(f"{self.folder}: the prompt {last(prompt)[:60]!r} has no tokens")
         if max(tokens) >= (known := self.network.config.vocab_size):
             raise UserError(
-                f"{self.folder}: the prompt {prompt[:60]!r} has the token {max(tokens)}; the network knows {known}"
+                f"{self.folder}: the prompt {last(prompt)[:60]!r} has the token {max(tokens)}; the network knows {known}"
             )
         return list(tokens)
 

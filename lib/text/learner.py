@@ -22,6 +22,7 @@ from lib.agent.returns import explained_variance
 from lib.agent.sequences import answer_advantages, token_rewards
 from lib.learner import ALONE, Advance, Alone
 from lib.preferences.answers import Answer, distinct_2
+from lib.preferences.prompts import Prompt
 from lib.text.language import LanguageModel
 from lib.text.reward import TextRewardModel
 from lib.text.roles import Actor, Critic, Experience, Roles
@@ -74,10 +75,10 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt."""
+class EncodedPrompt:
+    """A prompt, and the tokens that an answer continues."""
 
-    text: str
+    prompt: Prompt
     tokens: tuple[int, ...]
 
 
@@ -108,7 +109,7 @@ class TextLearner:
         language: LanguageModel,
         at: int,
         reward: TextRewardModel,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[EncodedPrompt],
         settings: LearnerSettings,
         bf16: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
@@ -198,7 +199,7 @@ class TextLearner:
 
     def answer(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[EncodedPrompt],
         seed: list[int],
         each: int = 1,
         reference: bool = False,
@@ -214,12 +215,12 @@ class TextLearner:
           before: how many answers of the same seed come before these; each has random numbers of its own.
         """
         settings, policy = self.settings, self.language if reference else self.policy()
-        asked = [(prompt.text, prompt.tokens) for prompt in prompts for _ in range(each)]
+        asked = [(prompt.prompt, prompt.tokens) for prompt in prompts for _ in range(each)]
         rngs = (np.random.default_rng([*seed, before + place]) for place in range(len(asked)))
         chances = np.array([rng.random(settings.tokens) for rng in rngs])
         return answer(policy, asked, chances, settings.temperature, settings.batch_size, self._should_stop)
 
-    def _next_prompts(self) -> Iterator[Prompt]:
+    def _next_prompts(self) -> Iterator[EncodedPrompt]:
         """The prompts of this update, from endless rounds through all of them, each in its own order."""
         count = self.settings.rollout // self.settings.answers
         for place in range(self.updates * count, (self.updates + 1) * count):

@@ -16,7 +16,6 @@ from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.interrupt import Interrupt
 from lib.preferences.answers import (
-    MAX_TEXT,
     MAX_TOKENS,
     Answer,
     holds_answers,
@@ -24,6 +23,7 @@ from lib.preferences.answers import (
     prompt_of,
     save_answer,
 )
+from lib.preferences.prompts import FORM, Prompt, as_prompt, last, messages_of, whole
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.provenance import git_commit
@@ -33,7 +33,7 @@ from lib.text.language import LanguageModel, load_language_model
 from lib.text.sampling import as_answer, sample
 
 
-def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
+def read_prompts(path: Path, flag: str = "--prompts") -> list[Prompt]:
     """Prompts of a file: its lines, or the "prompt" of each line of .jsonl, without empty lines and repetitions.
 
     Args:
@@ -51,19 +51,13 @@ def read_prompts(path: Path, flag: str = "--prompts") -> list[str]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        prompt: object = line.rstrip("\r")
-        if path.suffix == ".jsonl":
-            try:
-                found = json.loads(line)["prompt"]
-                found.encode()  # half a surrogate pair is no text
-                prompt = found
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                prompt = None
-        if not isinstance(prompt, str) or not prompt.strip() or len(prompt.encode()) > MAX_TEXT:
-            raise UserError(
-                f"{path} line {number}: expected a prompt, a text of at most {MAX_TEXT} bytes, in .jsonl as "
-                '{"prompt": "…"}'
-            )
+        try:
+            prompt = as_prompt(json.loads(line)["prompt"] if path.suffix == ".jsonl" else line.rstrip("\r"))
+            blank = not messages_of(prompt)[-1]["content"].strip()
+        except (ValueError, LookupError, TypeError, RecursionError):
+            blank = True
+        if blank:
+            raise UserError(f'{path} line {number}: expected a prompt, in .jsonl as {{"prompt": …}}: {FORM}')
         prompts.append(prompt)
     if not prompts:
         raise UserError(f"{flag} {path}: expected a prompt a line, found none")
@@ -104,7 +98,7 @@ class AnswerFolders:
 
     def __init__(self, db: SegmentDB) -> None:
         self._db = db
-        self._folders: dict[str, str] = {}
+        self._folders: dict[Prompt, str] = {}
         self._highest: dict[str, int] = {}
         self._made: dict[str, set[str]] = {}
         for name in db.names:
@@ -117,7 +111,7 @@ class AnswerFolders:
             self._folders.setdefault(answer.prompt, folder)
             self._made.setdefault(folder, set()).add(answer.origin.get("draw", ""))
 
-    def has(self, prompt: str, draw: str) -> bool:
+    def has(self, prompt: Prompt, draw: str) -> bool:
         """Whether the DB has this draw's answer to a prompt; see `Draw.key`."""
         return draw in self._made.get(self._folders.get(prompt, ""), ())
 
@@ -141,7 +135,7 @@ class AnswerFolders:
                 f"{self._db.root}: an answer could not be written: {error.strerror}; make room and start again"
             ) from None
 
-    def _folder(self, prompt: str) -> str:
+    def _folder(self, prompt: Prompt) -> str:
         """The folder of a prompt's answers, or the next that no process has."""
         while prompt not in self._folders:
             folder = f"{max(map(int, self._highest), default=-1) + 1:02d}"
@@ -162,7 +156,7 @@ class AnswerFolders:
 class Draw:
     """An answer to be drawn."""
 
-    prompt: str
+    prompt: Prompt
     tokens: list[int]
     key: str
     """Names it among all answers to the prompt: same model, settings and number, same answer."""
@@ -226,11 +220,11 @@ def record(config: TextConfig) -> Recorded:
     return Recorded(written, interrupt.asked)
 
 
-def _encoded(model: LanguageModel, prompt: str, longest: int) -> list[int]:
+def _encoded(model: LanguageModel, prompt: Prompt, longest: int) -> list[int]:
     tokens = model.encode(prompt)
     if len(tokens) > MAX_TOKENS:
         raise UserError(
-            f"--prompts: expected prompts of at most {MAX_TOKENS} tokens, got one of {len(tokens)}: {prompt[:60]!r}…"
+            f"--prompts: expected prompts of at most {MAX_TOKENS} tokens, got one of {len(tokens)}: {last(prompt)[:60]!r}…"
         )
     model.check_room(tokens, longest)
     return tokens
@@ -255,5 +249,5 @@ def _sampled(
 
 def _chances(draw: Draw, config: TextConfig) -> np.ndarray:
     """The random numbers of one answer, float64 `[N]`, the same whatever else is sampled."""
-    seed = [config.seed, draw.number, *draw.prompt.encode()]
+    seed = [config.seed, draw.number, *whole(draw.prompt).encode()]
     return np.random.default_rng(seed).random(config.tokens)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lib.preferences.prompts import whole
 from lib.provenance import now
 from lib.reporting import Charts
 from lib.reward.report import report_path
@@ -118,10 +119,11 @@ def _correlation(value: float) -> str:
 def _shown(fit: TextFit, figures: TextFigures, index: int) -> dict[str, str]:
     db, name = fit.data.store.sources[index]
     answer = fit.data.store.answers[index]
+    prompt = whole(answer.prompt)
     return {
         "paid": signed(figures.worth[index]),
         "source": f"{db.root.name}/{name}",
-        "prompt": answer.prompt[:2000],
+        "prompt": prompt if len(prompt) <= 2000 else f"…{prompt[-2000:]}",  # its end says what is answered
         "text": answer.text[:4000],
         "end": "■" if answer.finished else "…",
     }

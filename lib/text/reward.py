@@ -16,6 +16,7 @@ from torch import nn
 from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError
 from lib.preferences.answers import Answer, word_count
+from lib.preferences.prompts import last
 from lib.provenance import lineage
 from lib.reward.model import Member
 from lib.text.language import LanguageModel, load_language_model
@@ -228,7 +229,7 @@ def spoken(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int
     highest = max(*prompt, *tokens)
     if highest >= language.network.config.vocab_size:
         raise UserError(
-            f"an answer to {answer.prompt[:60]!r} has the token {highest}; {language.folder} knows "
+            f"an answer to {last(answer.prompt)[:60]!r} has the token {highest}; {language.folder} knows "
             f"{language.network.config.vocab_size}"
         )
     return prompt, tokens

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lib.preferences.answers import Answer
+from lib.preferences.prompts import Prompt
 from lib.text.language import LanguageModel
 from lib.text.layers import log_softmax_of, padded
 
@@ -26,7 +27,7 @@ class Drawn:
 
 
 def as_answer(
-    model: LanguageModel, prompt: str, prompt_tokens: Sequence[int], drawn: Drawn, **known: Any
+    model: LanguageModel, prompt: Prompt, prompt_tokens: Sequence[int], drawn: Drawn, **known: Any
 ) -> Answer:
     """A model's draw as an answer; `known` are further fields."""
     return Answer(
@@ -43,7 +44,7 @@ def as_answer(
 
 def answer(
     model: LanguageModel,
-    prompts: Sequence[tuple[str, Sequence[int]]],
+    prompts: Sequence[tuple[Prompt, Sequence[int]]],
     chances: np.ndarray,
     temperature: float = 1.0,
     batch_size: int = 32,

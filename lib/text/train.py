@@ -28,7 +28,7 @@ from lib.text.config import TextConfig
 from lib.text.evaluation import AnswersMeasure, judges_of, side_by_side
 from lib.text.language import LanguageModel, Root, load_language_model, read_policy, root_of, save_policy
 from lib.text.layers import above
-from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.learner import EncodedPrompt, LearnerSettings, TextLearner
 from lib.text.memory import tell_memory
 from lib.text.record import read_prompts
 from lib.text.reward import TextRewardModel, above_states, load_text_reward, trunk_states
@@ -141,7 +141,7 @@ def finetune(config: TextConfig) -> Trained:
             reward = load(config.reward)
             parents["reward"] = {"file": str(config.reward), **reward.origin}
         prompts, held_out = _prompts(config, language)
-        texts = json.dumps([[prompt.text for prompt in column] for column in (prompts, held_out)])
+        texts = json.dumps([[prompt.prompt for prompt in column] for column in (prompts, held_out)])
         digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
         parents["prompts"] = {"file": str(config.prompts), "texts": digest}
         if state is not None:
@@ -215,7 +215,7 @@ def _reward_loader(
     return load
 
 
-def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt], list[Prompt]]:
+def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[EncodedPrompt], list[EncodedPrompt]]:
     """Those to train on, and those held out."""
     texts = read_prompts(config.prompts)
     if config.eval_prompts is not None:
@@ -229,7 +229,7 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[Prompt],
             f"--prompts {config.prompts}: expected prompts to train on beside those held out, found none"
         )
     train, test = (
-        [Prompt(text, tuple(language.encode(text))) for text in column] for column in (texts, held_out)
+        [EncodedPrompt(text, tuple(language.encode(text))) for text in column] for column in (texts, held_out)
     )
     for prompt in (*train, *test):
         language.check_room(prompt.tokens, config.tokens)
@@ -254,7 +254,7 @@ def _check_same(config: TextConfig, now: dict[str, Any], began: dict[str, Any]) 
 
 
 @torch.no_grad()
-def _cut(config: TextConfig, language: LanguageModel, prompt: Prompt) -> tuple[int, str]:
+def _cut(config: TextConfig, language: LanguageModel, prompt: EncodedPrompt) -> tuple[int, str]:
     """The number of frozen layers, and a line about them."""
     base = language.network.model
     count = len(base.layers)

@@ -17,6 +17,7 @@ from lib.preferences.answers import (
     word_count,
 )
 from lib.preferences.labels import LabelLog, current
+from lib.preferences.prompts import last
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError, load_segment
 from lib.provenance import plain
@@ -267,7 +268,7 @@ class _Lineage:
         end = "finished" if answer.finished else "cut off"
         facts = [
             f"{word_count(answer.text)} words, {len(answer.tokens)} tokens, {end}",
-            f"to {said(repr(answer.prompt))}",
+            f"to {said(repr(last(answer.prompt)))}",
             f"by the language model {said(answer.policy)}" if answer.policy else "by an unnamed author",
         ]
         if answer.origin:

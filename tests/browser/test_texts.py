@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.site import Site
 from lib.preferences.answers import Answer, load_answer, prompt_of, save_answer
+from lib.preferences.prompts import Message
 from lib.preferences.segment_db import SegmentDB
 from tests.browser.conftest import Tab
 from tests.text.dbs import answer_db, random_texts
@@ -170,6 +171,52 @@ def test_long_answers_scroll_together_under_their_prompt(tmp_path: Path, serve: 
     tab.page.set_viewport_size({"width": 700, "height": 900})
     narrow = tops()
     assert narrow[2] > narrow[1] + 1000  # one below the other
+
+
+def test_a_dialogue_shows_who_says_what_and_ends_in_view(tmp_path: Path, serve: Serve, enter: Enter) -> None:
+    db = tmp_path / "texts"
+    db.mkdir()
+    prompt = (
+        Message("system", "Be <b>brief</b>."),
+        Message("user", "What is tea?"),
+        Message("assistant", "A drink.\n" * 40),
+        Message("user", "Hot?"),
+    )
+    for number in range(3):
+        save_answer(db / "00" / f"{number:08d}.dat", Answer(prompt, f"Answer {number}", True))
+    tab = enter(serve(db=db)).label()
+
+    def seen() -> list[str]:
+        found: list[str] = tab.page.evaluate(
+            """() => {
+              const box = document.getElementById("prompt").getBoundingClientRect();
+              const inside = ({ top, bottom }) => top >= box.top && bottom <= box.bottom;
+              const messages = Array.from(document.querySelectorAll("#prompt p"));
+              return messages.filter((one) => inside(one.getBoundingClientRect())).map((one) => one.innerText);
+            }"""
+        )
+        return found
+
+    def height() -> float:
+        found: float = tab.page.evaluate("document.getElementById('prompt').clientHeight")
+        return found
+
+    for _ in range(2):
+        tab.ready()
+        shown = tab.page.locator("#prompt p").all_text_contents()
+        assert shown == [
+            "systemBe <b>brief</b>.",
+            "userWhat is tea?",
+            "assistant" + "A drink.\n" * 40,
+            "userHot?",
+        ]
+        assert seen() == ["User\nHot?"]
+        low = height()
+        tab.page.keyboard.press("p")
+        assert height() > 2 * low
+        assert seen() == ["User\nHot?"]
+        tab.page.keyboard.press("p")
+        tab.press("1")
 
 
 def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter: Enter) -> None:

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 
 from lib.cli import UserError
-from lib.preferences.answers import MAX_TEXT, MAX_TOKENS, Answer, holds_answers, load_answer, save_answer
+from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answer, save_answer
+from lib.preferences.prompts import MAX_TEXT, Message
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError, save_segment
 from tests.label_ui.dbs import segment
@@ -45,9 +46,18 @@ def test_an_answer_comes_back_as_it_was(db: SegmentDB) -> None:
     assert [path.name for path in (db.root / "07").iterdir()] == ["00000003.dat"]
 
 
+def test_a_dialogue_is_written_as_messages_and_read_again(tmp_path: Path) -> None:
+    asked = Message("system", "Be brief."), Message("user", "Why?")
+    save_answer(tmp_path / NAME, dataclasses.replace(ANSWER, prompt=asked))
+    assert load_answer(SegmentDB(tmp_path), NAME).prompt == asked
+    plain = json.loads(zstandard.ZstdDecompressor().decompress((tmp_path / NAME).read_bytes()[9:]))
+    assert plain["prompt"] == [message._asdict() for message in asked]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {"prompt": (Message("user", "Why?"), Message("assistant", "Because."))},
         {"text": "x" * (MAX_TEXT + 1)},
         {"text": "\ud800"},
         {"log_probs": np.zeros(2, np.float32)},
@@ -97,6 +107,10 @@ def test_hostile_files_are_refused_by_name(db: SegmentDB) -> None:
         _packed(_plain(tokens=[1] * (MAX_TOKENS + 1), log_probs=[-1] * (MAX_TOKENS + 1))),
         _packed(_plain(text="é" * MAX_TEXT)),
         _packed(_plain(text="\ud800")),
+        _packed(_plain(prompt=[])),
+        _packed(_plain(prompt=[{"role": "tool", "content": "x"}])),
+        _packed(_plain(prompt=[{"role": "user", "content": "\ud800"}])),
+        _packed(_plain(prompt={})),
         _packed(_plain(finished=1)),
         _packed(_plain(origin={"a": 1})),
         _packed(_plain(tokens=[10**400])),

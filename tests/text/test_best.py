@@ -12,6 +12,7 @@ from lib.cli import UserError
 from lib.devices import has_fast_bf16
 from lib.preferences.answers import Answer, load_answer
 from lib.preferences.labels import LabelLog, current
+from lib.preferences.prompts import Message
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.text.best import best_of
@@ -168,7 +169,8 @@ def test_every_line_of_a_file_counts_and_none_twice(
 
 
 def test_messages_are_read_as_the_texts_in_them(tmp_path: Path) -> None:
-    [asked], [good], [bad] = ([{"role": "any", "content": text}] for text in ("p", "a", "b"))
+    asked = {"role": "user", "content": "p"}
+    good, bad = ({"role": "assistant", "content": text} for text in ("a", "b"))
     rows = [
         {"prompt": [asked], "chosen": [good], "rejected": [bad]},
         {"chosen": [asked, good], "rejected": [asked, bad]},
@@ -180,6 +182,43 @@ def test_messages_are_read_as_the_texts_in_them(tmp_path: Path) -> None:
     for label in LabelLog(tmp_path / "db" / "labels.json").read():
         won = load_answer(answers, label.winner or "")
         assert (won.prompt, won.text) == ("p", "a")
+
+
+def test_dialogues_come_in_and_go_out(tmp_path: Path) -> None:
+    before = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "p"},
+        {"role": "assistant", "content": "q"},
+        {"role": "user", "content": "r"},
+    ]
+    good, bad = ({"role": "assistant", "content": text} for text in ("a", "b"))
+    rows = [
+        {"prompt": before, "chosen": [good], "rejected": [bad]},
+        {"prompt": "p", "chosen": [*before, good], "rejected": [*before, bad]},
+        {"prompt": before[1:], "completion": [bad]},
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert "3 answers and 2 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    assert "2 preferences" in export_preferences(tmp_path / "db", tmp_path / "y.jsonl", chat=True)
+    assert [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()] == rows[:1] * 2
+    with pytest.raises(UserError, match="got one of several messages, '… r'; leave --no-chat out"):
+        export_preferences(tmp_path / "db", tmp_path / "z.jsonl", chat=False)
+    assert not (tmp_path / "z.jsonl").exists()
+
+
+def test_dialogues_of_hh_rlhf_come_in(tmp_path: Path) -> None:
+    asked = "\n\nHuman: Is tea\n\nhealthy?\n\nAssistant: Yes.\n\nHuman: Why?\n\nAssistant:"
+    rows = [
+        {"chosen": f"{asked} Because: it is.", "rejected": f"{asked} No."},
+        {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant:"},
+    ]
+    (tmp_path / "hh.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert "4 answers and 2 labels of " in import_preferences(tmp_path / "hh.jsonl", tmp_path / "db")
+    answers = SegmentDB(tmp_path / "db")
+    won = [load_answer(answers, label.winner or "") for label in LabelLog(tmp_path / "db/labels.json").read()]
+    assert [answer.text for answer in won] == ["Because: it is.", "Hello."]
+    dialogue = Message("user", "Is tea\n\nhealthy?"), Message("assistant", "Yes."), Message("user", "Why?")
+    assert [answer.prompt for answer in won] == [dialogue, "Hi"]
 
 
 def test_answers_come_in_without_labels(tmp_path: Path) -> None:
@@ -198,14 +237,24 @@ def test_answers_come_in_without_labels(tmp_path: Path) -> None:
 
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     good = json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})
-    one, other = {"content": "1"}, {"content": "2"}
+    asked, asks = ({"role": "user", "content": text} for text in ("1", "2"))
+    one, other = ({"role": "assistant", "content": text} for text in ("1", "2"))
     lists = (
         {"prompt": ["m"], "chosen": "a", "rejected": "b"},
-        {"chosen": [one, other, one], "rejected": [one, other, other]},  # of several turns
-        {"chosen": [one, one], "rejected": [other, other]},  # to different prompts
+        {
+            "chosen": [asked, one, asked, one],
+            "rejected": [asked, other, asked, one],
+        },  # to different dialogues
+        {"chosen": [asked, one], "rejected": [asks, one]},
         {"prompt": "p", "chosen": [one], "rejected": [other]},
-        {"prompt": [one], "chosen": [], "rejected": []},
-        {"prompt": [one], "completion": [one, other]},
+        {"prompt": [asked], "chosen": [], "rejected": []},
+        {"prompt": [asked], "completion": [one, other]},
+        {"prompt": [asked], "completion": [asks]},
+        {"prompt": [asked], "completion": [{"role": "assistant", "content": None}]},
+        {"prompt": "p", "chosen": "a", "rejected": None},
+        {"prompt": "p", "chosen": "a", "rejected": "\ud800"},
+        {"chosen": "a", "rejected": "b"},
+        {"chosen": "Hi\n\nHuman: p", "rejected": "\n\nHuman: p"},
     )
     for bad in ("{", "[]", '{"prompt": "p"}', *map(json.dumps, lists)):
         (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")

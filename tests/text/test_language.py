@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lib.cli import UserError
+from lib.preferences.prompts import Message
 from lib.text.language import load_language_model, merge, read_policy, root_of, save_policy, save_whole
 from lib.text.layers import between, padded, upper_copy
 from tests.text.tiny import FAMILIES, full_disk, save_tiny, tiny
@@ -63,8 +64,12 @@ def test_prompts_bare_and_in_a_chat_template(tmp_path: Path) -> None:
     bare, chat = tiny(tmp_path / "a"), tiny(tmp_path / "b", chat=True)
     assert bare.encode("w0 w1") == [4, 5]
     assert chat.encode("w0 w1") == [1, 4, 5, 2, 1]
+    dialogue = Message("user", "w0"), Message("assistant", "w1"), Message("user", "w2")
+    assert chat.encode(dialogue) == [1, 4, 2, 1, 5, 2, 1, 6, 2, 1]
     plain = load_language_model(tmp_path / "b", torch.device("cpu"), chat=False)
     assert plain.encode("w0 w1") == [4, 5]
+    with pytest.raises(UserError, match="expected a chat template for a prompt of several messages, '… w2'"):
+        plain.encode(dialogue)
     bare.tokenizer._tokenizer.post_processor = TemplateProcessing(
         single="<begin> $A <end>", special_tokens=[("<begin>", 1), ("<end>", 2)]
     )

@@ -224,7 +224,7 @@ def test_all_prompts_have_their_turn_before_any_comes_again(tmp_path: Path) -> N
     learner = tiny_learner(tmp_path, rollout=4, algo="rloo", answers=2)
     asked = []
     for learner.updates in range(6):
-        asked += [prompt.text for prompt in learner._next_prompts()]
+        asked += [prompt.prompt for prompt in learner._next_prompts()]
     assert len(asked) == 12
     for at in range(0, 12, 3):
         assert sorted(asked[at : at + 3]) == ["p0", "p1", "p2"]
@@ -293,7 +293,7 @@ def test_an_evaluation_says_what_the_best_of_n_answers_of_the_reference_is_worth
     drawn = learner.answer(prompts, [10_000, 5, 3], 3, reference=True)
     assert drawn is not None
     pay = learner.roles.reward.rate
-    best = [max((a for a in drawn if a.prompt == p.text), key=lambda a: pay([a])[0]) for p in prompts]
+    best = [max((a for a in drawn if a.prompt == p.prompt), key=lambda a: pay([a])[0]) for p in prompts]
     assert first.overall["best_of_3"] == np.mean([len(answer.tokens) for answer in best])
     assert first.overall["best_of_3_learned"] == pytest.approx(pay(best).mean(), abs=1e-5)
     learner.advance()

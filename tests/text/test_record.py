@@ -12,6 +12,7 @@ from lib.cli import UserError
 from lib.envs.make import make_world
 from lib.interrupt import Interrupt
 from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answer, prompt_of
+from lib.preferences.prompts import Message, Prompt
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import save_segment
 from lib.text.config import TextConfig
@@ -39,9 +40,9 @@ def config(tmp_path: Path) -> TextConfig:
     )
 
 
-def _texts(db_path: Path) -> dict[str, list[str]]:
+def _texts(db_path: Path) -> dict[Prompt, list[str]]:
     db = SegmentDB(db_path)
-    found: dict[str, list[str]] = {}
+    found: dict[Prompt, list[str]] = {}
     for name in db.names:
         answer = load_answer(db, name)
         found.setdefault(answer.prompt, []).append(answer.text)
@@ -136,6 +137,11 @@ def test_two_that_write_into_one_db_share_folders_by_prompt(tmp_path: Path) -> N
 def test_prompts_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "two\\nlines"}\n{"prompt": "x", "more": 1}\n')
     assert read_prompts(tmp_path / "p.jsonl") == ["two\nlines", "x"]
+    (tmp_path / "q.jsonl").write_text(
+        '{"prompt": [{"role": "user", "content": "x"}]}\n'
+        '{"prompt": [{"role": "system", "content": ""}, {"role": "user", "content": "x"}]}\n{"prompt": "x"}\n'
+    )
+    assert read_prompts(tmp_path / "q.jsonl") == ["x", (Message("system", ""), Message("user", "x"))]
     (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfx\r\ny z\r\nx\r\n")
     assert read_prompts(tmp_path / "windows.txt") == ["x", "y z"]
     for name, content in (
@@ -144,6 +150,9 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
         ("c.jsonl", b"[1]"),
         ("d.jsonl", b"{"),
         ("e.jsonl", b'{"prompt": "\\ud800"}'),
+        ("f.jsonl", b'{"prompt": " "}'),
+        ("g.jsonl", b'{"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": " "}]}'),
+        ("h.jsonl", b'{"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}'),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match="expected"):

@@ -16,7 +16,7 @@ if not importlib.util.find_spec("transformers"):  # whose import takes seconds, 
 from lib.learner import ALONE, Alone
 from lib.text.config import TextConfig
 from lib.text.language import LanguageModel, load_language_model
-from lib.text.learner import LearnerSettings, Prompt, TextLearner
+from lib.text.learner import EncodedPrompt, LearnerSettings, TextLearner
 from lib.text.reward import Shape, TextMember, TextRewardModel, TextRewardNet, save_text_reward
 
 FAMILIES = ("llama", "qwen2", "mistral")
@@ -111,7 +111,7 @@ def tiny_learner(
     network = TextRewardNet(language.network.model, Shape(1, 2))
     torch.nn.init.normal_(network.head.weight)
     reward = TextRewardModel(language, [TextMember(network.requires_grad_(False), 0.5, 2.0)])
-    prompts = [Prompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
+    prompts = [EncodedPrompt(f"p{i}", tokens) for i, tokens in enumerate([(4, 5, 6), (2, 2, 9, 9, 2), (7,)])]
     usual = {"rollout": 12, "tokens": 8, "lr": 1e-2, "micro_batch": 4}
     parts = language, 0 if rank else at, reward, prompts, LearnerSettings(**usual | settings), bf16
     return TextLearner(*parts, ranks=ranks, rank=rank)

@@ -16,11 +16,11 @@ if not importlib.util.find_spec("transformers"):
 
 from lib.preferences.answers import Answer
 from lib.text.language import LanguageModel
-from lib.text.learner import Prompt
+from lib.text.learner import EncodedPrompt
 from lib.text.reward import Shape, States, TextMember, TextRewardModel, TextRewardNet
 
 WORDS, LENGTH = 40, 3
-PROMPT = Prompt("?", (0,))
+PROMPT = EncodedPrompt("?", (0,))
 
 
 def word_model(layers: int = 1, seed: int = 0) -> LanguageModel:

@@ -77,6 +77,17 @@ function marked(runs) {
   });
 }
 
+// The messages of a prompt as nodes; one alone needs no name.
+function dialogue(messages) {
+  if (messages.length === 1) return [messages[0].content];
+  return messages.map(({ role, content }) => {
+    const message = document.createElement("p");
+    message.dir = "auto";
+    message.append(Object.assign(document.createElement("small"), { textContent: role }), content);
+    return message;
+  });
+}
+
 // Stands where the player of clips stands.
 export class TextView {
   playing = false;
@@ -88,6 +99,12 @@ export class TextView {
   mark() {
     this.marking = !this.marking;
     this.draw();
+  }
+
+  // Gives a long prompt more room, or takes it back.
+  open() {
+    $("prompt").classList.toggle("open");
+    this.scrollPrompt();
   }
 
   // Shows Markdown formatted, or as it was written.
@@ -116,14 +133,19 @@ export class TextView {
   show([left, right]) {
     this.texts = [left, right];
     this.marking = false;
-    $("prompt").textContent = left.prompt;
+    $("prompt").replaceChildren(...dialogue(left.prompt));
     for (const [side, { finished }] of [[1, left], [2, right]]) {
       $(`end${side}`).textContent = finished ? "■" : "… cut off";
       $(`end${side}`).title = finished ? "The answer ends here" : "The answer was cut off at its longest";
     }
     this.draw();
-    $("prompt").scrollTop = 0;
+    this.scrollPrompt();
     this.replay();
+  }
+
+  // Of a dialogue the last message, which is answered; else its beginning.
+  scrollPrompt() {
+    $("prompt").scrollTop = this.texts?.[0].prompt.length > 1 ? $("prompt").scrollHeight : 0;
   }
 
   clear() {
@@ -151,6 +173,7 @@ export class Reading {
       r: () => view.replay(),
       d: () => view.mark(),
       m: () => view.format(),
+      p: () => view.open(),
       ArrowDown: () => view.scroll(0.15),
       ArrowUp: () => view.scroll(-0.15),
       PageDown: () => view.scroll(0.85),
