@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple, TypeGuard
 
 MAX_TEXT = 65_536
 """Bytes of a prompt, all its messages together, or of an answer, in UTF-8."""
+
+
+MAX_MESSAGES = 1000
 
 
 class Message(NamedTuple):
@@ -21,7 +25,7 @@ Prompt = str | tuple[Message, ...]
 
 FORM = (
     f'a text, or a list of messages {{"role": "user", "content": "…"}} by user and assistant, which may begin with '
-    f"one by system and end with the user's; at most {MAX_TEXT} bytes in all"
+    f"one by system and end with the user's; at most {MAX_MESSAGES} messages and {MAX_TEXT} bytes in all"
 )
 
 
@@ -39,6 +43,7 @@ def as_prompt(value: Any) -> Prompt:
     spoken = messages[1:] if messages and messages[0].role == "system" else messages
     if not (
         spoken
+        and len(messages) <= MAX_MESSAGES
         and spoken[-1].role == "user"
         and all(role in ("user", "assistant") for role, _ in spoken)
         and all(is_text(content) for _, content in messages)
@@ -74,6 +79,11 @@ def whole(prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return "\n".join(f"{role.capitalize()}: {content}" for role, content in prompt)
+
+
+def key(prompt: Prompt) -> str:
+    """What tells a prompt from others: the text, or the messages in JSON."""
+    return prompt if isinstance(prompt, str) else json.dumps(messages_of(prompt))
 
 
 def last(prompt: Prompt) -> str:

@@ -30,7 +30,7 @@ class _Row(NamedTuple):
 
     prompt: Prompt
     answers: tuple[str, ...]
-    """The chosen one first."""
+    """The chosen one first; none if they answer different dialogues."""
 
 
 def export_preferences(path: Path, file: Path, chat: bool) -> str:
@@ -98,7 +98,7 @@ def import_preferences(file: Path, path: Path) -> str:
       UserError: a line has another form, or the DB holds clips or cannot be written.
     """
     read = list(_read(file))
-    rows = [row for row in read if len(row.answers) == len(set(row.answers))]
+    rows = [row for row in read if row.answers and len(row.answers) == len(set(row.answers))]
     db = open_answers(path)
     folders, log, rng = AnswerFolders(db), LabelLog(path / "labels.json"), np.random.default_rng(0)
     names: dict[tuple[Prompt, str], str] = {}
@@ -131,9 +131,15 @@ def import_preferences(file: Path, path: Path) -> str:
                 raise UserError(
                     f"{log.path}: could not be written: {error.strerror}; make room and start again"
                 ) from None
-    left_out = len(read) - len(rows)
+    apart = sum(not row.answers for row in read)
+    equal = len(read) - len(rows) - apart
+    left_out = [
+        f"{count} {kind}"
+        for count, kind in ((equal, "equal answers"), (apart, "answers to two dialogues"))
+        if count
+    ]
     return f"{path}: {added} answers and {lines.total()} labels of {file}" + (
-        f"; {left_out} with equal answers left out" if left_out else ""
+        f"; {' and '.join(left_out)} left out" if left_out else ""
     )
 
 
@@ -162,23 +168,27 @@ def _row(line: dict[str, Any]) -> _Row:
     prompt = line.get("prompt")
     if prompt is None and all(isinstance(answer, str) for answer in answers):
         answers = [_dialogue(answer) for answer in answers]
-    if isinstance(answers[0], list):  # which may begin with the prompt
-        dialogues = [[*(prompt if isinstance(prompt, list) else ()), *answer] for answer in answers]
-        if any(dialogue[-1]["role"] != "assistant" for dialogue in dialogues):
+        if answers[0][:-1] != answers[-1][:-1]:  # as some of HH-RLHF's do
+            return _Row("", ())
+    if not isinstance(answers[0], list):
+        asked = as_prompt(prompt)
+    else:  # messages, the last of which is the answer; before them may stand the prompt
+        before = prompt if isinstance(prompt, list) else []
+        dialogues = [one if one[: len(before)] == before else [*before, *one] for one in answers]
+        if any(not answer or answer[-1]["role"] != "assistant" for answer in answers):
             raise ValueError("no answer")
         answers = [dialogue[-1]["content"] for dialogue in dialogues]
-        prompts = {as_prompt(dialogue[:-1]) for dialogue in dialogues}
-    else:
-        prompts = {as_prompt(prompt)}
-    [asked] = prompts
+        [asked] = {as_prompt(dialogue[:-1]) for dialogue in dialogues}
     if not all(map(is_text, answers)):
         raise ValueError("no text")
     return _Row(asked, tuple(answers))
 
 
 def _dialogue(text: str) -> list[dict[str, str]]:
-    """The messages of a dialogue in the form of HH-RLHF: "\\n\\nHuman: …\\n\\nAssistant: …"."""
-    _, *pieces = _SPEAKER.split(text)
+    """The messages of a dialogue in the form of HH-RLHF: "\\n\\nHuman: …\\n\\nAssistant: …". Raises ValueError."""
+    start, *pieces = _SPEAKER.split(f"\n\n{text.strip()}")
+    if start:
+        raise ValueError("words before the first speaker")
     return [
         {"role": _ROLES[who], "content": content.strip()}
         for who, content in zip(pieces[::2], pieces[1::2], strict=True)

@@ -89,12 +89,14 @@ class LanguageModel:
                 )
             except Exception as error:  # a template may fail in any way
                 raise UserError(
-                    f"{self.folder}: its chat template fails ({one_line(str(error))[:200]}); try --no-chat"
+                    f"{self.folder}: its chat template fails on the prompt {last(prompt)[:60]!r} "
+                    f"({one_line(str(error))[:200]}); "
+                    + ("try --no-chat" if isinstance(prompt, str) else "leave it out, or take another model")
                 ) from None
         elif not isinstance(prompt, str):
             raise UserError(
                 f"{self.folder}: expected a chat template for a prompt of several messages, {last(prompt)[:60]!r}; take a "
-                "model that has one, and leave --no-chat out"
+                "model that has one, without --no-chat"
             )
         else:
             tokens = self.tokenizer(prompt)["input_ids"]

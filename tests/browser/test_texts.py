@@ -219,6 +219,30 @@ def test_a_dialogue_shows_who_says_what_and_ends_in_view(tmp_path: Path, serve: 
         tab.press("1")
 
 
+def test_messages_run_in_their_own_direction_and_a_long_one_begins_in_view(
+    tmp_path: Path, serve: Serve, enter: Enter
+) -> None:
+    db = tmp_path / "texts"
+    db.mkdir()
+    prompt = (
+        Message("user", "ما هو الشاي؟"),
+        Message("assistant", "A drink."),
+        Message("user", "FIRST\n" + "more\n" * 60),
+    )
+    for number in range(2):
+        save_answer(db / "00" / f"{number:08d}.dat", Answer(prompt, f"Answer {number}", True))
+    tab = enter(serve(db=db)).label()
+    directions = tab.page.evaluate(
+        "Array.from(document.querySelectorAll('#prompt p'), (one) => getComputedStyle(one).direction)"
+    )
+    assert directions == ["rtl", "ltr", "ltr"]
+    tops = "() => ['#prompt', '#prompt p:last-child'].map((one) => document.querySelector(one).getBoundingClientRect().top)"
+    for _ in range(2):
+        box, last = tab.page.evaluate(tops)
+        assert 0 <= last - box < 30
+        tab.page.keyboard.press("p")
+
+
 def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter: Enter) -> None:
     site = serve(db=texts)
     tab = enter(site).label()

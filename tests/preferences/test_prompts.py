@@ -2,7 +2,18 @@
 
 import pytest
 
-from lib.preferences.prompts import MAX_TEXT, as_json, as_prompt, is_text, last, messages_of, whole
+from lib.preferences.prompts import (
+    MAX_MESSAGES,
+    MAX_TEXT,
+    Message,
+    as_json,
+    as_prompt,
+    is_text,
+    key,
+    last,
+    messages_of,
+    whole,
+)
 
 SYSTEM, ASKED, SAID = (
     {"role": role, "content": content}
@@ -30,7 +41,16 @@ def test_what_people_read() -> None:
     prompt = as_prompt([SYSTEM, ASKED, SAID, AGAIN])
     assert whole(prompt) == "System: Be brief.\nUser: What is tea?\nAssistant: A drink.\nUser: Hot?"
     assert last(prompt) == "… Hot?"
-    assert whole("Hot?") == last("Hot?") == "Hot?"
+    assert whole("Hot?") == last("Hot?") == key("Hot?") == "Hot?"
+    assert (
+        len(
+            {
+                key(one)
+                for one in ("Hot?", prompt, prompt[1:], (*prompt[:1], Message("user", whole(prompt[1:]))))
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,6 +75,7 @@ def test_what_people_read() -> None:
         "\ud800",
         "x" * (MAX_TEXT + 1),
         [ASKED, SAID | {"content": "é" * (MAX_TEXT // 2)}, AGAIN],
+        [{"role": "user", "content": ""}] * (MAX_MESSAGES + 1),
     ],
 )
 def test_other_forms_are_refused(value: object) -> None:

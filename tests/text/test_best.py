@@ -159,7 +159,7 @@ def test_every_line_of_a_file_counts_and_none_twice(
     for _ in range(2):
         said = import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
         assert "4 labels of " in said
-        assert said.endswith("; 1 with equal answers left out")
+        assert said.endswith("; 1 equal answers left out")
         labels = current(LabelLog(tmp_path / "db" / "labels.json").read())
         answers = SegmentDB(tmp_path / "db")
         won = [load_answer(answers, label.winner or "").text for label in labels]
@@ -195,12 +195,13 @@ def test_dialogues_come_in_and_go_out(tmp_path: Path) -> None:
     rows = [
         {"prompt": before, "chosen": [good], "rejected": [bad]},
         {"prompt": "p", "chosen": [*before, good], "rejected": [*before, bad]},
+        {"prompt": before, "chosen": [*before, good], "rejected": [*before, bad]},
         {"prompt": before[1:], "completion": [bad]},
     ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert "3 answers and 2 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
-    assert "2 preferences" in export_preferences(tmp_path / "db", tmp_path / "y.jsonl", chat=True)
-    assert [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()] == rows[:1] * 2
+    assert "3 answers and 3 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    assert "3 preferences" in export_preferences(tmp_path / "db", tmp_path / "y.jsonl", chat=True)
+    assert [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()] == rows[:1] * 3
     with pytest.raises(UserError, match="got one of several messages, '… r'; leave --no-chat out"):
         export_preferences(tmp_path / "db", tmp_path / "z.jsonl", chat=False)
     assert not (tmp_path / "z.jsonl").exists()
@@ -208,12 +209,18 @@ def test_dialogues_come_in_and_go_out(tmp_path: Path) -> None:
 
 def test_dialogues_of_hh_rlhf_come_in(tmp_path: Path) -> None:
     asked = "\n\nHuman: Is tea\n\nhealthy?\n\nAssistant: Yes.\n\nHuman: Why?\n\nAssistant:"
+    apart = {"chosen": f"{asked} Because.\n\nHuman: Ah.\n\nAssistant: Yes.", "rejected": f"{asked} No."}
     rows = [
-        {"chosen": f"{asked} Because: it is.", "rejected": f"{asked} No."},
+        {"chosen": f"{asked} Because: it is.", "rejected": f"{asked.strip()} No."},
+        apart,
+        {"chosen": asked, "rejected": f"{asked} "},
+        apart,
         {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant:"},
     ]
     (tmp_path / "hh.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert "4 answers and 2 labels of " in import_preferences(tmp_path / "hh.jsonl", tmp_path / "db")
+    said = import_preferences(tmp_path / "hh.jsonl", tmp_path / "db")
+    assert "4 answers and 2 labels of " in said
+    assert said.endswith("; 1 equal answers and 2 answers to two dialogues left out")
     answers = SegmentDB(tmp_path / "db")
     won = [load_answer(answers, label.winner or "") for label in LabelLog(tmp_path / "db/labels.json").read()]
     assert [answer.text for answer in won] == ["Because: it is.", "Hello."]
@@ -250,11 +257,13 @@ def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: 
         {"prompt": [asked], "chosen": [], "rejected": []},
         {"prompt": [asked], "completion": [one, other]},
         {"prompt": [asked], "completion": [asks]},
+        {"prompt": [asked, one], "completion": []},
         {"prompt": [asked], "completion": [{"role": "assistant", "content": None}]},
         {"prompt": "p", "chosen": "a", "rejected": None},
         {"prompt": "p", "chosen": "a", "rejected": "\ud800"},
         {"chosen": "a", "rejected": "b"},
-        {"chosen": "Hi\n\nHuman: p", "rejected": "\n\nHuman: p"},
+        {"chosen": "Hi\n\nHuman: p\n\nAssistant: a", "rejected": "Hi\n\nHuman: p\n\nAssistant: b"},
+        {"chosen": "\n\nHuman: p", "rejected": "\n\nHuman: p"},
     )
     for bad in ("{", "[]", '{"prompt": "p"}', *map(json.dumps, lists)):
         (tmp_path / "x.jsonl").write_text(f"{good}\n{bad}\n")

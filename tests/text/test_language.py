@@ -70,6 +70,13 @@ def test_prompts_bare_and_in_a_chat_template(tmp_path: Path) -> None:
     assert plain.encode("w0 w1") == [4, 5]
     with pytest.raises(UserError, match="expected a chat template for a prompt of several messages, '… w2'"):
         plain.encode(dialogue)
+    chat.tokenizer.chat_template = "{{ raise_exception('turns must alternate') }}"
+    for prompt, mend in (
+        ("w2", r"'w2' \(turns .*\); try --no-chat"),
+        (dialogue, r"'… w2' \(.*\); leave it out"),
+    ):
+        with pytest.raises(UserError, match=f"its chat template fails on the prompt {mend}"):
+            chat.encode(prompt)
     bare.tokenizer._tokenizer.post_processor = TemplateProcessing(
         single="<begin> $A <end>", special_tokens=[("<begin>", 1), ("<end>", 2)]
     )

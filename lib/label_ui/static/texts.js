@@ -83,7 +83,8 @@ function dialogue(messages) {
   return messages.map(({ role, content }) => {
     const message = document.createElement("p");
     message.dir = "auto";
-    message.append(Object.assign(document.createElement("small"), { textContent: role }), content);
+    // Directed itself, the name does not direct the message.
+    message.append(Object.assign(document.createElement("small"), { textContent: role, dir: "ltr" }), content);
     return message;
   });
 }
@@ -143,9 +144,11 @@ export class TextView {
     this.replay();
   }
 
-  // Of a dialogue the last message, which is answered; else its beginning.
+  // Shows the last message of a dialogue, which is answered; of a text the beginning.
   scrollPrompt() {
-    $("prompt").scrollTop = this.texts?.[0].prompt.length > 1 ? $("prompt").scrollHeight : 0;
+    const box = $("prompt");
+    const last = box.querySelector("p:last-child");
+    box.scrollTop = last ? last.offsetTop - box.offsetTop - parseFloat(getComputedStyle(box).paddingTop) : 0;
   }
 
   clear() {
