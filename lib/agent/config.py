@@ -10,6 +10,7 @@ from lib.preferences.labels import TEACHERS
 from lib.preferences.schedule import SCHEDULES
 
 FINETUNE_DIVISOR = 10
+MAX_QUANTILES = 1024
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # The original experiment's. In a single pass the ratio is 1 throughout: there is nothing to clip. With 32 or 64
@@ -126,14 +127,15 @@ def _by_algorithm(name: str, **options: Any) -> Any:
     """A flag whose default depends on --algo."""
     values = {algo: defaults[name] for algo, defaults in ALGORITHMS.items() if name in defaults}
     first = next(iter(values.values()))
-    others = [f"{algo}: {_shown(value)}" for algo, value in values.items() if value != first]
-    options["help"] += f" (default: {'; '.join([_shown(first), *others])})"
+    others = [f"{algo}: {shown_value(value)}" for algo, value in values.items() if value != first]
+    options["help"] += f" (default: {'; '.join([shown_value(first), *others])})"
     if type(first) in (int, float):
         options = {"min": 1 if isinstance(first, int) else 0} | options
     return flag(default=None, **options)
 
 
-def _shown(value: float | bool | str) -> str:
+def shown_value(value: float | bool | str) -> str:
+    """A setting as --help and messages show it."""
     return ("on" if value else "off") if isinstance(value, bool) else shown(value)
 
 
@@ -253,7 +255,7 @@ class TrainConfig:
     hold_longest: int = flag(default=30, min=1, help="most steps that --hold-prob repeats an action")
 
     batch_size: int = _by_algorithm(
-        "batch_size", group="algorithms with a replay buffer: sac, dqn", help="steps per update"
+        "batch_size", group="algorithms with a replay buffer", help="steps per update"
     )
     replay_ratio: float = _by_algorithm("replay_ratio", help="updates per step of an environment")
     learning_starts: int = _by_algorithm(
@@ -294,7 +296,9 @@ class TrainConfig:
     dueling: bool = _by_algorithm(
         "dueling", help="dqn: separate streams for a state's value and its actions'"
     )
-    quantiles: int = _by_algorithm("quantiles", help="dqn: quantiles of the return to learn; 1: its mean")
+    quantiles: int = _by_algorithm(
+        "quantiles", max=MAX_QUANTILES, help="dqn: quantiles of the return to learn, as QR-DQN; 1: its mean"
+    )
 
     kl: float = flag(
         group="finetuning",
@@ -426,8 +430,8 @@ class TrainConfig:
             raise UserError(
                 f"--hold-longest {self.hold_longest}: expected at least --hold-shortest, {self.hold_shortest}"
             )
-        if self.algo == "dqn" and self.network == "separate":
-            raise UserError("--network separate: dqn has one head; expected shared or small")
+        if self.off_policy and self.network == "separate":
+            raise UserError(f"--network separate: {self.algo} has one head; expected shared or small")
         if self.state_entropy and self.n_step != 1:
             raise UserError(f"--state-entropy pays for single states: expected --n-step 1, got {self.n_step}")
         if self.off_policy:

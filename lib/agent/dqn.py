@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.agent.config import TrainConfig
+from lib.agent.config import MAX_QUANTILES, TrainConfig
 from lib.agent.network import autocast, with_weights
 from lib.agent.off_policy import OffPolicy
 from lib.agent.replay import Batch
@@ -24,7 +24,6 @@ from lib.heads import mlp
 
 _HIDDEN = 256
 _PLAYED_EPSILON = 0.01  # a greedy policy can be caught in a loop
-_MAX_QUANTILES = 1024
 _MAX_HIDDEN = 4096
 
 
@@ -154,11 +153,6 @@ class DQN(OffPolicy):
         self, network: QNet, world: World, config: TrainConfig, *arguments: Any, **parts: Any
     ) -> None:
         super().__init__(network, world, config, *arguments, **parts)
-        if (network.dueling, network.quantiles) != (config.dueling, config.quantiles):
-            dueling = "--dueling" if network.dueling else "--no-dueling"
-            raise UserError(
-                f"-m {config.model}: expected {dueling} --quantiles {network.quantiles}, as when it was made"
-            )
         self.optimizers = {"values": torch.optim.Adam(network.parameters(), lr=config.lr, fused=True)}
 
     @staticmethod
@@ -245,7 +239,7 @@ def network_from_state(state: dict[str, torch.Tensor], source: str) -> QNet:
     first, head = state.get("actions.0.weight"), state.get(f"actions.{last}.weight")
     shapes = [] if first is None or head is None else [*first.shape, *head.shape]
     quantiles = state["levels"].numel()
-    if len(shapes) != 4 or not 1 <= quantiles <= _MAX_QUANTILES:
+    if len(shapes) != 4 or not 1 <= quantiles <= MAX_QUANTILES:
         raise UserError(f"{source}: expected the weights of a policy of --algo dqn, got others with levels")
     hidden, size, num_actions = shapes[0], shapes[1], shapes[2] // quantiles
     if not (1 <= num_actions <= MAX_ACTIONS and 1 <= size <= MAX_OBSERVATION):

@@ -111,6 +111,8 @@ class OffPolicy:
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
         """One update; returns scalars on the device by chart name: the same every time, `loss_total` among them.
 
+        It calls `differentiate` with its losses, `replay.prioritise` with the steps' errors, and `of_all` on means.
+
         Args:
           batch: this process's part. Its weights are such that the means of all processes add up to that of the whole.
         """

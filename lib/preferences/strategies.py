@@ -52,6 +52,7 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 
 _SHORTLIST = 3  # of these, how many pass from disagreement to diversity
+_RANKS = {"entropy": (entropy, say_entropy), "disagreement": (disagreement, say_disagreement)}
 _CENTRES = 2000  # segments asked about that novelty is measured against, at most
 
 
@@ -106,8 +107,7 @@ def make_strategy(
         informed = DiversePairs(db, rater if "rater" in needs else None)
     else:
         assert rater is not None
-        rank = (entropy, say_entropy) if name == "entropy" else (disagreement, say_disagreement)
-        informed = RatedPairs(rater, name, *rank, pairs)
+        informed = RatedPairs(rater, name, *_RANKS[name], pairs)
     return WithRandomShare(informed, random_share, pairs)
 
 

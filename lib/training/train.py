@@ -10,14 +10,14 @@ import torch
 
 from lib.agent.actor_critic import ActorCritic
 from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy, network_of
-from lib.agent.config import ALGORITHMS, TrainConfig
+from lib.agent.config import ALGORITHMS, TrainConfig, shown_value
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
 from lib.agent.network import ActorPolicy
 from lib.agent.off_policy import OffPolicy
 from lib.agent.rollout import Player
 from lib.agent.sac import SAC
-from lib.cli import UserError
+from lib.cli import UserError, as_flag
 from lib.devices import own_threads
 from lib.envs.atari import time_limit
 from lib.envs.forking import ForkingAtari
@@ -318,11 +318,13 @@ def _policy_to_train(
     if config.model is None:
         return network, {}
     _check_kind(config, network, config.model)
-    if config.network != ALGORITHMS[config.algo].get("network") and config.network != network.kind:
-        raise UserError(
-            f"--network {config.network}: the policy of {config.model} has --network {network.kind} and keeps it; "
-            "leave this flag out"
-        )
+    for name, attribute in (("network", "kind"), ("dueling", "dueling"), ("quantiles", "quantiles")):
+        given, flag = getattr(config, name), as_flag(name)
+        if given != ALGORITHMS[config.algo].get(name) and given != (kept := getattr(network, attribute)):
+            raise UserError(
+                f"{flag} {shown_value(given)}: the policy of {config.model} has {flag} {shown_value(kept)} and keeps it; "
+                "leave this flag out"
+            )
     check_policy(network, world, config.model)
     return network, {"policy": {"file": str(config.model), **lineage(origin)}}
 

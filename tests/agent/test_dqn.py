@@ -272,10 +272,3 @@ def test_weights_of_others_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=says):
             network_from_state(broken, "f")
-
-
-def test_a_policy_of_other_settings_is_refused() -> None:
-    world = Bandit(2, VECTORS)
-    config = TrainConfig(name="x", algo="dqn", model=Path("p.dat"))
-    with pytest.raises(UserError, match=r"-m p.dat: expected --dueling --quantiles 4, as when it was made"):
-        DQN(QNet(3, 5, dueling=True, quantiles=4), world, config, CPU, False, 0)

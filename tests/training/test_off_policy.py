@@ -1,5 +1,6 @@
 """Runs with a replay, from flags to files."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
+from lib.agent.dqn import QNet
 from lib.agent.off_policy import OffPolicy
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
@@ -209,3 +211,20 @@ def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_pat
     message = "--network small needs a policy that sees pictures, but CartPole-v1 shows vectors"
     with pytest.raises(UserError, match=message):
         train(small(tmp_path, "dqn", env="CartPole-v1", network="small"))
+
+
+def test_a_policy_keeps_its_kind_of_network(tmp_path: Path) -> None:
+    first = small(tmp_path / "a", "dqn", env="CartPole-v1", hold_prob=0.0, steps=4)
+    train(first)
+    again = dataclasses.replace(
+        first, model=tmp_path / "a" / "save" / "latest.dat", save=tmp_path / "b", runs=tmp_path / "r"
+    )
+    others: tuple[dict[str, Any], ...] = ({"quantiles": 5}, {"network": "small"})
+    for other, kept in zip(others, ("quantiles 3", "network shared"), strict=True):
+        with pytest.raises(UserError, match=f"latest.dat has --{kept} and keeps it; leave this flag out"):
+            train(dataclasses.replace(again, **other))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]  # refused before anything is made
+    train(dataclasses.replace(again, quantiles=1, dueling=False))  # the defaults
+    network, _ = load_policy(tmp_path / "b" / "latest.dat")
+    assert isinstance(network, QNet)
+    assert (network.quantiles, network.dueling) == (3, True)
