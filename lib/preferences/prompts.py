@@ -81,7 +81,7 @@ def whole(prompt: Prompt) -> str:
     return "\n".join(f"{role.capitalize()}: {content}" for role, content in prompt)
 
 
-def key(prompt: Prompt) -> str:
+def prompt_key(prompt: Prompt) -> str:
     """What tells a prompt from others: the text, or the messages in JSON."""
     return prompt if isinstance(prompt, str) else json.dumps(messages_of(prompt))
 

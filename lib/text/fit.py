@@ -16,7 +16,7 @@ from torch import nn
 from lib.cli import UserError
 from lib.devices import resolve_bf16, resolve_device
 from lib.preferences.answers import Answer, load_answer, prompt_of, word_count
-from lib.preferences.prompts import Prompt, key
+from lib.preferences.prompts import Prompt, prompt_key
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs, read_labels
@@ -159,7 +159,9 @@ class OnAnswers(Material[Model, TextData]):
         )
 
     def units(self) -> tuple[Pairs, list[Unit]]:
-        return by_unit(self.data.pairs, [("", key(answer.prompt)) for answer in self.data.store.answers])
+        return by_unit(
+            self.data.pairs, [("", prompt_key(answer.prompt)) for answer in self.data.store.answers]
+        )
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> AnswerMember:
         return AnswerMember(self, train, test, number)

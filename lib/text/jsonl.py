@@ -135,7 +135,7 @@ def import_preferences(file: Path, path: Path) -> str:
     equal = len(read) - len(rows) - apart
     left_out = [
         f"{count} {kind}"
-        for count, kind in ((equal, "equal answers"), (apart, "answers to two dialogues"))
+        for count, kind in ((equal, "with equal answers"), (apart, "with answers to two dialogues"))
         if count
     ]
     return f"{path}: {added} answers and {lines.total()} labels of {file}" + (

@@ -23,7 +23,7 @@ from lib.preferences.answers import (
     prompt_of,
     save_answer,
 )
-from lib.preferences.prompts import FORM, Prompt, as_prompt, key, last, messages_of
+from lib.preferences.prompts import FORM, Prompt, as_prompt, last, messages_of, prompt_key
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.provenance import git_commit
@@ -249,5 +249,5 @@ def _sampled(
 
 def _chances(draw: Draw, config: TextConfig) -> np.ndarray:
     """The random numbers of one answer, float64 `[N]`, the same whatever else is sampled."""
-    seed = [config.seed, draw.number, *key(draw.prompt).encode()]
+    seed = [config.seed, draw.number, *prompt_key(draw.prompt).encode()]
     return np.random.default_rng(seed).random(config.tokens)

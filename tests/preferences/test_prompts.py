@@ -5,13 +5,12 @@ import pytest
 from lib.preferences.prompts import (
     MAX_MESSAGES,
     MAX_TEXT,
-    Message,
     as_json,
     as_prompt,
     is_text,
-    key,
     last,
     messages_of,
+    prompt_key,
     whole,
 )
 
@@ -41,16 +40,11 @@ def test_what_people_read() -> None:
     prompt = as_prompt([SYSTEM, ASKED, SAID, AGAIN])
     assert whole(prompt) == "System: Be brief.\nUser: What is tea?\nAssistant: A drink.\nUser: Hot?"
     assert last(prompt) == "… Hot?"
-    assert whole("Hot?") == last("Hot?") == key("Hot?") == "Hot?"
-    assert (
-        len(
-            {
-                key(one)
-                for one in ("Hot?", prompt, prompt[1:], (*prompt[:1], Message("user", whole(prompt[1:]))))
-            }
-        )
-        == 4
-    )
+    assert whole("Hot?") == last("Hot?") == prompt_key("Hot?") == "Hot?"
+    alike = as_prompt(
+        [SYSTEM, {"role": "user", "content": whole(as_prompt([ASKED, SAID, AGAIN]))}]
+    )  # which people read as the same
+    assert len({prompt_key(one) for one in ("Hot?", prompt, as_prompt([ASKED, SAID, AGAIN]), alike)}) == 4
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_every_line_of_a_file_counts_and_none_twice(
     for _ in range(2):
         said = import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
         assert "4 labels of " in said
-        assert said.endswith("; 1 equal answers left out")
+        assert said.endswith("; 1 with equal answers left out")
         labels = current(LabelLog(tmp_path / "db" / "labels.json").read())
         answers = SegmentDB(tmp_path / "db")
         won = [load_answer(answers, label.winner or "").text for label in labels]
@@ -220,7 +220,7 @@ def test_dialogues_of_hh_rlhf_come_in(tmp_path: Path) -> None:
     (tmp_path / "hh.jsonl").write_text("\n".join(map(json.dumps, rows)))
     said = import_preferences(tmp_path / "hh.jsonl", tmp_path / "db")
     assert "4 answers and 2 labels of " in said
-    assert said.endswith("; 1 equal answers and 2 answers to two dialogues left out")
+    assert said.endswith("; 1 with equal answers and 2 with answers to two dialogues left out")
     answers = SegmentDB(tmp_path / "db")
     won = [load_answer(answers, label.winner or "") for label in LabelLog(tmp_path / "db/labels.json").read()]
     assert [answer.text for answer in won] == ["Because: it is.", "Hello."]

@@ -219,8 +219,14 @@ def test_a_policy_keeps_its_kind_of_network(tmp_path: Path) -> None:
     again = dataclasses.replace(
         first, model=tmp_path / "a" / "save" / "latest.dat", save=tmp_path / "b", runs=tmp_path / "r"
     )
-    others: tuple[dict[str, Any], ...] = ({"quantiles": 5}, {"network": "small"})
-    for other, kept in zip(others, ("quantiles 3", "network shared"), strict=True):
+    plain = tmp_path / "a" / "plain"
+    train(dataclasses.replace(first, dueling=False, save=plain))
+    others: tuple[dict[str, Any], ...] = (
+        {"quantiles": 5},
+        {"network": "small"},
+        {"model": plain / "latest.dat", "dueling": True},
+    )
+    for other, kept in zip(others, ("quantiles 3", "network shared", "dueling off"), strict=True):
         with pytest.raises(UserError, match=f"latest.dat has --{kept} and keeps it; leave this flag out"):
             train(dataclasses.replace(again, **other))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]  # refused before anything is made
