@@ -247,7 +247,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     one, same = policy(tmp_path / "one" / "latest.dat"), policy(tmp_path / "same" / "latest.dat")
     assert all(torch.equal(one[name], same[name]) for name in one)
     first, second = (SegmentDB(tmp_path / f"{name}-db") for name in ("one", "same"))
-    assert first.refresh() == second.refresh() > 0
+    assert len(first.names) == len(second.names) > 0
     assert first.names == second.names
     for name in first.names:
         assert np.array_equal(first.load(name).frames, second.load(name).frames)

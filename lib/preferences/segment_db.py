@@ -48,11 +48,8 @@ class SegmentDB:
         """Whether all these segments exist at this moment, whatever the last look found."""
         return all((self.root / name).exists() for name in names)
 
-    def refresh(self) -> int:
+    def refresh(self) -> None:
         """Look for new segments; a folder is read again only if it has changed since.
-
-        Returns:
-          How many names are new since the last look (all of them at the first).
 
         Raises:
           UserError: the database's folder is gone or cannot be read.
@@ -65,17 +62,14 @@ class SegmentDB:
                         folders[folder] = self._scan(folder)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot read the DB: {error.strerror}") from None
-        known: frozenset[str] = frozenset(self._names or ())
         changed = (
             self._names is None
             or folders.keys() != self._folders.keys()
             or any(folders[folder][1] is not self._folders[folder][1] for folder in folders)
         )
         self._folders = folders
-        if not changed:
-            return 0
-        self._names = sorted(name for _, names in folders.values() for name in names)
-        return len(set(self._names) - known)
+        if changed:
+            self._names = sorted(name for _, names in folders.values() for name in names)
 
     def _scan(self, folder: str) -> tuple[int, frozenset[str]]:
         """What a folder holds: its modification time in ns (-1: too recent to rely on), its segments' names."""

@@ -17,9 +17,8 @@ from lib.reward.report.page import signed, write_page
 from lib.text.language import load_language_model
 from lib.text.record import read_prompts
 from lib.text.reward import load_text_reward
-from lib.text.sampling import as_answer, sample
+from lib.text.sampling import answer
 
-_AT_ONCE = 32  # answers sampled together
 _SHOWN = 160  # characters of an answer on the terminal
 
 
@@ -57,7 +56,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
     encoded = {prompt: model.encode(prompt) for prompt in prompts}
     for tokens in encoded.values():
         model.check_room(tokens, config.tokens)
-    reward = load_text_reward(config.reward, device, bf16)
+    reward = load_text_reward(config.reward, device, bf16, loaded=model)
     if config.record is not None:
         try:
             config.record.mkdir(parents=True, exist_ok=True)
@@ -66,21 +65,17 @@ def best_of(config: PlayConfig) -> list[Choice]:
     rng = np.random.default_rng(config.seed)
     choices = []
     for number, (prompt, tokens) in enumerate(encoded.items(), start=1):
-        answers: list[Answer] = []
-        while len(answers) < count:
-            size = min(_AT_ONCE, count - len(answers))
-            drawn = sample(model, [tokens] * size, rng.random((size, config.tokens))) or ()
-            answers += [as_answer(model, prompt, tokens, one) for one in drawn]
+        answers = answer(model, [(prompt, tokens)] * count, rng.random((count, config.tokens))) or []
         choice = Choice(prompt, answers, reward.rate(answers))
         choices.append(choice)
         print(f"{number}. {one_line(last(prompt))[:_SHOWN]}")
         for name, at in (("first", 0), ("best", choice.best)):
             print(f"   {name:5} {signed(choice.paid[at])}  {one_line(answers[at].text)[:_SHOWN]}", flush=True)
-    first, best = ([choice.paid[at(choice)] for choice in choices] for at in (lambda _: 0, lambda c: c.best))
-    words = [[word_count(c.answers[at].text) for at in (0, c.best)] for c in choices]
+    first, best = [choice.paid[0] for choice in choices], [choice.paid.max() for choice in choices]
+    words = np.mean([[word_count(c.answers[at].text) for at in (0, c.best)] for c in choices], 0)
     print(
         f"learned reward of the first answer {format_mean(first, 2)}, of the best of {count} {format_mean(best, 2)} (95 %, "
-        f"{len(choices)} prompts); words {np.mean(words, 0)[0]:.0f} and {np.mean(words, 0)[1]:.0f}; "
+        f"{len(choices)} prompts); words {words[0]:.0f} and {words[1]:.0f}; "
         f"KL at most {np.log(count) - (count - 1) / count:.2f}"
     )
     if config.record is not None:

@@ -65,7 +65,7 @@ class AnswersMeasure:
         seed: int,
     ) -> None:
         self.reward: Any = None
-        self._different, self._best_of = list(prompts), best_of
+        self._held_out, self._best_of = list(prompts), best_of
         self._best: tuple[Any, dict[str, float]] | None = None  # what chose, and what it found
         self._learner, self._judges, self._seed = learner, judges, [_SEED, seed]
         self._prompts = [prompt for prompt in prompts for _ in range(answers)]
@@ -85,19 +85,19 @@ class AnswersMeasure:
         }
         steps = np.array([len(answer.tokens) for answer in answers])
         overall = {"distinct_2": distinct_2(answer.text for answer in answers), **self._of_the_best()}
-        return AnswersEvaluation([*judged.values(), learned][0], steps, measures, overall), None
+        return AnswersEvaluation(next(iter(judged.values()), learned), steps, measures, overall), None
 
     def _of_the_best(self) -> dict[str, float]:
         """What the best of n answers of the reference are worth: to the first judge, and to the reward model that chose."""
         reward, count = self._learner.roles.reward, self._best_of
         if count > 1 and (self._best is None or self._best[0] is not reward):
-            answers = self._learner.answer(self._different, [*self._seed, count], count, reference=True)
+            answers = self._learner.answer(self._held_out, [*self._seed, count], count, reference=True)
             if answers is None:
                 raise Stopped
             paid = reward.rate(answers).reshape(-1, count)
             best = [answers[row * count + at] for row, at in enumerate(paid.argmax(1))]
             found = {f"best_of_{count}_learned": float(paid.max(1).mean())}
-            for value in list(self._judges.values())[:1]:
+            if value := next(iter(self._judges.values()), None):
                 found[f"best_of_{count}"] = float(np.mean([value(answer) for answer in best]))
             self._best = reward, found
         return {} if self._best is None else self._best[1]
@@ -143,7 +143,7 @@ def side_by_side(
     before, after = (learner.answer(shown, seed, reference=reference) for reference in (True, False))
     if before is None or after is None:
         return
-    paid = [learner.roles.experience(answers).scores.tolist() for answers in (before, after)]
+    paid = [learner.roles.reward.rate(answers).tolist() for answers in (before, after)]
     rows = list(zip(before, after, *paid, strict=True))
     for one, other, first, second in rows[:_SHOWN]:
         progress.line(one_line(last(one.prompt))[:160])

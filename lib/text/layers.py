@@ -125,9 +125,9 @@ def _like(base: Any, layers: Any, start: int, stop: int, norm: nn.Module) -> Any
     """A model like another one with other layers: those of its configuration from `start` to `stop`."""
     part = copy.copy(base)
     part._modules = dict(base._modules)
-    part.layers, part.norm = nn.ModuleList(list(layers)[: stop - start]), norm
+    part.layers, part.norm = nn.ModuleList(layers), norm
     part.config = copy.deepcopy(base.config)
     if getattr(base.config, "layer_types", None) is not None:
         part.config.layer_types = base.config.layer_types[start:stop]
-    part.config.num_hidden_layers = stop - start
+    part.config.num_hidden_layers = len(layers)
     return part

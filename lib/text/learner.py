@@ -57,7 +57,6 @@ class LearnerSettings:
     value_clip_range: float = 0.2
     value_coef: float = 0.5
     grad_clip: float = 1.0
-    gamma: float = 1.0
     gae_lambda: float = 0.95
     kl: float = 0.05
     """β, the price of a nat away from the reference."""
@@ -239,10 +238,14 @@ class TextLearner:
             scores = torch.where(finished, scores, settings.unfinished_score)
         kl = KL_ESTIMATORS[settings.kl_estimator](experience.log_probs, experience.reference)
         rewards = token_rewards(scores, kl, mask, self.kl_coef, settings.score_clip or math.inf)
-        worth = answer_advantages(
-            *(settings.algo, rewards, experience.values, mask, settings.answers),
-            *(settings.gamma, settings.gae_lambda),
-            total,
+        advantages, returns = answer_advantages(
+            settings.algo,
+            rewards,
+            experience.values,
+            mask,
+            settings.answers,
+            lambda_=settings.gae_lambda,
+            total=total,
         )
         falls = 1 - self.updates / settings.lr_decay if settings.lr_decay else 1.0
         for group in self._optimizer.param_groups:
@@ -252,7 +255,10 @@ class TextLearner:
         before, answers = sum(of_each[: self._ranks.rank]), sum(of_each)
         steps = [
             self._step(
-                experience, (rows[(rows >= before) & (rows < before + ours)] - before).tolist(), *worth
+                experience,
+                (rows[(rows >= before) & (rows < before + ours)] - before).tolist(),
+                advantages,
+                returns,
             )
             for _ in range(settings.epochs)
             for rows in np.array_split(rng.permutation(answers), settings.minibatches)
@@ -276,7 +282,7 @@ class TextLearner:
             "distinct_2": torch.tensor(distinct_2(itertools.chain(*texts)), device=mask.device),
         }
         if self.roles.critic is not None:
-            parts["explained_variance"] = explained_variance(experience.values, worth[1], mask, total)
+            parts["explained_variance"] = explained_variance(experience.values, returns, mask, total)
         if settings.kl_target and self._acts():
             self.kl_coef = adapted(
                 self.kl_coef, means["kl_ref"], settings.kl_target, answers, settings.kl_horizon
@@ -323,19 +329,16 @@ class TextLearner:
     ) -> dict[str, torch.Tensor]:
         """Sums over the tokens of some answers, by chart name."""
         settings, where = self.settings, experience.mask[:, rows].T
-        flat = {
-            name: grid[:, rows].T[where]
-            for name, grid in (
-                *(("tokens", experience.tokens), ("log_probs", experience.log_probs)),
-                *(("values", experience.values), ("advantages", advantages), ("returns", returns)),
-            )
-        }
+        tokens, old, old_values, advantages, returns = (
+            grid[:, rows].T[where]
+            for grid in (experience.tokens, experience.log_probs, experience.values, advantages, returns)
+        )
         parts = {}
         total = torch.zeros((), device=where.device)
         if self._acts():
-            log_probs = self.roles.log_probs([experience.actor[row] for row in rows], flat["tokens"])
-            log_ratio = log_probs - flat["log_probs"]
-            policy = surrogate_loss(log_ratio, flat["advantages"], settings.clip_range).sum()
+            log_probs = self.roles.log_probs([experience.actor[row] for row in rows], tokens)
+            log_ratio = log_probs - old
+            policy = surrogate_loss(log_ratio, advantages, settings.clip_range).sum()
             moved = log_ratio.detach()
             parts["loss_policy"] = policy
             parts["approx_kl"] = (moved.exp() - 1 - moved).sum()
@@ -344,7 +347,7 @@ class TextLearner:
             total = total + policy
         if self.roles.critic is not None:
             values = self.roles.critic.values([experience.critic[row] for row in rows])
-            value = value_error(values, flat["values"], flat["returns"], settings.value_clip_range).sum()
+            value = value_error(values, old_values, returns, settings.value_clip_range).sum()
             parts["loss_value"] = value
             total = total + settings.value_coef * value
         return parts | {"loss_total": total}

@@ -50,17 +50,14 @@ class States:
     """Of the answer's first token."""
 
 
-def above_states(layers: Any, batch: Sequence[States], any_layers: bool = True) -> torch.Tensor:
+def above_states(layers: Any, batch: Sequence[States]) -> torch.Tensor:
     """The output of upper layers and their norm for the states of B answers: `[B, T, D]`, padded behind each.
 
     Args:
       layers: of `lib.text.layers.upper_copy` or `above`.
       batch: the answers.
-      any_layers: False where the part is but a norm.
     """
     states = nn.utils.rnn.pad_sequence([one.states for one in batch], batch_first=True).to(layers.norm.weight)
-    if not any_layers:
-        return torch.as_tensor(layers.norm(states))
     return torch.as_tensor(layers(inputs_embeds=states, use_cache=False).last_hidden_state)
 
 
@@ -111,7 +108,7 @@ class TextRewardNet(nn.Module):
 
     def _above(self, batch: Sequence[States]) -> torch.Tensor:
         """float32 `[B, T, D]`, what the layers make of the states; anything behind an answer's last."""
-        return above_states(self.layers, batch, bool(self.shape.upper))
+        return above_states(self.layers, batch)
 
 
 TextMember = Member[TextRewardNet]
@@ -220,7 +217,11 @@ def trunk_states(
 
 
 def spoken(language: LanguageModel, answer: Answer) -> tuple[list[int], list[int]]:
-    """Of the prompt and of the answer, one of each at least."""
+    """The tokens of the prompt and of the answer, at least one of each.
+
+    Raises:
+      UserError: the language model does not know one of them.
+    """
     if answer.tokenizer == language.vocabulary and len(answer.tokens) and len(answer.prompt_tokens):
         prompt, tokens = answer.prompt_tokens.tolist(), answer.tokens.tolist()
     else:

@@ -150,7 +150,7 @@ def finetune(config: TextConfig) -> Trained:
         at, said = _cut(config, language, prompts[0])
         root = root_of(language, at, config.lora)
         memory = tell_memory(config, language, reward, at, max(len(p.tokens) for p in (*prompts, *held_out)))
-        fields = {field.name for field in dataclasses.fields(LearnerSettings)} - {"lr_decay", "gamma"}
+        fields = {field.name for field in dataclasses.fields(LearnerSettings)} - {"lr_decay"}
         settings = LearnerSettings(
             **{name: getattr(config, name) for name in fields}, lr_decay=config.updates
         )

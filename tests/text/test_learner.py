@@ -167,7 +167,7 @@ def test_the_critic_warms_up_alone_and_what_is_cut_off_has_a_fixed_score(tmp_pat
 
 def test_the_passes_descend_means_over_tokens(tmp_path: Path) -> None:
     """Of answers by a policy and a critic that have moved since, in micro-batches; the learning rate is 0."""
-    flags: dict[str, Any] = {"unfinished_score": -1.0, "grad_clip": 0.0, "gae_lambda": 0.7, "gamma": 0.9}
+    flags: dict[str, Any] = {"unfinished_score": -1.0, "grad_clip": 0.0, "gae_lambda": 0.7}
     learner = tiny_learner(tmp_path, tokens=24, minibatches=1, micro_batch=5, lr=0.0, **flags)
     answers = learner.answer(learner._prompts, [7], each=4)
     assert answers is not None
@@ -185,7 +185,7 @@ def test_the_passes_descend_means_over_tokens(tmp_path: Path) -> None:
     assert 0 < finished.sum() < len(answers)
     scores = torch.where(finished, seen.scores, -1.0)
     rewards = token_rewards(scores, then.log_probs - then.reference, mask, 0.05, 5.0)
-    worth, returns = answer_advantages("ppo", rewards, then.values, mask, 1, 0.9, 0.7)
+    worth, returns = answer_advantages("ppo", rewards, then.values, mask, 1, 1.0, 0.7)
     assert learner.roles.critic is not None
     now = spread(learner.roles.log_probs(seen.actor, seen.tokens.T[mask.T]), mask)
     values = spread(learner.roles.critic.values(seen.critic), mask)
