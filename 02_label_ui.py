@@ -8,7 +8,7 @@ from lib.cli import UserError
 from lib.label_ui.config import LabelConfig
 
 
-def main(argv: Sequence[str] | None = None) -> int | None:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(LabelConfig, argv, description=__doc__)
     if config.watch:
         try:
@@ -18,11 +18,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if config.teacher is None:
         from lib.label_ui.serve import serve  # after the flags: --help need not wait for NiceGUI
 
-        return serve(config)
-    from lib.label_ui.simulated import give_labels
+        serve(config)
+    else:
+        from lib.label_ui.simulated import give_labels
 
-    give_labels(config)
-    return None
+        give_labels(config)
 
 
 if __name__ == "__main__":

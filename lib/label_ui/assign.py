@@ -39,7 +39,7 @@ class Assigner:
       rng: Draws pairs and sides.
 
     Attributes:
-      strategies: Their names.
+      strategies: Names of those that a page may ask for.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from lib.preferences.queries import Query
 
 Order = Literal["most", "least", "newest", "random", "name"]
 """Of segments: by their total learned reward, by age, by chance, by name."""
+_MOST_DOUBTS = 100
 
 
 class ModelView:
@@ -66,13 +67,13 @@ class ModelView:
         name = self._db.name_of(id)
         return CurveReply(rewards=[round(float(reward), 4) for reward in self._ratings.curve(name)])
 
-    def doubts(self, labeller: str, limit: int = 100) -> DoubtsReply:
+    def doubts(self, labeller: str) -> DoubtsReply:
         """Labels that the model finds least likely, without those that the labeller has rechecked."""
         with self._db.lock:
             labels = self._decided((labeller, None))
         totals = self._ratings.look(_segments_of(labels))
         doubts = []
-        for chance, label in self._least_likely(labels, totals)[:limit]:
+        for chance, label in self._least_likely(labels, totals)[:_MOST_DOUBTS]:
             better, other = label.sample1, label.sample2
             if label.label == 2:
                 better, other = other, better

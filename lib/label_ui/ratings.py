@@ -107,14 +107,12 @@ class Ratings:
             return {name: self._totals[name] for name in names if name in self._totals}
 
     def probability(self, label: Label) -> float | None:
-        """How likely the model finds a decided label: σ of the difference of returns, averaged over members.
+        """How likely the model finds a decided label on rated segments: σ of the difference of returns, averaged over members.
 
         Returns:
-          In 0 … 1; None for segments that are not rated yet or cannot be, and for labels that prefer neither.
+          In 0 … 1; None for segments that cannot be rated.
         """
-        one, two = self._returns.get(label.sample1), self._returns.get(label.sample2)
-        if one is None or two is None or label.label not in (1, 2):
-            return None
+        one, two = self._returns[label.sample1], self._returns[label.sample2]
         margin = one - two if label.label == 1 else two - one
         chance = float(np.mean(sigmoid(margin)))
         return None if np.isnan(chance) else chance

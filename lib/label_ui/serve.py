@@ -87,14 +87,11 @@ class _Impatient(HttpToolsProtocol):
         self.transport.abort()
 
 
-def serve(config: LabelConfig) -> int:
+def serve(config: LabelConfig) -> None:
     """Serves the page until Ctrl-C.
 
     Args:
       config: The command line.
-
-    Returns:
-      Exit status.
 
     Raises:
       UserError: the port is taken, the certificate does not fit, the DB cannot be read.
@@ -175,7 +172,6 @@ def serve(config: LabelConfig) -> int:
         # A regular exit while a thread is inside PyTorch ends with "terminate called". Answers are on disk already.
         sys.stdout.flush()
         os._exit(0)
-    return 0
 
 
 def _strategies(config: LabelConfig, rater: ClipRater | None) -> dict[str, Strategy]:

@@ -56,15 +56,12 @@ class Answer:
     """Further facts: weights, temperature, seed, commit, …"""
 
 
-def save_answer(path: Path, answer: Answer) -> int:
+def save_answer(path: Path, answer: Answer) -> None:
     """Writes an answer; a reader sees the whole file or none, and an existing file is never overwritten.
 
     Args:
       path: where to; its folder is made when missing, the DB around that folder must exist.
       answer: what to write.
-
-    Returns:
-      Bytes written.
 
     Raises:
       FileExistsError: path exists.
@@ -90,7 +87,6 @@ def save_answer(path: Path, answer: Answer) -> int:
     data = _MAGIC + zstandard.ZstdCompressor(level=3, write_checksum=True).compress(raw)
     path.parent.mkdir(exist_ok=True)
     write_new(path, data)
-    return len(data)
 
 
 def load_answer(db: SegmentDB, name: str) -> Answer:

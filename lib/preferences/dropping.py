@@ -27,11 +27,10 @@ def drop_oldest(db_path: Path, max_bytes: float) -> int:
         with contextlib.suppress(OSError):  # gone meanwhile
             sizes[name] = (db_path / name).stat().st_size
     total = sum(sizes.values())
-    with contextlib.ExitStack() as stack:
-        try:
-            labels = stack.enter_context(LabelLog(db_path / "labels.json").settled())
-        except (OSError, UserError):
-            return total
+    with (
+        contextlib.suppress(OSError, UserError),  # the labels cannot be read: nothing is known to be free
+        LabelLog(db_path / "labels.json").settled() as labels,
+    ):
         named = {name for label in labels for name in label.pair}
         for name in sorted(sizes, key=lambda name: int(Path(name).stem)):
             if name in named:

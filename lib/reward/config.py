@@ -236,7 +236,7 @@ class FitConfig:
             if getattr(self, name) and not needed:
                 raise UserError(f"{as_flag(name)} expects {expected}")
         looks = ("features", "half_frames", "mask", "shift", "noise", "dropout")
-        for name in (*looks, "watch", "audit", "audit_reward", "model"):
+        for name in (*looks, "watch", "audit", "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
         if self.policy is not None and self.ensemble > 1:

@@ -230,7 +230,7 @@ def _named(label: Label) -> str:
     return f"{label.teacher} teacher" if label.teacher and not label.annotator else labeller_of(label)
 
 
-def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = None) -> np.ndarray:
+def asked_at_random(labels: Sequence[Label], lines: Sequence[Label]) -> np.ndarray:
     """Which pairs were drawn at random, including those of one moment or prompt, and not chosen by a model.
 
     Only those can be held out: accuracy on pairs that a model was unsure of says little about its accuracy on others.
@@ -240,12 +240,12 @@ def asked_at_random(labels: Sequence[Label], lines: Sequence[Label] | None = Non
 
     Args:
       labels: the N labels of one DB that count.
-      lines: every line of its log, in the order of the file; None if no pair was answered twice.
+      lines: every line of its log, in the order of the file.
 
     Returns:
       bool `[N]`.
     """
-    said = answers(labels if lines is None else lines)
+    said = answers(lines)
     rechecked = {pair for (pair, _), history in said.items() if any(a.strategy == RECHECK for a in history)}
     return np.array(
         [

@@ -121,6 +121,32 @@ def train_epoch(
     """
     network.train()
     device = next(network.parameters()).device
+
+    def returns(part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+        offset = int(rng.integers(config.frame_stride))
+        return _both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
+
+    return fit_pairs(returns, optimizer, pairs, config, rng, device, should_stop=should_stop, penalty=penalty)
+
+
+def fit_pairs(
+    returns: Callable[[Pairs], tuple[torch.Tensor, torch.Tensor]],
+    optimizer: torch.optim.Optimizer,
+    pairs: Pairs,
+    config: FitConfig,
+    rng: np.random.Generator,
+    device: torch.device,
+    *,
+    at_once: int = _PAIRS_AT_ONCE,
+    should_stop: Callable[[], bool] = lambda: False,
+    penalty: Callable[[], torch.Tensor | None] = lambda: None,
+) -> float | None:
+    """One pass over pairs in random order, of whatever has returns; `train_epoch` says what it takes and returns.
+
+    Args:
+      returns: R₁ and R₂ of some pairs, float `[N]` on `device`, with gradients.
+      at_once: pairs whose activations are in memory together.
+    """
     loss_of = pair_loss(config)
     order, total = rng.permutation(len(pairs)), torch.zeros((), device=device)
     for start in range(0, len(order), config.batch_size):
@@ -128,11 +154,8 @@ def train_epoch(
             return None
         batch = order[start : start + config.batch_size]
         optimizer.zero_grad(set_to_none=True)
-        for part in _parts(pairs.subset(batch)):
-            offset = int(rng.integers(config.frame_stride))
-            return1, return2 = _both_returns(
-                network, segments, part, device, bf16, config.frame_stride, offset
-            )
+        for part in _parts(pairs.subset(batch), at_once):
+            return1, return2 = returns(part)
             preference1 = torch.from_numpy(part.preference1).to(device)
             loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
             (loss / float(pairs.weight[batch].sum())).backward()
@@ -226,7 +249,7 @@ def evaluate_pairs(
       stride: as for `segment_returns`.
     """
     loss, correct, decided = 0.0, 0, 0
-    longest = max((segments.length(int(index)) for index in (*pairs.first, *pairs.second)), default=1)
+    longest = max(segments.length(int(index)) for index in (*pairs.first, *pairs.second))
     for part in _parts(pairs, max(1, _STEPS_AT_ONCE * stride // (2 * longest))):
         preference1 = torch.from_numpy(part.preference1).to(device)
         return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)

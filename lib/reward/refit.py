@@ -48,7 +48,7 @@ class _Published:
     trained: frozenset[Unit] = frozenset()
     """The units that any version was fitted to."""
     held: frozenset[Unit] = frozenset()
-    """Of those that any version was evaluated on."""
+    """The units that any version was evaluated on."""
 
 
 def labels_wanted(version: int, before: int, refit_every: int, opening: int | None) -> int:

@@ -311,12 +311,9 @@ class PreferenceVectorEnv(_Preferences, gymnasium.vector.VectorWrapper[Any, Any,
         """Start new games, of all environments or of those in `options["reset_mask"]`. See `VectorEnv.reset`."""
         # Gymnasium's own take the mask out of the options; a wrapper above needs it still.
         observations, infos = self.env.reset(seed=seed, options=None if options is None else dict(options))
-        games = np.ones(self.num_envs, bool) if options is None else options.get("reset_mask")
-        self._begin(
-            observations,
-            self._lives_in(infos),
-            np.ones(self.num_envs, bool) if games is None else games.copy(),
-        )
+        mask = (options or {}).get("reset_mask")
+        games = np.ones(self.num_envs, bool) if mask is None else mask.copy()
+        self._begin(observations, self._lives_in(infos), games)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -106,6 +106,10 @@ class PolicyMember(AnswerMember):
     def statistics(self) -> tuple[float, float]:
         return 0.0, 1.0  # it pays no agent
 
+    def _rated(self, indices: np.ndarray) -> np.ndarray:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            return super()._rated(indices)
+
 
 class Policies(OnAnswers[LanguageModel]):
     """Trains a policy's layers above `--cut`, with this β."""
@@ -129,9 +133,11 @@ class Policies(OnAnswers[LanguageModel]):
         for start in range(0, len(said), _AT_ONCE):
             batch = data.states[start : start + _AT_ONCE]
             tokens = [np.array(row, np.int64) for row in said[start : start + _AT_ONCE]]
-            log_probs = reference.log_probs(batch, tokens).cpu().split([len(row) for row in tokens])
-            for one, row, each in zip(batch, tokens, log_probs, strict=True):
-                found.append(Spoken(one.states, one.start, row, each.detach()))
+            # In the arithmetic of the policy, so that r̂ begins at 0.
+            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                log_probs = reference.log_probs(batch, tokens)
+            for one, row, each in zip(batch, tokens, log_probs.cpu().split([*map(len, tokens)]), strict=True):
+                found.append(Spoken(one.states, one.start, row, each))
         return found
 
     def make(self) -> tuple[nn.Module, torch.optim.Optimizer]:

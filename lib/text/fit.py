@@ -20,7 +20,7 @@ from lib.preferences.prompts import Prompt, prompt_key
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs, read_labels
-from lib.reward.epoch import HeldOut, checked_statistics, pair_loss
+from lib.reward.epoch import HeldOut, checked_statistics, fit_pairs, pair_loss
 from lib.reward.fit import AnyFit
 from lib.reward.loss import preference_accuracy
 from lib.reward.member import Material, MemberFit, Model
@@ -119,7 +119,7 @@ def length_correlation(values: np.ndarray, words: np.ndarray, prompts: np.ndarra
 
 def _within(values: np.ndarray, prompts: np.ndarray) -> np.ndarray:
     """Deviations from the mean over answers to the same prompt."""
-    means = np.bincount(prompts, values) / np.maximum(np.bincount(prompts), 1)
+    means = np.bincount(prompts, values) / np.bincount(prompts)
     return np.asarray(values - means[prompts])
 
 
@@ -207,26 +207,23 @@ class AnswerMember(MemberFit):
         self.network, self.optimizer = answers.make()
 
     def train_epoch(self, should_stop: Callable[[], bool]) -> float | None:
-        config, pairs, network = self._config, self.pairs, self.network
-        network.train()
-        order, total, loss_of = self.rng.permutation(len(pairs)), 0.0, pair_loss(config)
-        for start in range(0, len(order), config.batch_size):
-            if should_stop():
-                return None
-            batch = order[start : start + config.batch_size]
-            self.optimizer.zero_grad(set_to_none=True)
-            for at in range(0, len(batch), _PAIRS_AT_ONCE):
-                part = pairs.subset(batch[at : at + _PAIRS_AT_ONCE])
-                both = [self._states[index] for index in np.concatenate([part.first, part.second])]
-                with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-                    rated = network(both)
-                preference1 = torch.from_numpy(part.preference1).to(self._device)
-                losses = loss_of(rated[: len(part)], rated[len(part) :], preference1)
-                loss = (losses * torch.from_numpy(part.weight).to(self._device)).sum()
-                (loss / float(pairs.weight[batch].sum())).backward()
-                total += float(loss.detach())
-            self.optimizer.step()
-        return total / float(pairs.weight.sum())
+        self.network.train()
+        return fit_pairs(
+            self._returns,
+            self.optimizer,
+            self.pairs,
+            self._config,
+            self.rng,
+            self._device,
+            at_once=_PAIRS_AT_ONCE,
+            should_stop=should_stop,
+        )
+
+    def _returns(self, part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+        both = [self._states[index] for index in np.concatenate([part.first, part.second])]
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            rated = self.network(both)
+        return rated[: len(part)], rated[len(part) :]
 
     def held_out(self, quick: bool = False) -> HeldOut:
         rated = self._rated(np.unique([self.test.first, self.test.second]))

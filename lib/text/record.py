@@ -236,13 +236,15 @@ def _sampled(
     """Answers to a batch of prompts; none if stopped."""
     chances = np.stack([_chances(draw, config) for draw in batch])
     drawn = sample(model, [draw.tokens for draw in batch], chances, config.temperature, should_stop)
+    if drawn is None:
+        return
     origin = {
         "weights": model.weights,
         "temperature": f"{config.temperature:g}",
         "seed": str(config.seed),
         "commit": git_commit(),
     }
-    for draw, found in zip(batch, drawn or (), strict=drawn is not None):
+    for draw, found in zip(batch, drawn, strict=True):
         known = {"policy": str(model.folder), "origin": origin | {"draw": draw.key}}
         yield as_answer(model, draw.prompt, draw.tokens, found, **known)
 

@@ -36,7 +36,7 @@ REVIEWS = Path("models/reviews.json")
 _LEAST = {"imdb": 20, "rotten_tomatoes": 5}  # texts that a word must be in
 
 
-def main(argv: object = None) -> None:
+def main(_: object) -> None:
     folder = Path("models/smollm2")
     if all(path.is_file() for path in (folder / "config.json", WORDS, REVIEWS)):
         print(f"{folder}, {WORDS} and {REVIEWS} already exist")
@@ -103,4 +103,4 @@ def _unpack(source: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(lambda _: main())
+    cli.run(main)

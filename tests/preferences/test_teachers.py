@@ -759,7 +759,7 @@ def test_a_segment_that_was_dropped_meanwhile_is_not_labelled(tmp_path: Path) ->
     labeller = SimulatedLabeller(tmp_path, "score")
     labeller.give(6)
     (tmp_path / "labels.json").unlink()
-    labeller._db.refresh = lambda: 0  # type: ignore[method-assign]  # it has not noticed
+    labeller._db.refresh = lambda: None  # type: ignore[method-assign]  # it has not noticed
     (tmp_path / names[0]).unlink()
     assert labeller.give(6).written == 3
 

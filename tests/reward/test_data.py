@@ -340,7 +340,7 @@ def test_without_a_pair_drawn_at_random_there_is_no_judging() -> None:
 def test_pairs_of_the_original_were_drawn_at_random_too() -> None:
     reasons = (None, "random", "disagreement", "recheck")
     labels = [Label("a", str(number), 1, strategy=why) for number, why in enumerate(reasons)]
-    assert asked_at_random(labels).tolist() == [True, True, False, False]
+    assert asked_at_random(labels, labels).tolist() == [True, True, False, False]
 
 
 def test_a_repeat_check_leaves_open_how_the_pair_was_chosen() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,15 @@ def test_dropout_is_off(config: TextConfig) -> None:
     )
     member = Policies(fitting, beta=0.1).begin(np.arange(60), np.arange(60, 80), 0)
     assert member.train_epoch(lambda: False) == pytest.approx(np.log(2), abs=1e-5)  # as of the reference
+
+
+def test_it_begins_at_the_reference_in_bf16(config: TextConfig) -> None:
+    assert config.db_path is not None
+    flags: dict[str, Any] = {"cut": 2, "upper": 9, "lr": 0.0, "bf16": True}
+    fitting = FitConfig(dbs=[config.db_path], name="d", out=config.runs, model=config.model, **flags)
+    member = Policies(fitting, beta=0.1).begin(np.arange(60), np.arange(60, 80), 0)
+    assert member.train_epoch(lambda: False) == pytest.approx(np.log(2), abs=2e-5)
+    assert member.held_out().loss == pytest.approx(np.log(2), abs=2e-5)
 
 
 def test_it_begins_at_the_reference_and_answers_count_alone(config: TextConfig) -> None:

@@ -1,12 +1,18 @@
 // The pairs that lie ahead, with their clips fetched before they are needed: files of the whole batch, decoded
 // pictures (some 7 MB each) of the first few only.
 
+import { refusal } from "./outbox.js";
+
 const DECODED = 3; // pairs
 const RECENT = 8; // answered pairs whose files are kept, so that an undo works without the server too
 
 // How the deck gets clips; texts.js has the same for answers.
 export const CLIPS = {
-  fetch: fetchClip,
+  async fetch(id) {
+    const response = await fetch(`/clip/${id}.png`);
+    if (!response.ok) throw await refusal(response);
+    return { blob: await response.blob(), meta: JSON.parse(response.headers.get("Clip-Meta")) };
+  },
   decode: async ({ blob, meta }) => ({ image: await createImageBitmap(blob), meta }),
   close: ({ image }) => image.close(),
 };
@@ -89,13 +95,4 @@ export class Deck {
 
 export function sides(offer) {
   return offer.left === 1 ? [offer.clip1, offer.clip2] : [offer.clip2, offer.clip1];
-}
-
-export async function fetchClip(id) {
-  const response = await fetch(`/clip/${id}.png`);
-  if (!response.ok) {
-    const said = await response.json().catch(() => ({}));
-    throw Object.assign(new Error(said.detail ?? said.error ?? "A clip could not be loaded."), { status: response.status });
-  }
-  return { blob: await response.blob(), meta: JSON.parse(response.headers.get("Clip-Meta")) };
 }

@@ -1,7 +1,7 @@
 // What the reward model thinks: any segment with its learned reward, and the labels it doubts.
 
 import { Curve, signed } from "./curve.js";
-import { fetchClip } from "./deck.js";
+import { CLIPS } from "./deck.js";
 import { labellerOf } from "./labeller.js";
 import { arrange } from "./list.js";
 import { request } from "./outbox.js";
@@ -134,7 +134,7 @@ class View {
   // --- the lists -----------------------------------------------------------------------------------------------
 
   segment(clip) {
-    const text = `${clip.name.replace(/\.dat$/, "")}`;
+    const text = clip.name.replace(/\.dat$/, "");
     return {
       key: clip.clip,
       clips: [clip.clip],
@@ -211,7 +211,7 @@ class View {
     $("stage").classList.add("loading");
     let found;
     try {
-      found = await Promise.all([decoded(clip), request(`/api/model/curve/${clip}`)]);
+      found = await Promise.all([CLIPS.fetch(clip).then(CLIPS.decode), request(`/api/model/curve/${clip}`)]);
     } catch (error) {
       if (this.shown !== clip) return;
       this.shown = null;
@@ -262,11 +262,6 @@ class View {
     $("status").classList.toggle("alert", alert);
     $("status").textContent = text;
   }
-}
-
-async function decoded(id) {
-  const { blob, meta } = await fetchClip(id);
-  return { image: await createImageBitmap(blob), meta };
 }
 
 async function main() {

@@ -13,9 +13,14 @@ export async function request(path, body) {
     signal: AbortSignal.timeout(TIMEOUT),
   });
   if (response.ok) return response.json();
+  throw await refusal(response);
+}
+
+// What the server says where it does not do what it was asked.
+export async function refusal(response) {
   const said = await response.json().catch(() => ({}));
   const reason = said.error ?? said.detail ?? `the server answered ${response.status}`;
-  throw Object.assign(new Error(reason), { status: response.status });
+  return Object.assign(new Error(reason), { status: response.status });
 }
 
 export class Outbox {

@@ -2,7 +2,7 @@
 
 const HOLD = 0.5; // seconds the last frame stays before the loop begins again, so that the seam can be seen
 
-const WORDS = {
+const ARROWS = {
   UPRIGHT: "↗", UPLEFT: "↖", DOWNRIGHT: "↘", DOWNLEFT: "↙", UP: "↑", DOWN: "↓", LEFT: "←", RIGHT: "→",
 };
 
@@ -15,8 +15,8 @@ function actionText(meta, step) {
   if (name === "NOOP") return "no action";
   const fire = name.endsWith("FIRE");
   const move = fire ? name.slice(0, -4) : name;
-  if (move && !(move in WORDS)) return name.toLowerCase();
-  return `${WORDS[move] ?? ""}${fire ? " fire" : ""}`.trim();
+  if (move && !(move in ARROWS)) return name.toLowerCase();
+  return `${ARROWS[move] ?? ""}${fire ? " fire" : ""}`.trim();
 }
 
 export class Player {

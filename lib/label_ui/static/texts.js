@@ -2,6 +2,7 @@
 // answer is ever taken for HTML.
 
 import { markdown } from "./markdown.js";
+import { refusal } from "./outbox.js";
 import { giveFocusBack, pressed } from "./playback.js";
 
 const $ = (id) => document.getElementById(id);
@@ -10,12 +11,8 @@ const $ = (id) => document.getElementById(id);
 export const TEXTS = {
   async fetch(id) {
     const response = await fetch(`/text/${id}`);
-    const said = await response.json().catch(() => ({}));
-    if (!response.ok) {
-      const message = said.detail ?? said.error ?? "An answer could not be loaded.";
-      throw Object.assign(new Error(message), { status: response.status });
-    }
-    return said;
+    if (!response.ok) throw await refusal(response);
+    return response.json();
   },
   decode: async (text) => text,
   close() {},

@@ -387,7 +387,7 @@ def correlations(
         for side in (learned, scores)
     )
     both = [np.stack(pair) for pair in zip(x, y, strict=True)]
-    joined = np.concatenate(both, 1) if both else np.zeros((2, 0))
+    joined = np.concatenate(both, 1)
     rng = np.random.default_rng(0)
     drawn = [
         np.concatenate([both[i] for i in rng.integers(len(both), size=len(both))], 1)
