@@ -284,10 +284,7 @@ def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threa
     for process in processes.values():
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        except KeyboardInterrupt:  # Ctrl-C again: wait for nothing
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):  # Ctrl-C again: wait for nothing
             deadline = 0.0
             process.kill()
             process.wait()

@@ -56,7 +56,6 @@ def save_checkpoint(
     content = storable({**header, **payload})
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, buffer.getbuffer())
@@ -111,7 +110,6 @@ def load_checkpoint(path: Path, kind: str | None = None) -> dict[str, Any]:
     """
     import torch
 
-    path = Path(path)
     expected = f"{path}: expected a {kind + ' ' if kind else ''}checkpoint"
     if path.is_dir():
         raise UserError(f"{expected}, got a folder; name one of the .dat files in it")

@@ -29,11 +29,12 @@ class Convolutions(nn.Sequential):
             nn.Conv2d(STACK, channels[0], kernel_size=8, stride=4),
             nn.ReLU(),
             nn.Conv2d(*channels, kernel_size=4, stride=2),
-            nn.ReLU(),
         )
         if not small:
-            self.extend([nn.Conv2d(64, 64, kernel_size=3, stride=1), nn.ReLU()])
-        self.append(nn.Flatten())
+            self.extend([nn.ReLU(), nn.Conv2d(64, 64, kernel_size=3, stride=1)])
+        # The last rectifier comes behind the flattening, where its gradient lies in memory as its output does; before it,
+        # the two differ, and the rectifier takes as long as a convolution.
+        self.extend([nn.Flatten(), nn.ReLU()])
         self.features, self.units = (32 * 9 * 9, 256) if small else (64 * 7 * 7, 512)
         if kind == "shared":
             self.extend([nn.Linear(self.features, self.units), nn.ReLU()])
@@ -70,13 +71,6 @@ class Convolutions(nn.Sequential):
 
 
 def _through(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
-    """What layers make of a picture.
-
-    The last rectifier comes behind the flattening, where its gradient lies in memory as its output does; before it, the
-    two differ, and the rectifier takes as long as a convolution.
-    """
-    flat = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.Flatten))
-    layers[flat - 1], layers[flat] = layers[flat], layers[flat - 1]
     for layer in layers:
         x = layer(x)
     return x

@@ -28,7 +28,6 @@ def write_atomic(path: Path, data: bytes | memoryview) -> None:
     Raises:
       OSError: The folder is missing or not writable, or the disk is full.
     """
-    path = Path(path)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     # 0o666 lets the umask decide, as for any other file; tempfile's 0o600 would lock colleagues out.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

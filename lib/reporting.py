@@ -14,7 +14,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -48,7 +48,7 @@ class Charts:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Adds a point to each named curve at a training step."""
-        for tag, value in values.items() if self._writer is not None else ():
+        for tag, value in values.items():
             self._write("add_scalar", tag, float(value), step)
 
     def layout(self, charts: Mapping[str, Iterable[str]]) -> None:
@@ -68,10 +68,9 @@ class Charts:
         from torch.utils.tensorboard.summary import hparams
 
         columns = {
-            name: str(value) if isinstance(value, Path) else value for name, value in vars(config).items()
-        }
-        columns = {
-            name: value for name, value in columns.items() if isinstance(value, (bool, int, float, str))
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in vars(config).items()
+            if isinstance(value, (bool, int, float, str, Path))
         }
         for summary in hparams(columns, dict.fromkeys(measures))[:2]:  # the third would say how the run ended
             self._write("file_writer.add_summary", summary)
@@ -246,6 +245,12 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
         return mean, math.nan
     variance = math.fsum((number - mean) ** 2 for number in numbers) / (count - 1)
     return mean, _t_quantile(count - 1) * math.sqrt(variance / count)
+
+
+def format_score(scores: Sequence[float] | np.ndarray) -> str:
+    """Such as "score 325.0 ± 51.8 (95 %, 10 games)", or "score 325.0 (1 game)"."""
+    count = len(scores)
+    return f"score {format_mean(scores)} " + (f"(95 %, {count} games)" if count > 1 else "(1 game)")
 
 
 def format_mean(values: Iterable[float], digits: int = 1) -> str:

@@ -46,9 +46,9 @@ def make_run_dir(root: Path, stage: str, name: str) -> Path:
     check_name(name)
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{stage}-{name}"
     try:
-        Path(root).mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         for attempt in itertools.count(1):
-            run_dir = Path(root) / (stem if attempt == 1 else f"{stem}-{attempt}")
+            run_dir = root / (stem if attempt == 1 else f"{stem}-{attempt}")
             with contextlib.suppress(FileExistsError):
                 run_dir.mkdir()
                 break
@@ -92,7 +92,7 @@ def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
     if resumed:
         before = read_config(run_dir)
         content = {**before, "config": content["config"], "resumed": [*before.get("resumed", []), this]}
-    path = Path(run_dir) / "config.json"
+    path = run_dir / "config.json"
     try:
         write_atomic(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     except OSError as error:
@@ -105,7 +105,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     Raises:
       UserError: There is no such file, or it is damaged, too large or from another program.
     """
-    path = Path(run_dir) / "config.json"
+    path = run_dir / "config.json"
     expected = f"{run_dir}: expected a run's folder with a config.json"
     try:
         with open(path, "rb") as file:
@@ -240,7 +240,7 @@ def save_state(
     Raises:
       UserError: The file cannot be written; the earlier state is still there.
     """
-    save_checkpoint(Path(run_dir) / STATE, "trainer", {"stage": stage, **payload}, config, parents)
+    save_checkpoint(run_dir / STATE, "trainer", {"stage": stage, **payload}, config, parents)
 
 
 def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
@@ -249,7 +249,7 @@ def load_state(run_dir: Path, stage: str) -> dict[str, Any] | None:
     Raises:
       UserError: The file cannot be read, or is of another stage.
     """
-    path = Path(run_dir) / STATE
+    path = run_dir / STATE
     if not path.exists():
         return None
     state = load_checkpoint(path, "trainer")

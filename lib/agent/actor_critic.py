@@ -15,7 +15,6 @@ from lib.agent.losses import actor_critic_loss
 from lib.agent.network import ActorPolicy, Normaliser, PolicyNet, autocast
 from lib.agent.returns import explained_variance, lambda_advantages, normalised
 from lib.agent.rollout import Collector, GameLog, Recorder, Rollout
-from lib.cli import UserError
 from lib.envs.world import World
 from lib.learner import ALONE, Advance, Alone, Total
 from lib.reward.model import RewardModel
@@ -77,17 +76,9 @@ class ActorCritic:
 
     @staticmethod
     def new_network(config: TrainConfig, world: World) -> PolicyNet:
-        """A policy with new weights.
-
-        Raises:
-          UserError: its settings do not fit the world.
-        """
-        spec, kind = world.spec, config.network
-        if kind != "separate" and spec.observation_size is not None:
-            raise UserError(
-                f"--network {kind} needs a policy that sees pictures, but {config.env} shows vectors"
-            )
-        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, kind)
+        """A policy with new weights."""
+        spec = world.spec
+        return PolicyNet(spec.num_actions, spec.continuous, spec.observation_size, config.network)
 
     @staticmethod
     def explorer(network: PolicyNet, config: TrainConfig, bf16: bool) -> ActorPolicy:

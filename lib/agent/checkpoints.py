@@ -78,7 +78,7 @@ def save_policy(
       **more: further content.
     """
     payload = {
-        "state_dict": {key: value.cpu() for key, value in network.state_dict().items()},
+        "state_dict": network.state_dict(),
         "steps": steps,
         "num_actions": network.spec.num_actions,
         "evaluation": evaluation,

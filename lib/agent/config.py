@@ -403,7 +403,6 @@ class TrainConfig:
             raise UserError(
                 f"{as_flag(min(meaningless))} has no effect with --algo {self.algo}: leave it out"
             )
-        given = [name for name in defaults if getattr(self, name) is not None]
         lr = defaults["lr"] / (FINETUNE_DIVISOR if self.finetune else 1)
         atari = is_atari_id(self.env)
         freeze_convs = self.finetune and not self.off_policy
@@ -444,7 +443,7 @@ class TrainConfig:
             raise UserError(f"--minibatches {self.minibatches}: expected at most {update}")
         if self.algo == "a2c":
             for name in _PASSES:
-                if name in given and getattr(self, name) != defaults[name]:
+                if getattr(self, name) != defaults[name]:
                     raise UserError(
                         f"{as_flag(name)} expects an algorithm with several passes, but a2c makes one: add "
                         "--algo ppo"

@@ -139,37 +139,27 @@ class QPolicy:
 
 
 class DQN(OffPolicy):
-    """The learner of DQN; see `OffPolicy` for its arguments.
-
-    Raises:
-      UserError: the network of -m does not match --dueling and --quantiles.
-    """
+    """The learner of DQN; see `OffPolicy` for its arguments."""
 
     network: QNet
     target: QNet
     network_kind = QNet
 
-    def __init__(
-        self, network: QNet, world: World, config: TrainConfig, *arguments: Any, **parts: Any
-    ) -> None:
-        super().__init__(network, world, config, *arguments, **parts)
-        self.optimizers = {"values": torch.optim.Adam(network.parameters(), lr=config.lr, fused=True)}
+    def __init__(self, network: QNet, *arguments: Any, **parts: Any) -> None:
+        super().__init__(network, *arguments, **parts)
+        self.optimizers = {"values": torch.optim.Adam(network.parameters(), lr=self._config.lr, fused=True)}
 
     @staticmethod
     def new_network(config: TrainConfig, world: World) -> QNet:
         """A network with new weights.
 
         Raises:
-          UserError: the world's actions are continuous, or --network is one of pictures and it shows vectors.
+          UserError: the world's actions are continuous.
         """
         if world.spec.continuous:
             raise UserError(
                 f"--algo dqn expects discrete actions, but {world.env_id} has continuous ones: take another "
                 "--algo"
-            )
-        if config.network != "shared" and world.spec.observation_size is not None:
-            raise UserError(
-                f"--network {config.network} needs a policy that sees pictures, but {config.env} shows vectors"
             )
         parts = world.spec.num_actions, world.spec.observation_size, config.dueling, config.quantiles
         return QNet(*parts, kind=config.network)

@@ -10,7 +10,7 @@ from lib.agent.network import autocast
 from lib.envs.make import Counter, Probe, counter, probes
 from lib.envs.play import Policy, Turn, play
 from lib.envs.world import World
-from lib.reporting import format_mean
+from lib.reporting import format_score
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evaluation:
         named = {name: values.mean() for name, values in self.measures.items()} | self.overall
         measures = "".join(f"  {name} {value:.2f}" for name, value in named.items())
         return (
-            f"score {format_mean(self.scores)} (95 %, {len(self.scores)} games)  best {self.scores.max():.0f}"
+            f"{format_score(self.scores)}  best {self.scores.max():.0f}"
             f"  steps {self.steps.mean():.0f}{measures}"
         )
 

@@ -168,7 +168,7 @@ class FinetuneMetrics(Observer):
         if self._clips is not None:
             self._clips.before(turn, self._sums.get("learned"))
         if self._reward is not None:
-            inputs = turn.frames() if self._reward.input == "frame" else turn.observations
+            inputs = turn.inputs(self._reward.input)
             each = self._reward.each(inputs, turn.decision.actions)
             self._now["learned"] = self._reward.combine(each)
             if "disagreement" in self._sums:
@@ -186,9 +186,7 @@ class FinetuneMetrics(Observer):
 
     def measures(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
-        return {
-            name: total if name == "learned" else total / np.maximum(steps, 1) for name, total in sums.items()
-        }
+        return {name: total if name == "learned" else total / steps for name, total in sums.items()}
 
     def clip_values(self) -> list[float]:
         """Each clip's value to the teacher."""

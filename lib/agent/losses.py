@@ -68,7 +68,7 @@ def actor_critic_loss(
     advantages: torch.Tensor,
     returns: torch.Tensor,
     valid: torch.Tensor,
-    count: torch.Tensor | None = None,
+    count: torch.Tensor,
     *,
     clip_range: float,
     value_clip_range: float,
@@ -89,7 +89,7 @@ def actor_critic_loss(
       advantages: float32 `[N]`, Âₜ; no gradient flows through them.
       returns: float32 `[N]`, Gₜ; nor through these.
       valid: bool `[N]`; False where the environment ignored the action.
-      count: valid steps that the mean is over, those of other processes included; None for those of `valid`. Losses
+      count: valid steps that the mean is over, those of other processes included. Losses
         and gradients are then this process's part of a sum.
       clip_range: of `surrogate_loss`.
       value_clip_range: of `value_error`.
@@ -100,7 +100,7 @@ def actor_critic_loss(
       The loss, and the detached parts by chart name: `approx_kl` is Schulman's k3 estimate of KL(π_old ‖ π),
       `clip_fraction` the share of steps whose ratio is beyond the clip range.
     """
-    weight = valid / (valid.sum() if count is None else count).clamp(min=1)
+    weight = valid / count.clamp(min=1)
     log_prob = log_prob_of(dist_params, actions)
     old = log_prob.detach() if old_log_probs is None else old_log_probs
     # The ratio of an ignored action means nothing, and one that overflows would survive a weight of 0.

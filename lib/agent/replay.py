@@ -18,7 +18,6 @@ from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.reward.model import RewardModel
 
 _LEAST_PRIORITY = 1e-6
-_RELABELLED_AT_ONCE = {"pictures": 512, "vectors": 8192}  # steps
 
 
 class Batch(NamedTuple):
@@ -91,7 +90,7 @@ class Replay:
         if self._rows < least:
             raise UserError(
                 f"--replay-steps {steps}, --replay-mb {max_mb:g}: expected room for at least {least} steps of each of "
-                f"--num-envs {num_envs}, each of {step_bytes} bytes"
+                f"--num-envs {num_envs} with --n-step {n_step}, each of {step_bytes} bytes"
             )
         self.capacity = self._rows * num_envs
         self.megabytes = self.capacity * step_bytes / 1e6
@@ -227,7 +226,7 @@ class Replay:
         kept, envs = self._kept, torch.arange(self._envs, device=self._device)
         no_frames = torch.empty(0, dtype=torch.uint8, device=self._device)
         rows = torch.arange(self._open - self._filled, self._open, device=self._device) % self._rows
-        at_once = _RELABELLED_AT_ONCE["pictures" if self._pictures else "vectors"]
+        at_once = 512 if self._pictures else 8192  # steps
         for part in rows.split(max(1, at_once // self._envs)):
             seen = self._seen(part[:, None], envs).flatten(0, 1)
             paid = model.pay(no_frames, kept["actions"][part].flatten(0, 1), seen)

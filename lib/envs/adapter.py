@@ -17,7 +17,7 @@ from lib.cli import UserError, one_line
 from lib.envs import control, lines, moving_dot
 from lib.envs.pictures import PictureCheck, larger, to_picture
 from lib.envs.spec import PICTURE_SHAPE, Spec
-from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, WorldFailed, bounded_actions
+from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, WorldFailed
 
 gymnasium.register_envs(ale_py)
 gymnasium.register_envs(moving_dot)
@@ -202,7 +202,7 @@ class ActionAdapter:
             return np.asarray(actions, np.int64).reshape(num_envs) - int(self._space.start)
         assert isinstance(self._space, spaces.Box)
         each = np.asarray(actions, np.float64).reshape(num_envs, *self._space.shape)
-        shares = bounded_actions((each - self._low) / self._spans * 2 - 1, True)
+        shares = ((each - self._low) / self._spans * 2 - 1).clip(-1, 1)
         return shares.astype(np.float32).reshape(num_envs, self.count)
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
@@ -210,7 +210,7 @@ class ActionAdapter:
         if isinstance(self._space, spaces.Discrete):
             return actions + int(self._space.start)
         assert isinstance(self._space, spaces.Box)
-        shares = (bounded_actions(actions, True).reshape(-1, *self._space.shape) + 1) / 2
+        shares = (actions.clip(-1, 1).reshape(-1, *self._space.shape) + 1) / 2
         each = (self._low + shares * self._spans).clip(self._low, self._high)
         return np.asarray(each.astype(self._space.dtype))
 

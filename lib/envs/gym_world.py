@@ -124,8 +124,7 @@ class GymWorld:
 
     def close(self) -> None:
         """Close the environments. See `World.close`."""
-        if not self._envs.closed:
-            self._envs.close()
+        self._envs.close()
 
     def _frames(self, observations: Any) -> np.ndarray:
         if self._adapter.shows_pictures:

@@ -67,6 +67,10 @@ class Turn:
         """The frames of `step` on the device, uint8 `[B, H, W, 3]`."""
         return self._viewer.frames()
 
+    def inputs(self, kind: str) -> torch.Tensor:
+        """What a reward model whose `input` is "frame" or "observation" looks at."""
+        return self.frames() if kind == "frame" else self.observations
+
     def outcome(self) -> Step:
         """The outcome of the actions. From the first call on, the frames of `step` are gone."""
         if self._outcome is None:

@@ -220,7 +220,8 @@ def _prompts(config: TextConfig, language: LanguageModel) -> tuple[list[EncodedP
     texts = read_prompts(config.prompts)
     if config.eval_prompts is not None:
         held_out = read_prompts(config.eval_prompts, "--eval-prompts")
-        texts = [text for text in texts if text not in set(held_out)]
+        left_out = set(held_out)
+        texts = [text for text in texts if text not in left_out]
     else:
         kept = len(texts) - max(1, len(texts) // 10)
         texts, held_out = texts[:kept], texts[kept:]

@@ -104,7 +104,7 @@ def play_and_rate(
     for made, turn in enumerate(play(world, policy, seed, device, steps=windows * SEGMENT_LENGTH)):
         t = made % SEGMENT_LENGTH
         frames[t], game_steps[t] = turn.step.frames, since_reset
-        inputs = turn.frames() if model.input == "frame" else turn.observations
+        inputs = turn.inputs(model.input)
         each[:, t] = model.each(inputs, turn.decision.actions).cpu().numpy()
         outcome = turn.outcome()
         scores[t], valid[t] = outcome.score, ~outcome.reset

@@ -14,7 +14,7 @@ from lib.preferences.labels import Label
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar
 from lib.provenance import LINEAGE, plain
-from lib.reporting import format_mean
+from lib.reporting import format_score
 
 _MAX_TEXT = 200  # characters of anything that a file says
 _SAMPLED = 20  # segments of a DB that are read; each takes some milliseconds
@@ -46,7 +46,7 @@ def recorded(content: Mapping[str, Any]) -> list[str]:
         facts.append(f"after {content['steps']:,} steps")
     scores = as_list(as_mapping(content.get("evaluation")).get("scores"))
     if scores and all(map(_is_number, scores)):
-        facts.append(f"score {format_mean(scores)} (95 %, {len(scores)} games)")
+        facts.append(format_score(scores))
     results = {
         name: number for name, number in as_mapping(content.get("results")).items() if _is_number(number)
     }
@@ -77,7 +77,8 @@ def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
     """Facts from a sample of a DB's segments, and the policies that recorded them."""
     names = db.names
     every = max(1, math.ceil(len(names) / _SAMPLED))
-    sampled, games, policies, broken = names[::every], Counter[str](), Counter[str](), 0
+    sampled, broken = names[::every], 0
+    games, policies = dict[str, None](), dict[str, None]()  # in the order found
     for name in sampled:
         try:
             segment = db.load(name)
@@ -85,9 +86,9 @@ def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
             broken += 1
             continue
         sidecar = segment.sidecar
-        games[game_of(segment, sidecar) if sidecar else "no game named (the original's format)"] += 1
+        games[game_of(segment, sidecar) if sidecar else "no game named (the original's format)"] = None
         if sidecar:
-            policies[sidecar.origin.get("run", sidecar.policy)] += 1
+            policies[sidecar.origin.get("run", sidecar.policy)] = None
     policies.pop("", None)
     facts = [f"{len(names)} segments" + (f", {len(sampled)} of them read" if every > 1 else "")]
     facts += [f"of {game}" for game in games]
@@ -102,13 +103,14 @@ def of_answers(db: SegmentDB) -> tuple[list[str], list[str]]:
     """Facts from a sample of a DB's answers; their models are folders, not artefacts of ours."""
     names = db.names
     every = max(1, math.ceil(len(names) / _SAMPLED))
-    models, broken = Counter[str](), 0
-    for name in names[::every]:
+    sampled, models, broken = names[::every], dict[str, None](), 0
+    for name in sampled:
         try:
-            models[load_answer(db, name).policy or "an unnamed author"] += 1
+            models[load_answer(db, name).policy or "an unnamed author"] = None
         except SegmentError:
             broken += 1
-    facts = [f"{len(names)} answers to {len(set(map(prompt_of, names)))} prompts"]
+    read = f", {len(sampled)} of them read" if every > 1 else ""
+    facts = [f"{len(names)} answers to {len(set(map(prompt_of, names)))} prompts{read}"]
     facts += [f"by {said(model)}" for model in models]
     if broken:
         facts.append(f"{broken} of those read are damaged")

@@ -14,7 +14,7 @@ from lib.envs.make import make_world
 from lib.envs.play import Policy, play
 from lib.envs.reference import ReferenceWorld
 from lib.envs.world import STEPS_PER_SECOND, World
-from lib.reporting import format_mean
+from lib.reporting import format_score
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.model import RewardModel
 from lib.training.summary import PAGE, read_evaluations, write_summary
@@ -54,13 +54,9 @@ def play_games(config: PlayConfig) -> None:
             video = None if config.record is None else config.record / f"game-{game + 1:02d}.mp4"
             score, steps, learned = _play_one(world, policy, config.seed + game, device, reward, video)
             scores.append(score)
-            said = (
-                ""
-                if reward is None
-                else f", learned return {learned:.1f} ({learned / max(steps, 1):+.3f} a step)"
-            )
+            said = "" if reward is None else f", learned return {learned:.1f} ({learned / steps:+.3f} a step)"
             print(f"game {game + 1}: score {score:g} in {steps} steps{said}", flush=True)
-    print(f"{env_id}: score {format_mean(scores)} (95 %, {config.games} games), best {max(scores):g}")
+    print(f"{env_id}: {format_score(scores)}, best {max(scores):g}")
     if config.record is not None:
         print(f"videos in {config.record}")
         if read_evaluations(config.model.parent):
@@ -90,7 +86,7 @@ def _play_one(
             picture = None if video is None else turn.step.frames[0].copy()
             learned = 0.0
             if reward is not None:
-                inputs = turn.frames() if reward.input == "frame" else turn.observations
+                inputs = turn.inputs(reward.input)
                 learned = float(reward.combine(reward.each(inputs, turn.decision.actions))[0])
             if not turn.counts[0]:  # the game's last frame, on which nothing is done
                 break

@@ -114,7 +114,7 @@ class ChartsHook(Hook):
         self._charts.flush()
 
     def _means(self, steps: int) -> dict[str, float]:
-        """Averages over the updates since the last point, by chart name; {} if there were none."""
+        """Averages over the updates since the last point, by chart name, and the newest of what is not averaged."""
         if not self._sums:  # a learner may play for a while before it learns
             return dict(self._newest)
         sums = torch.stack(list(self._sums.values())).tolist()
@@ -148,12 +148,11 @@ class ChartsHook(Hook):
         scalars = self._means(steps)
         if "loss_total" in scalars:
             self._usual.append(abs(scalars["loss_total"]))
-        speed = self._steps / self._elapsed if self._elapsed else 0.0
+        speed = self._steps / self._elapsed
         scalars["speed"] = speed
         unit = self.unit
         line = f"{format_count(steps)}/{format_count(self._config.steps)} {unit}  {speed:.{0 if speed >= 10 else 1}f} {unit}/s"
-        if speed:
-            line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
+        line += f"  ETA {format_duration((self._config.steps - steps) / speed)}"
         if self._recent:
             score, length, learned = np.mean(self._recent, 0)
             last = self._recent[-1]

@@ -69,10 +69,10 @@ class Checkpoints(Hook):
             self.save_state(learner)
 
     def end(self, learner: Learner) -> None:
-        if learner.steps > self._saved_at:
-            self.save_policy(learner, self._monitor.games_seen(), evaluated=False)
         # A full disk is reported by what failed first.
         with contextlib.suppress(UserError) if self._recording.error else contextlib.nullcontext():
+            if learner.steps > self._saved_at:
+                self.save_policy(learner, self._monitor.games_seen(), evaluated=False)
             self.save_state(learner)
             if self.folder is not None:
                 root, rows = self.folder.root, read_evaluations(self.folder.root)

@@ -191,5 +191,5 @@ def game_seed(seed: int, steps: int, rank: int) -> int:
     """The seed of a process after so many steps: its games differ from those at the start and in other processes."""
     if not steps and not rank:
         return seed
-    drawn = np.random.SeedSequence([seed, steps, rank] if rank else [seed, steps])
+    drawn = np.random.SeedSequence([seed, steps, rank])
     return int(drawn.generate_state(1)[0] >> 2)

@@ -47,7 +47,7 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
             drop_oldest=config.db_drop_oldest,
             action_names=world.action_names,
             first_env=share.start,
-            events=None if config.fork else _events(config, world, share),
+            events=None if config.fork else _events(config, world, config.event_envs - share.start),
             event_prob=config.event_prob,
             all_envs=config.num_envs,
         )
@@ -78,13 +78,13 @@ def make_forks(
             f"--fork {config.fork}: expected to divide the {world.num_envs} environments of a process into whole groups; "
             "change --num-envs"
         )
-    events = _events(config, world, range(world.num_envs))
+    events = _events(config, world, world.num_envs)
     return Forks(player, recorder, held, config.fork, config.record_prob, events, config.event_prob, seed)
 
 
-def _events(config: TrainConfig, world: World, share: range) -> Events | None:
-    """The events of --event-prob, if any."""
-    num_envs = world.num_envs if config.fork else min(config.event_envs - share.start, world.num_envs)
+def _events(config: TrainConfig, world: World, most: int) -> Events | None:
+    """The events of --event-prob in the first environments, `most` of them; None for none."""
+    num_envs = min(most, world.num_envs)
     if not config.event_prob or num_envs <= 0:
         return None
     counts = counter(config.env, num_envs)

@@ -96,8 +96,6 @@ def write_summary(folder: Path, page: Path, config: Mapping[str, Any], video: Pa
       UserError: the rows cannot be read, or the page cannot be written.
     """
     rows = read_evaluations(folder)
-    if not rows:
-        return
     of_text = "prompts" in config
     titles = _OF_TEXT if of_text else _NAMES
     unit, games = ("answers", "answers") if of_text else ("steps", "games")

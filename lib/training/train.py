@@ -313,6 +313,13 @@ def _policy_to_train(
 ) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The policy to begin with or to resume, or a new one; and the origin of that of `--model` for the run's files."""
     if start is None:
+        if (
+            config.network != ALGORITHMS[config.algo].get("network")
+            and world.spec.observation_size is not None
+        ):
+            raise UserError(
+                f"--network {config.network} needs a policy that sees pictures, but {config.env} shows vectors"
+            )
         return _LEARNERS[config.algo].new_network(config, world), {}
     network, origin = start
     if config.model is None:
@@ -350,7 +357,8 @@ def _check_kind(config: TrainConfig, network: PolicyNetwork, path: Path) -> None
 def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> None:
     """Raises UserError if the run ended because nothing could be recorded any more."""
     saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
-    where = f"saved {saved}" if saved else f"nothing saved: no {'step made' if config.save else '--save'}"
+    why = "" if broken else f": no {'step made' if config.save else '--save'}"
+    where = f"saved {saved}" if saved else f"nothing saved{why}"
     if run.ranks.rank:  # which is not the one that saves
         where = f"rank {run.ranks.rank}"
     if broken:

@@ -39,7 +39,7 @@ def loss(
         advantages,
         returns,
         valid,
-        None,
+        valid.sum(),
         **(defaults | settings),
     )
 
@@ -142,9 +142,13 @@ def random_steps(count: int = 64) -> dict[str, Any]:
 
 def gradients(steps: dict[str, Any], old: torch.Tensor | None, clip: float) -> list[torch.Tensor]:
     given = steps | {name: steps[name].clone().requires_grad_() for name in ("dist_params", "values")}
-    total, _ = actor_critic_loss(
-        **given, old_log_probs=old, clip_range=clip, value_clip_range=0.0, entropy_coef=0.01, value_coef=1.0
-    )
+    coefs: dict[str, Any] = {
+        "clip_range": clip,
+        "value_clip_range": 0.0,
+        "entropy_coef": 0.01,
+        "value_coef": 1.0,
+    }
+    total, _ = actor_critic_loss(**given, old_log_probs=old, count=steps["valid"].sum(), **coefs)
     total.backward()
     return [given["dist_params"].grad, given["values"].grad]
 

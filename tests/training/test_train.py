@@ -63,13 +63,14 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
     assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 30
 
 
-def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_written_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["state.dat", ".dat"])
+def test_a_full_disk_is_reported_by_the_clip_it_cost_though_nothing_can_be_written_either(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
     def full(source: Any, target: Any) -> None:
-        if str(target).endswith("state.dat"):
+        if str(target).endswith(what):
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
@@ -79,7 +80,7 @@ def test_a_full_disk_is_reported_by_the_clip_it_cost_though_no_state_can_be_writ
 
     monkeypatch.setattr(SegmentRecorder, "after", after)
     with pytest.raises(UserError, match=r"stopped after 10 steps, .*could not record to the DB"):
-        train_quickly(dot(tmp_path, steps=100, db_path=tmp_path / "db"))
+        train_quickly(dot(tmp_path, steps=100, db_path=tmp_path / "db", save=tmp_path / "save"))
 
 
 @pytest.fixture(scope="module")
