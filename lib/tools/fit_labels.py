@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from lib.cli import UserError
 from lib.learner import ALONE, Alone
 from lib.preferences.answers import hold_answers
 from lib.reporting import Charts
@@ -27,6 +28,10 @@ def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
       UserError: as `lib.reward.fit.fit`.
     """
     if config.policy is not None:
+        if hold_answers(config.dbs):
+            raise UserError(
+                f"--policy applies to clips, but {config.dbs[0]} holds answers; fit a language model with 01_text.py --algo dpo"
+            )
         from lib.agent.dpo import Policies
 
         fitted: AnyFit[Any, Any] = fit(config, ranks, Policies, file="{}.dat")
@@ -38,12 +43,12 @@ def fit_labels(config: FitConfig, ranks: Alone = ALONE) -> AnyFit[Any, Any]:
     if ranks.rank == 0:
         with Charts(fitted.run_dir) as charts:
             verdict = write(fitted, charts)
+        print(verdict)
+        print(f"report in {report_path(fitted.path)}")
         if config.audit is not None:
             from lib.tools.audit import audit
 
             audit(config, fitted)
-        print(verdict)
-        print(f"report in {report_path(fitted.path)}")
     return fitted
 
 

@@ -35,6 +35,7 @@ from lib.text.reward import (
     load_text_reward,
     save_text_reward,
 )
+from lib.tools.fit_labels import fit_labels
 from tests.text.dbs import answer_db, random_texts
 from tests.text.tiny import FAMILIES, save_tiny, tiny
 
@@ -323,6 +324,12 @@ def test_an_ensemble_has_members_of_its_own_and_labels_across_prompts_are_left_o
     assert not np.allclose(each[0], each[1])
     assert len(fit.data.pairs) == 150
     assert any("answer different prompts" in problem for problem in fit.data.problems)
+
+
+def test_a_policy_of_frames_is_not_fitted_to_answers(tmp_path: Path) -> None:
+    db = answer_db(tmp_path / "db", random_texts(4, 2))
+    with pytest.raises(UserError, match=r"--policy applies to clips, but .*db holds answers; .* --algo dpo"):
+        fit_labels(FitConfig(dbs=[db], name="x", out=tmp_path, policy=tmp_path / "p.dat"))
 
 
 @pytest.mark.slow
