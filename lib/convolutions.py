@@ -22,7 +22,7 @@ class Convolutions(nn.Sequential):
       units: of the hidden layers that policies have above them.
     """
 
-    def __init__(self, kind: str = "separate") -> None:
+    def __init__(self, kind: str) -> None:
         small = kind == "small"
         channels = (16, 32) if small else (32, 64)
         super().__init__(

@@ -69,7 +69,7 @@ def exact_kl(dist_params: torch.Tensor, reference: torch.Tensor, continuous: boo
     return (log_probs.exp() * (log_probs - reference.log_softmax(-1))).sum(-1)
 
 
-def gaussian_sample(dist_params: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+def gaussian_sample(dist_params: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """Draws aₜ ~ N(μ, σ²) without leaving the device: float `[..., 2A]` to float `[..., A]`."""
     mean, log_std = dist_params.chunk(2, -1)
     noise = torch.empty_like(mean).normal_(generator=generator)

@@ -56,7 +56,7 @@ def token_rewards(
 
 
 def token_advantages(
-    rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lambda_: float = 0.95
+    rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float, lambda_: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Generalised advantages over each answer, which ends with its last real token.
 

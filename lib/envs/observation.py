@@ -41,7 +41,7 @@ def grey_resize_cpu(frames: np.ndarray) -> np.ndarray:
     return tall.reshape(batch, SIZE, SIZE)
 
 
-def _grey_resize_picture(picture: np.ndarray, count: int = 1) -> np.ndarray:
+def _grey_resize_picture(picture: np.ndarray, count: int) -> np.ndarray:
     grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
     return np.asarray(cv2.resize(grey, (SIZE, count * SIZE), interpolation=cv2.INTER_AREA))
 

@@ -36,6 +36,12 @@ class Member(Generic[Net]):
         return {"state_dict": self.network.state_dict(), "mean": self.mean, "std": self.std}
 
 
+def unstandardised(members: Sequence[Member[Any]], each: np.ndarray) -> np.ndarray:
+    """r̂ₘ of standardised rewards zₘ, float `[M, N]`; float64 `[M, N]`."""
+    mean, std = np.array([(member.mean, member.std) for member in members]).T
+    return np.asarray(each, float) * std[:, None] + mean[:, None]
+
+
 class RewardModel:
     """The learned reward: r̂ standardised, averaged over the members of an ensemble.
 
@@ -119,8 +125,7 @@ class RewardModel:
 
     def unstandardised(self, each: np.ndarray) -> np.ndarray:
         """r̂ₘ as the loss sees it, its differences of returns being log-odds: zₘ, float `[M, N]`, to float64 `[M, N]`."""
-        mean, std = np.array([(member.mean, member.std) for member in self.members]).T
-        return np.asarray(each, float) * std[:, None] + mean[:, None]
+        return unstandardised(self.members, each)
 
     def combine(self, each: torch.Tensor) -> torch.Tensor:
         """The reward paid, float32 `[N]`, of the members' rewards, float32 `[M, N]`."""

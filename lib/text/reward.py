@@ -18,7 +18,7 @@ from lib.cli import UserError
 from lib.preferences.answers import Answer, word_count
 from lib.preferences.prompts import last
 from lib.provenance import lineage
-from lib.reward.model import Member
+from lib.reward.model import Member, unstandardised
 from lib.text.language import LanguageModel, load_language_model
 from lib.text.layers import between, padded, upper_copy
 
@@ -156,8 +156,7 @@ class TextRewardModel:
 
     def unstandardised(self, each: np.ndarray) -> np.ndarray:
         """r̂ₘ, whose differences are log-odds, of standardised rewards; both float64 `[M, N]`."""
-        mean, std = np.array([(member.mean, member.std) for member in self.members]).T
-        return each * std[:, None] + mean[:, None]
+        return unstandardised(self.members, each)
 
     def paid(self, each: np.ndarray, words: np.ndarray) -> np.ndarray:
         """What is paid, float64 `[N]`, for members' rewards float64 `[M, N]` of answers of so many words, `[N]`."""

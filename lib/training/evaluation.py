@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lib.agent.config import TrainConfig
-from lib.agent.evaluate import Evaluation, Observer, ProbeMeans, evaluate
+from lib.agent.evaluate import Evaluation, Observer, ProbeMeans
 from lib.agent.finetune_metrics import BY_REWARD, CHARTED, FinetuneMetrics, Reading, changes
 from lib.agent.network import ActorPolicy
 from lib.envs.world import World
@@ -74,7 +74,7 @@ class GamesMeasure:
         reward: RewardModel | None,
         teacher: Teacher | None,
         stop: Callable[[], bool],
-        evaluate: Evaluate = evaluate,
+        evaluate: Evaluate,
     ) -> None:
         self.reward = reward
         self._config, self._arena, self._device, self._reference = config, arena, device, reference

@@ -13,7 +13,7 @@ from typing import Any
 from lib.agent.config import TrainConfig
 from lib.cli import UserError
 from lib.files import NotRecorded
-from lib.learner import ALONE, Alone, Learner
+from lib.learner import Alone, Learner
 from lib.preferences.schedule import (
     LEAST_LABELS,
     LabelCount,
@@ -57,7 +57,7 @@ class NewestReward(Hook):
         progress: Progress,
         stop: Stop,
         pay_by: Callable[[Any], None],
-        ranks: Alone = ALONE,
+        ranks: Alone,
         labels: TrainConfig | None = None,
     ) -> None:
         self._config, self._live, self._recording = config, live, recording
