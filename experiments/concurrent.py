@@ -3,9 +3,9 @@
     .venv/bin/python -m experiments.concurrent [--preset seaquest --model V0] [--seeds 5] [--max-minutes 9]
 
 Three ways to spend the same labels: all of them before training (frozen), in rounds of labelling, fitting and training
-(rounds), and during training (concurrent: online.py). The last two differ in nothing but when labels come: each model is
-fitted from new weights to as many labels, and a KL penalty refers to the policy that all begin with. Ends in concurrent.md;
-results.jsonl has a line for each finished run.
+(rounds), and during training (concurrent: online.py). The last two differ in little but when labels come: as many models pay,
+each fitted from new weights, pairs are of the newest clips, and a KL penalty refers to the policy that all begin with. But labels that come
+evenly are always fewer than those of the round. Ends in concurrent.md; results.jsonl has a line for each finished run.
 """
 
 import json
@@ -82,7 +82,9 @@ class ConcurrentConfig:
         help=by_preset(PRESETS, "number of --labels given before the first step", "opening_labels"),
     )
     refit_every: int = flag(
-        default=0, min=0, help="new labels for each refit of the concurrent arm; 0: as many as a round has"
+        default=0,
+        min=0,
+        help="new labels for each refit of the concurrent arm; 0: as many as bring a model for each round",
     )
     teacher: str = flag(default=None, help=by_preset(PRESETS, "who compares", "teacher"))
     error_rate: float = flag(
@@ -124,8 +126,10 @@ class ConcurrentConfig:
                 f"--opening-labels {self.opening_labels}: expected fewer than the {self.labels} of --labels"
             )
         if self.refit_every == 0:
-            round = shares(self.labels - self.opening_labels, self.rounds - 1)[0]
-            object.__setattr__(self, "refit_every", max(1, round))
+            each = (
+                self.labels - self.opening_labels
+            ) // self.rounds  # the last one's model would come at the end
+            object.__setattr__(self, "refit_every", max(1, each))
 
 
 def shares(total: int, parts: int) -> list[int]:
@@ -217,7 +221,7 @@ class Comparison:
         """Rounds of labels on the newest clips, a fit to all labels, and training on it from the policy before."""
         config, folder = self._config, self.folder(arm, seed)
         first = config.labels if rounds == 1 else config.opening_labels
-        wanted = [first, *(shares(config.labels - first, rounds - 1) if rounds > 1 else ())]
+        wanted = [first, *shares(config.labels - first, rounds - 1)]
         steps, policy = shares(config.steps, rounds), config.model
         # Two clips for each label of the opening, as in concurrent mode; an environment rests as long as it records.
         clips = 2 * first * 100
@@ -233,6 +237,7 @@ class Comparison:
                 labels,
                 config.error_rate,
                 seed,
+                strategy="recent",
             )
             fit: dict[str, Any] = {
                 "dbs": [folder / f"db-{before}" for before in range(round)],

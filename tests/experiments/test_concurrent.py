@@ -39,13 +39,15 @@ def test_every_arm_has_as_many_labels_and_steps(tmp_path: Path) -> None:
         cli.parse(CONFIGS[script], flags) for script, *flags in online.commands(together).values()
     ]
     train, label, fit = read
-    assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 150)
+    assert (train.model, train.algo, train.wait_for_labels) == (tmp_path / "v 0.dat", "ppo", 100)
     assert (train.watch_reward, train.reward) == (True, fit.out / "reward-online.dat")
-    assert (fit.watch, fit.refit_every, fit.dbs) == (True, 150, [train.db_path])
-    # Rounds and concurrent differ in nothing but when labels come.
+    assert (fit.watch, fit.refit_every, fit.dbs) == (True, 100, [train.db_path])
+    # Rounds and concurrent differ in little but when labels come: three models pay in each.
     assert train.kl == paper.read["rounds-0 2"].kl > 0
     assert train.kl_reference == paper.read["rounds-0 2"].kl_reference == tmp_path / "v 0.dat"
     assert fit.fresh_weights
+    asked = [label, *(paper.read[f"rounds-0 labels {k}"] for k in (1, 2, 3))]
+    assert {(each.strategy, each.random_share) for each in asked} == {("recent", 0.2)}
     assert (label.watch, label.teacher, label.db_path) == (True, "seaquest", train.db_path)
     assert paper.read["concurrent-0 measured"].model == together.out / "policy" / "latest.dat"
 
