@@ -6,6 +6,7 @@ Compares full games after each training run, seed by seed. Takes hours at the si
     .venv/bin/python -m benchmarks.learning --steps 200k --seeds 3 [--games 30] [--dev cuda]
 """
 
+import dataclasses
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
-from lib.devices import has_fast_bf16, resolve_device
+from lib.devices import has_fast_bf16, resolve_bf16, resolve_device
 from lib.reporting import format_duration, format_mean, mean_interval
 
 
@@ -36,9 +37,7 @@ class LearningConfig:
         default={}, of=TrainConfig, help="more flags of 01_a2c.py for ours, such as algo=ppo"
     )
     theirs: dict[str, Any] = flag(
-        default={"bf16": False, "num_envs": 16},
-        of=TrainConfig,
-        help="flags of the plain loop (default: the same, with fp32 and the original's 16 games)",
+        default={"bf16": False}, of=TrainConfig, help="flags of the plain loop (default: the same in fp32)"
     )
     out: Path = flag(default=Path("benchmarks/results"), help="folder for the results")
 
@@ -99,8 +98,10 @@ def _list(scores: list[float]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(LearningConfig, argv, description=(__doc__ or "").splitlines()[0])
     device, origin, began = resolve_device(config.dev), provenance(), time.monotonic()
-    if config.ours == config.theirs:
-        raise UserError("--ours and --theirs are the same; there is nothing to compare")
+    one, other = (TrainConfig(**{"name": "learning"} | changes) for changes in (config.ours, config.theirs))
+    one, other = (dataclasses.replace(each, bf16=resolve_bf16(each.bf16, device)) for each in (one, other))
+    if one == other:
+        raise UserError("--ours and --theirs come to the same on this machine; there is nothing to compare")
     ours: list[float] = []
     theirs: list[float] = []
     for seed in range(config.seeds):

@@ -96,7 +96,7 @@ def against_whole_models(setup: Setup, folder: Path = MODEL) -> list[Row]:
     return [
         compared("text-sample", f"Sampling {sizes}, against generate()", "tokens/s", sampled),
         compared("text-learn", f"PPO on {sizes}, against four whole models", "tokens/s", learned),
-        Row("text-memory", "Peak memory of that", "GB", ours, theirs, ours / theirs),
+        Row("text-memory", "Peak memory of that", "GB", ours, theirs, theirs / ours),
     ]
 
 

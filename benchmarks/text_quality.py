@@ -203,19 +203,23 @@ def _best(model: TextRewardModel, answers: list[Answer], judges: Sequence[str]) 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Accuracy by fit, judge and number of labels, and what judges say of the best of n."""
+    fits = [f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}" for row in rows]
     found = [
-        ((f"cut {row['cut']}, {row['upper']} layers, {row['pooling']}", judge), row["labels"], row[judge])
-        for row in rows
+        ((fit, judge), row["labels"], row[judge])
+        for fit, row in zip(fits, rows, strict=True)
         for judge in row.keys() - {*_FIT, *_SETTINGS, "held_out", "best"}
     ]
     lines = []
-    for count in sorted({row["labels"] for row in rows if "best" in row}):
-        best = [row["best"] for row in rows if row["labels"] == count and "best" in row]
+    tried = [(fit, row["labels"], row["best"]) for fit, row in zip(fits, rows, strict=True) if "best" in row]
+    for fit, count in sorted({(fit, count) for fit, count, _ in tried}):
+        best = [each for *kind, each in tried if kind == [fit, count]]
         for judge in best[0]:
             means = [format_mean(values, 3) for values in zip(*(each[judge] for each in best), strict=True)]
-            lines.append(f"| {count} ({len(best)} fits) | {judge} | {' | '.join(means)} |\n")
+            lines.append(f"| {fit} | {count} ({len(best)} fits) | {judge} | {' | '.join(means)} |\n")
     if lines:
-        lines.insert(0, "\n| labels | judge | an answer | best of 4 | best of 16 |\n|---|---|---|---|---|\n")
+        lines.insert(
+            0, "\n| fit | labels | judge | an answer | best of 4 | best of 16 |\n|---|---|---|---|---|---|\n"
+        )
     return accuracy_table(("fit", "tested by"), sorted(found)) + "".join(lines)
 
 

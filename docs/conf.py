@@ -20,13 +20,11 @@ project = "clip-preferences"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "Teach agents by comparing clips"
-html_static_path: list[str] = []
 html_copy_source = False
 smartquotes = False  # they would make a dash of a flag's two hyphens
 html_show_sphinx = html_show_copyright = False
 myst_heading_anchors = 4
-exclude_patterns = ["images"]
-suppress_warnings = ["myst.header", "misc.highlighting_failure"]  # pseudo-code
+suppress_warnings = ["misc.highlighting_failure"]  # pseudo-code
 
 OF_ROOT = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
 """Pages of the repository's root by their name in the site."""

@@ -5,7 +5,6 @@
 Ends in ablation.md and ablation.svg; results.jsonl has a line for each finished run.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
+from experiments.pipeline import (
+    TIME_IS_UP,
+    Pipeline,
+    TimeUp,
+    by_preset,
+    fill_in,
+    max_minutes,
+    settle,
+    write_lines,
+)
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
-from lib.files import write_atomic
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
 from online import record_prob
@@ -214,7 +221,7 @@ class Ablation:
             for seed in range(self._config.seeds)
             if self._pipeline.done(f"{arm}-{seed}")
         ]
-        write_atomic(self._out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+        write_lines(self._out / "results.jsonl", rows)
         return rows
 
     def _train_v0(self) -> None:

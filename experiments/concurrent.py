@@ -16,11 +16,19 @@ from statistics import fmean
 from typing import Any
 
 from experiments.measure_config import MeasureConfig
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
+from experiments.pipeline import (
+    TIME_IS_UP,
+    Pipeline,
+    TimeUp,
+    by_preset,
+    fill_in,
+    max_minutes,
+    settle,
+    write_lines,
+)
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
-from lib.files import write_atomic
 from lib.preferences.labels import LabelLog, usable
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
@@ -166,7 +174,7 @@ class Comparison:
         """Writes the results of all finished runs to results.jsonl.
 
         Returns:
-          Of each, its `arm` and `seed`, the `scores` of its games, the labels and steps that it had, and its seconds.
+          Of each, its `arm` and `seed`, the `scores` of its games, its `labels` and its `seconds`.
         """
         rows = []
         for arm in ARMS:
@@ -182,9 +190,7 @@ class Comparison:
                         "seconds": self._pipeline.seconds_of(f"{arm}-{seed} "),
                     }
                     rows.append(row)
-        write_atomic(
-            self._config.out / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode()
-        )
+        write_lines(self._config.out / "results.jsonl", rows)
         return rows
 
     def _train(

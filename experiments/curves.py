@@ -36,9 +36,10 @@ def read_curves(folder: Path) -> dict[str, Curve]:
         events = EventAccumulator(str(run), size_guidance={"scalars": 0})
         events.Reload()
         for tag in events.Tags()["scalars"]:
-            name = _RENAMED.get(tag, tag.removeprefix("test_") if tag.startswith("test_") else None)
-            for event in events.Scalars(tag) if name is not None else ():
-                kept = points.setdefault(str(name), {})
+            if not tag.startswith("test_"):
+                continue
+            kept = points.setdefault(_RENAMED.get(tag, tag.removeprefix("test_")), {})
+            for event in events.Scalars(tag):
                 if event.step not in kept or kept[event.step][0] <= event.wall_time:
                     kept[event.step] = event.wall_time, event.value
     return {
@@ -49,7 +50,7 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     }
 
 
-_RENAMED = {"test_reward": "score", "test_reward_interval": "interval", "test_reward_best": "highest"}
+_RENAMED = {"test_reward": "score", "test_reward_interval": "interval"}
 
 
 class Line(NamedTuple):

@@ -127,7 +127,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from lib.reporting import format_duration
 
     found = json.loads(measured.read_text())
-    print(table(found["rows"], f"{4 * held} held-out prompts × {config.judged} answers, mean ± 95 %"))
+    prompts = len(TEMPLATES) * held
+    title = f"{prompts} held-out prompts × {config.judged} answers, mean ± 95 % over prompts"
+    print(table(found["rows"], prompts, title))
     for prompt, before, after in found["shown"]:
         print(f"\n{one_line(prompt)}\n   before  {one_line(before)}\n   after   {one_line(after)}")
     print(
@@ -308,16 +310,22 @@ def compare(
     return rows, shown[:6]
 
 
-def table(rows: dict[str, dict[str, list[float]]], title: str) -> str:
-    """The rows of `compare` in Markdown. The KL of a best of n is an upper bound."""
+def table(rows: dict[str, dict[str, list[float]]], prompts: int, title: str) -> str:
+    """The rows of `compare`, answers prompt by prompt, in Markdown. The KL of a best of n is an upper bound."""
+    import numpy as np
+
     from lib.reporting import format_mean
+
+    def mean(values: list[float], digits: int) -> str:
+        # Answers to one prompt are alike, so prompts are the units.
+        return format_mean(np.reshape(values, (prompts, -1)).mean(1) if len(values) > 1 else values, digits)
 
     lines = [f"\n{title}", "", f"| | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
     for name, row in rows.items():
         cells = [
             f"≤ {row[column][0]:.2f}"
             if name.startswith("best") and column == "KL"
-            else format_mean(row[column], 1 if column == "words" else 3 if column == TEACHER else 2)
+            else mean(row[column], 1 if column == "words" else 3 if column == TEACHER else 2)
             for column in COLUMNS
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
+from experiments.pipeline import Pipeline, max_minutes, settle
 from experiments.rounds import RoundsConfig, learn_from_comparisons
 from lib import cli
 from lib.cli import flag
@@ -155,25 +155,20 @@ def table(config: EnvironmentsConfig, measured: Sequence[Sequence[dict[str, Any]
     return "\n".join(lines) + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(EnvironmentsConfig, argv, description=(__doc__ or "").splitlines()[0])
     measured, seconds, began = [], 0.0, time.monotonic()
     for seed in range(config.seeds):
         flags = rounds_config(config, seed)
         settle(flags)
-        spent = (time.monotonic() - began) / 60
-        left = None if config.max_minutes is None else max(0.0, config.max_minutes - spent)
+        left = None if config.max_minutes is None else config.max_minutes - (time.monotonic() - began) / 60
         pipeline = Pipeline(flags.out, left)
-        try:
-            versions = learn_from_comparisons(flags, pipeline)
-        except TimeUp:
-            return TIME_IS_UP
+        versions = learn_from_comparisons(flags, pipeline)
         seconds += pipeline.seconds
         measured.append([json.loads(version.measures.read_text()) for version in versions])
     page = table(config, measured, seconds)
     (config.out / config.task / "environments.md").write_text(page)
     print("\n" + page)
-    return 0
 
 
 if __name__ == "__main__":

@@ -43,12 +43,10 @@ def halve(source: Path, target: Path) -> None:
       UserError: there is no readable checkpoint, or the copy cannot be written.
     """
     found = load_checkpoint(source)
-    header = {key: found.pop(key) for key in ("kind", "config", "parents")}
+    kind, config, parents = (found.pop(key) for key in ("kind", "config", "parents"))
     for made_by in ("format_version", "versions", "git_commit", "created"):
         found.pop(made_by, None)
-    save_checkpoint(
-        target, header["kind"], _halved(found), *map(_without_folders, (header["config"], header["parents"]))
-    )
+    save_checkpoint(target, kind, _halved(found), _without_folders(config), _without_folders(parents))
 
 
 def _halved(value: Any) -> Any:

@@ -46,8 +46,8 @@ class Life:
     steps: int
     refuels: int
     end: str
-    """What its last steps showed: "at the surface", "hit on the sea bed", "hit above it", or "out of air with a diver" or
-    "with nobody on board"."""
+    """What its last steps showed: "at the surface", "hit on the sea bed", "hit above it", "out of air with a diver on board" or
+    "out of air with nobody on board"."""
 
 
 class Lives(Observer):

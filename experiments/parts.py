@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.air import table
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, settle
+from experiments.pipeline import Pipeline, settle
 from experiments.skill import RoundConfig, Stages
 from lib import cli
 from lib.cli import flag
@@ -92,18 +92,14 @@ def compare_arms(config: PartsConfig, stages: Stages) -> dict[str, dict[str, lis
     return rows
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(PartsConfig, argv, description=(__doc__ or "").splitlines()[0])
     settle(config, "arms")
-    try:
-        rows = compare_arms(config, Stages(config, Pipeline(config.out, config.max_minutes)))
-    except TimeUp:
-        return TIME_IS_UP
+    rows = compare_arms(config, Stages(config, Pipeline(config.out, config.max_minutes)))
     arms = "\n".join(f"- {name}: {ARMS[name].title}" for name in config.arms)
     page = f"{table(rows, config.games)}\n\n{arms}\n"
     (config.out / "parts.md").write_text(page)
     print(page)
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,11 @@ _GRACE = 60.0
 """Seconds that a stage has to save what it has."""
 
 
-class TimeUp(Exception):
-    """--max-minutes are over; the next run does the rest."""
+class TimeUp(SystemExit):
+    """--max-minutes are over; the next run does the rest. The status is `TIME_IS_UP`."""
+
+    def __init__(self) -> None:
+        super().__init__(TIME_IS_UP)
 
 
 class Pipeline:
@@ -286,12 +289,12 @@ class Pipeline:
     def _note(self, name: str, how: str, seconds: float, command: list[str]) -> None:
         attempt = {"stage": name, "how": how, "seconds": round(seconds, 1), "command": command}
         self._attempts.append(attempt)
-        write_atomic(self._log, "".join(json.dumps(each) + "\n" for each in self._attempts).encode())
+        write_lines(self._log, self._attempts)
 
     def _unfinished(self, name: str, runs: Path) -> Path | None:
         """The run of a stage that can be resumed: it has a state, and resuming it did not fail the last time."""
-        last = [attempt for attempt in self._attempts if attempt["stage"] == name][-1:]
-        if any(attempt["how"] == "failed" and "--resume" in attempt["command"] for attempt in last):
+        last = next((each for each in reversed(self._attempts) if each["stage"] == name), None)
+        if last is not None and last["how"] == "failed" and "--resume" in last["command"]:
             return None
         return online.last_run(runs)
 
@@ -343,6 +346,11 @@ def fill_in(config: Any, presets: Mapping[str, Mapping[str, Any]]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines; none where there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes objects as JSON lines; a reader sees all of them or the file before."""
+    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 _WHERE = ("out", "dev", "max_minutes")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
+from experiments.pipeline import Pipeline, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.checkpoints import load_checkpoint
@@ -121,7 +121,7 @@ def table(config: RelabellingConfig, means: dict[tuple[str, int], list[float]]) 
     return "\n".join(lines) + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(RelabellingConfig, argv, description=(__doc__ or "").splitlines()[0])
     settle(config, "seeds", "arms", "labels")
     pipeline, means = Pipeline(config.out, config.max_minutes), dict[tuple[str, int], list[float]]()
@@ -131,14 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for arm, labels in kinds:
                 scores = learn(config, pipeline, arm, labels, seed)
                 means.setdefault((arm, labels), []).append(sum(scores) / len(scores))
-    except TimeUp:
-        return TIME_IS_UP
     finally:
         if means:
             page = table(config, means)
             (config.out / "relabelling.md").write_text(page)
             print("\n" + page)
-    return 0
 
 
 if __name__ == "__main__":

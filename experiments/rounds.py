@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.measure_config import MeasureConfig
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, by_preset, fill_in, max_minutes, settle
+from experiments.pipeline import Pipeline, by_preset, fill_in, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
@@ -351,17 +351,13 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
     return page
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(RoundsConfig, argv, description=(__doc__ or "").splitlines()[0])
     settle(config)
     pipeline = Pipeline(config.out, config.max_minutes)
-    try:
-        versions = learn_from_comparisons(config, pipeline)
-    except TimeUp:
-        return TIME_IS_UP
+    versions = learn_from_comparisons(config, pipeline)
     print("\n" + report(config, versions, pipeline.seconds))
     print(f"{config.out}/rounds.md, rounds.svg, videos/; curves: tensorboard --logdir {config.out}/runs")
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.air import LONG_PPO, compare, games, record_forks, table
 from experiments.measure_config import MeasureConfig
-from experiments.pipeline import TIME_IS_UP, Pipeline, TimeUp, max_minutes, settle
+from experiments.pipeline import Pipeline, max_minutes, settle
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import flag
@@ -85,15 +85,10 @@ def learn(config: SkillConfig, pipeline: Pipeline) -> dict[str, dict[str, list[f
     return {name: stages.games(name, model) for name, model in versions.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(SkillConfig, argv, description=__doc__)
     settle(config, "rounds")
-    try:
-        rows = learn(config, Pipeline(config.out, config.max_minutes))
-    except TimeUp:
-        return TIME_IS_UP
-    print(table(rows, config.games))
-    return 0
+    print(table(learn(config, Pipeline(config.out, config.max_minutes)), config.games))
 
 
 class Stages:

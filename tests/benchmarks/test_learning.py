@@ -33,8 +33,8 @@ def test_runs_are_paired_by_seed_and_written_down(
         return 100.0 + seed + (5.0 if changes else 0.0)
 
     monkeypatch.setattr(learning, "final_score", score)
-    learning.main(["--seeds", "2", "--steps", "1k", "--out", str(tmp_path)])
-    plain = {"bf16": False, "num_envs": 16}
+    learning.main(["--seeds", "2", "--steps", "1k", "--theirs", "num-envs=64", "--out", str(tmp_path)])
+    plain = {"num_envs": 64}
     assert asked == [(0, {}), (0, plain), (1, {}), (1, plain)]
     content = json.loads(next(tmp_path.glob("*-learning.json")).read_text())
     assert content["rows"][0]["ours"] == 100.5
@@ -61,3 +61,5 @@ def test_a_run_that_fails_is_named(tmp_path: Path) -> None:
 def test_nothing_is_compared_with_itself() -> None:
     with pytest.raises(UserError, match="nothing to compare"):
         learning.main(["--ours", "bf16=no", "num-envs=16"])
+    with pytest.raises(UserError, match="nothing to compare"):
+        learning.main(["--ours", "bf16=no", "--theirs", "bf16=no", "lr=7e-4"])  # the default rate

@@ -23,4 +23,6 @@ def test_tokens_and_memory_are_compared(tmp_path: Path) -> None:
         assert None not in (row.ours, row.theirs, row.ratio)
     assert memory.ours is not None
     assert 0.1 < memory.ours < 1
+    assert memory.theirs is not None
+    assert memory.ratio == memory.theirs / memory.ours  # twice the memory that ours takes is 2×
     assert memory.theirs == pytest.approx(memory.ours, rel=0.5)  # Python and its libraries, not the model

@@ -44,3 +44,21 @@ def test_the_best_of_16_is_chosen_among_answers_to_one_prompt(config: dict[str, 
     best = answers(tmp_path / "best", 2, 8)
     with pytest.raises(UserError, match="expected 16 answers to each prompt, found 8 in 00"):
         measure(TextQualityConfig(**config, best_db=best))
+
+
+def test_the_best_of_n_is_averaged_over_fits_of_one_kind() -> None:
+    kind = {"labels": 250, "upper": 0, "pooling": "mean"}
+    rows = [
+        {**kind, "cut": cut, "seed": seed, "best": {"critics": [paid, paid, paid]}}
+        for cut, paid in ((10, 0.0), (20, 0.2))
+        for seed in (0, 1)
+    ]
+    lines = text_quality.table(rows).splitlines()
+    assert (
+        "| cut 10, 0 layers, mean | 250 (2 fits) | critics | 0.000 ± 0.000 | 0.000 ± 0.000 | 0.000 ± 0.000 |"
+        in lines
+    )
+    assert (
+        "| cut 20, 0 layers, mean | 250 (2 fits) | critics | 0.200 ± 0.000 | 0.200 ± 0.000 | 0.200 ± 0.000 |"
+        in lines
+    )

@@ -93,3 +93,11 @@ def test_a_second_round_compares_answers_of_the_first_ones_model(
     assert all(str(out / "ppo" / "latest") in commands[name] for name in ("answers-2", "ppo-2"))
     with pytest.raises(UserError, match="--rounds expects a single one of --algos"):
         demo_text.main([*line, "--algos", "ppo", "rloo"])
+
+
+def test_answers_to_one_prompt_are_one_unit() -> None:
+    values = {column: [1.0, 1.0, 3.0, 3.0] for column in demo_text.COLUMNS} | {"distinct-2": [0.5]}
+    row = demo_text.table({"m": values}, 2, "title").splitlines()[-1]
+    # Means 1 and 3 of two prompts: half their difference times 12.7, Student's t for one degree of freedom.
+    assert row.startswith("| m | 2.000 ± 12.706 | 2.00 ± 12.71 |")
+    assert "| 0.50 |" in row

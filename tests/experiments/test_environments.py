@@ -9,7 +9,7 @@ import pytest
 
 from experiments import environments
 from experiments.environments import TASKS, EnvironmentsConfig, rounds_config, table
-from experiments.pipeline import TIME_IS_UP, TimeUp
+from experiments.pipeline import TimeUp
 from experiments.rounds import learn_from_comparisons
 from lib.agent.config import TrainConfig
 from lib.envs.make import probes
@@ -73,6 +73,7 @@ def test_minutes_are_those_of_all_seeds_together(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(environments, "Pipeline", Ends)
     monkeypatch.setattr(environments, "learn_from_comparisons", learn)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    status = environments.main(["dot", "--seeds", "2", "--out", str(tmp_path), "--max-minutes", "6"])
-    assert status == TIME_IS_UP
+    with pytest.raises(TimeUp) as ended:
+        environments.main(["dot", "--seeds", "2", "--out", str(tmp_path), "--max-minutes", "6"])
+    assert ended.value.code == 75
     assert given == [5.0, 1.0]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from experiments import rounds
-from experiments.pipeline import TIME_IS_UP
+from experiments.pipeline import TimeUp
 from experiments.rounds import RoundsConfig, learn_from_comparisons, shares, table
 from lib.agent.config import TrainConfig
 from lib.preferences.labels import Label, LabelLog
@@ -159,9 +159,11 @@ def test_a_small_experiment_from_end_to_end(
         os.kill(os.getpid(), signal.SIGALRM)
 
     threading.Thread(target=alarm, daemon=True).start()
-    assert rounds.main([*flags, "--max-minutes", "10"]) == TIME_IS_UP
+    with pytest.raises(TimeUp) as ended:
+        rounds.main([*flags, "--max-minutes", "10"])
+    assert ended.value.code == 75
     assert "time is up" in capsys.readouterr().out
-    assert rounds.main(flags) == 0
+    rounds.main(flags)
     first = capsys.readouterr().out
     assert (out / "rounds.md").read_text() in first
     assert "| v1 | 20 |" in first
@@ -176,5 +178,5 @@ def test_a_small_experiment_from_end_to_end(
     assert len(others) == 7
     assert {stage["how"] for stage in others} == {"done"}
     # Once more, and nothing is left to do.
-    assert rounds.main([*flags, "--max-minutes", "1"]) == 0
+    rounds.main([*flags, "--max-minutes", "1"])
     assert (out / "stages.jsonl").read_text() == attempts

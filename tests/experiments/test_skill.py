@@ -6,7 +6,7 @@ import pytest
 
 from experiments import skill
 from experiments.measure_config import MeasureConfig
-from experiments.pipeline import TIME_IS_UP
+from experiments.pipeline import TimeUp
 from lib.agent.config import TrainConfig
 from tests.experiments.paper import Measured
 
@@ -19,7 +19,7 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
     paper = Measured(out)
     monkeypatch.setattr(skill, "Pipeline", lambda out, max_minutes: paper)
     sizes = ["--rounds", "3", "--seed", "2", "--learned-steps", "50k", "--score-steps", "70k"]
-    assert skill.main(["--out", str(out), *sizes]) == 0
+    skill.main(["--out", str(out), *sizes])
     read = paper.read
     stages = ["v0", "forks-1", "labels-1", "v1", "climbs", "v2"]
     stages += ["forks-2", "labels-2", "divers-2", "v3", "v4", "forks-3", "labels-3", "divers-3", "v5", "v6"]
@@ -60,4 +60,6 @@ def test_each_stage_begins_with_what_the_one_before_it_made(
 
 
 def test_max_minutes_is_over_before_the_first_stage(tmp_path: Path) -> None:
-    assert skill.main(["--out", str(tmp_path / "out"), "--max-minutes", "0.0001"]) == TIME_IS_UP
+    with pytest.raises(TimeUp) as ended:
+        skill.main(["--out", str(tmp_path / "out"), "--max-minutes", "0.0001"])
+    assert ended.value.code == 75
