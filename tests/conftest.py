@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ def _seconds(item: pytest.Item) -> int:
 
 
 def pytest_configure() -> None:
+    # Stable-Baselines3 makes a folder for logs at every `learn`, by default a new one.
+    os.environ["SB3_LOGDIR"] = str(Path(tempfile.gettempdir()) / "SB3-tests")
     vars(os)["fsync"] = lambda descriptor: None  # whose effect no test can see, as none cuts the power
 
 

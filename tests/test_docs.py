@@ -123,7 +123,7 @@ def test_the_wrappers_page_is_a_program_that_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [installed_elsewhere(tmp_path), "-c", program],
         cwd=tmp_path,
-        env={"OMP_NUM_THREADS": "1", "PATH": ""},
+        env={"OMP_NUM_THREADS": "1", "PATH": "", "SB3_LOGDIR": str(tmp_path)},
         capture_output=True,
         text=True,
     )
