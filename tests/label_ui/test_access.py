@@ -245,6 +245,8 @@ def test_every_answer_carries_strict_headers(client: TestClient, keys: Keys) -> 
         assert "frame-ancestors 'none'" in policy
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["referrer-policy"] == "same-origin"
+        kept = "no-cache" if "javascript" in response.headers["content-type"] else "no-store"
+        assert response.headers["cache-control"] == kept
 
 
 def test_only_the_host_gets_the_name_of_the_command_line(client: TestClient, keys: Keys) -> None:

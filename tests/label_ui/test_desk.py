@@ -551,6 +551,8 @@ def test_foreign_votes_are_dropped(root: Path, desk: Desk) -> None:
     offer = user.take()
     with pytest.raises(UserError, match="another database"):  # for which the page keeps it
         user.vote(offer, db="another")
+    with pytest.raises(UserError, match="another database"):
+        desk.votes.undo(Undo(db="another", labeller=user.name, id="u-0000000000000000", target=offer.id))
     gone = offer.model_copy(update={"sample1": "../secret", "id": "0" * 16})
     assert user.vote(gone).outcome == "dropped"
     other = offer.model_copy(update={"sample1": offer.sample2, "sample2": offer.sample1})
