@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +20,8 @@ from benchmarks.site import Site
 from lib import cli
 
 ROOT = Path(__file__).parents[1]
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
 
 Done = subprocess.CompletedProcess[str]
 
@@ -67,6 +70,19 @@ def call(cwd: Path, script: str, *args: object, status: int = 0, seconds: float 
     return Done([script, *map(str, args)], status, out, err)
 
 
+def call_anew(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
+    """The same in a process of its own, as at a shell."""
+    done = subprocess.run(
+        command(script, *args), capture_output=True, text=True, timeout=900, cwd=cwd, env=ENVIRONMENT
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def command(script: str, *args: object) -> list[str]:
+    return [sys.executable, str(ROOT / script), *map(str, args)]
+
+
 def _run(cwd: Path, script: str, args: list[str], streams: list[Path]) -> None:
     os.chdir(cwd)
     for number, path in enumerate(streams, start=1):
@@ -77,6 +93,14 @@ def _run(cwd: Path, script: str, args: list[str], streams: list[Path]) -> None:
     sys.argv = [str(ROOT / script), *args]
     sys.path.insert(0, str(ROOT))
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def wait_until(come: Callable[[], bool], pause: float = 0.1) -> None:
+    """Waits for something, looking again after so many seconds."""
+    deadline = time.monotonic() + 600
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
 
 
 class Forked:

@@ -112,22 +112,18 @@ class Hostile:
         return os.system, (f"touch '{self.mark}'",)
 
 
+def saved(content: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
 def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     """name → (file, what the refusal says)."""
     good = save(folder / "good.dat", state_dict=torch.nn.Linear(9, 9).state_dict()).read_bytes()
     mark = folder / "mark"
-    hostile = io.BytesIO()
-    torch.save({"kind": "policy", "format_version": 1, "x": Hostile(mark)}, hostile)
-    newer = io.BytesIO()
-    torch.save({"kind": "policy", "format_version": checkpoints.FORMAT_VERSION + 1}, newer)
-    listed = io.BytesIO()
-    torch.save([1, 2], listed)
-    nothing = io.BytesIO()
-    torch.save({}, nothing)
-    tensor = io.BytesIO()
-    torch.save(torch.zeros(2), tensor)
-    foreign = io.BytesIO()
-    torch.save({"model": {}, "kind": 3}, foreign)
+    hostile = saved({"kind": "policy", "format_version": 1, "x": Hostile(mark)})
+    newer = saved({"kind": "policy", "format_version": checkpoints.FORMAT_VERSION + 1})
     reward = save(folder / "reward.dat", "reward").read_bytes()
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -139,16 +135,16 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "magic": (b"PK", "got a damaged file"),
         "text": (b"hello", "that PyTorch's torch.save (1.6 or later) did not write"),
         "zip": (bomb.getvalue(), "claims 10000000 bytes inside"),
-        "hostile": (
-            hostile.getvalue(),
-            "asks to run posix.system, which no checkpoint needs; nothing was run",
-        ),
+        "hostile": (hostile, "asks to run posix.system, which no checkpoint needs; nothing was run"),
         "pickle": (pickle.dumps(Hostile(mark)), "a plain pickle, which could run code, so it was not opened"),
-        "newer": (newer.getvalue(), "of format 1 at most, got format 2"),
-        "list": (listed.getvalue(), "got a file that holds a list"),
-        "tensor": (tensor.getvalue(), "got a file that holds a Tensor"),
-        "nothing": (nothing.getvalue(), "got a file that holds an empty dict"),
-        "foreign": (foreign.getvalue(), "got a file that holds a dict with the keys kind, model"),
+        "newer": (newer, "of format 1 at most, got format 2"),
+        "list": (saved([1, 2]), "got a file that holds a list"),
+        "tensor": (saved(torch.zeros(2)), "got a file that holds a Tensor"),
+        "nothing": (saved({}), "got a file that holds an empty dict"),
+        "foreign": (
+            saved({"model": {}, "kind": 3}),
+            "got a file that holds a dict with the keys kind, model",
+        ),
         "reward": (reward, "got a reward checkpoint; name a policy one"),
     }
     files = {}

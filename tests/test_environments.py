@@ -44,17 +44,8 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     assert re.search(r"0 steps: score .* learned .* kl 0\.00", said)
     said = call(
         tmp_path,
-        "04_play.py",
-        "-m",
-        "v1/latest.dat",
-        "-e",
-        REACH,
-        "-n",
-        1,
-        "-r",
-        "videos",
-        "--reward",
-        "reward-r.dat",
+        *("04_play.py", "-m", "v1/latest.dat", "-e", REACH, "-n", 1, "-r", "videos"),
+        *("--reward", "reward-r.dat"),
     )
     assert "in 60 steps, learned return" in said
     with av.open(str(tmp_path / "videos" / "game-01.mp4")) as container:
@@ -62,8 +53,6 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     segment = SegmentDB(tmp_path / "db").load(SegmentDB(tmp_path / "db").names[0])
     assert segment.actions.shape == (50, 2)
     assert segment.observations is not None
-    assert (tmp_path / "reward-r.report.html").exists()
-    assert (tmp_path / "reward-r.audit.html").exists()
     assert f"of {REACH} with actions of 2 numbers" in call(tmp_path, "04_play.py", "--info", "db")
     # What was learned there means nothing elsewhere.
     said = call(tmp_path, "04_play.py", "-m", "v0/best.dat", "-e", "MovingDot-v0", status=2)
@@ -73,27 +62,11 @@ def test_dicts_and_bounds(tmp_path: Path) -> None:
     assert "learned return" in said
 
 
-@pytest.mark.slow
-def test_runs_go_on_with_what_was_normalised(tmp_path: Path) -> None:
-    flags = ("-n", "x", "-e", REACH, "--num-envs", 4, "--eval-games", 1, "--save", "v0")
-    call(tmp_path, "01_a2c.py", *flags, "--steps", 200)
-    run = next((tmp_path / "runs").iterdir())
-    assert "resuming after 200 steps" in call(tmp_path, "01_a2c.py", "--resume", run, "--steps", 400)
-
-
 @pytest.mark.slow(25)
 def test_enduro_in_fair_weather_with_the_speedometer_hidden(tmp_path: Path) -> None:
     small = (
-        "-e",
-        "EnduroFairWeatherNoFrameskip-v4",
-        "--network",
-        "small",
-        "--num-envs",
-        4,
-        "--env-threads",
-        1,
-        "--eval-games",
-        1,
+        *("-e", "EnduroFairWeatherNoFrameskip-v4", "--network", "small"),
+        *("--num-envs", 4, "--env-threads", 1, "--eval-games", 1),
     )
     call(
         tmp_path,

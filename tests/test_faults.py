@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import checkpoints, files, reporting, runs
+from lib import checkpoints, files, reporting
 from lib.agent.network import PolicyNet
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
@@ -30,15 +30,13 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.reward import clips as clips_module
 from lib.reward import fit as fit_module
-from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.data import load_preferences
 from lib.reward.fit import fit
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from tests.disk import disk_full_after
 from tests.label_ui.dbs import make_db
 from tests.reward.clips import clip, grey_db, save
+from tests.reward.models import save_unfitted
 from tests.scripts import refusal
 
 ROOT = Path(__file__).parents[1]
@@ -180,6 +178,11 @@ DOT = ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0"]
 FIT = ["03_reward_train.py", "-n", "x", "-o", "out"]
 PAGE = ["02_label_ui.py", "-d", "db"]
 FLAGS: list[tuple[list[str], str]] = [
+    (["01_a2c.py"], "--name"),
+    (["01_a2c.py", "-n", "x", "--finetune"], "add -m FILE"),
+    (["01_a2c.py", "-n", "x", "-e", "Seaqest-v5"], "did you mean"),
+    (["01_a2c.py", "-n", "x", "-e", "Seaquest-v4"], "SeaquestNoFrameskip-v4"),
+    ([*DOT, "--steps", "0"], "at least 1"),
     ([*DOT, "--dev", "gpu"], "expected cpu, cuda or cuda:N"),
     ([*DOT, "--dev", "cuda:99"], "--dev cuda:99"),
     ([*DOT, "--num-envs", "-1"], "--num-envs"),
@@ -188,19 +191,25 @@ FLAGS: list[tuple[list[str], str]] = [
     ([*DOT, "--checkpoint-minutes", "-1"], "--checkpoint-minutes"),
     ([*DOT, "--teacher", "nobody", "-m", "policy.dat", "--finetune"], "--teacher: expected one of"),
     ([*DOT, "-r", "none.dat"], "none.dat: expected a reward checkpoint"),
+    ([*DOT, "-r", "reward.dat"], "a reward model for 4 actions, but MovingDot-v0 has 5 actions"),
+    ([*DOT, "-m", "none.dat"], "none.dat: expected a policy checkpoint"),
+    ([*DOT, "-m", "reward.dat"], "got a reward checkpoint"),
     ([*DOT, "-m", "FILE"], "FILE: expected a policy checkpoint"),
     ([*DOT, "--save", "FILE/x"], "--save FILE/x: expected a folder"),
+    ([*DOT, "--db-path", "FILE"], "--db-path FILE: expected a folder"),
     ([*DOT, "--db-path", "FILE/x"], "--db-path FILE/x: expected a folder"),
     ([*DOT, "--runs", "FILE/x"], "FILE/x: the run's folder could not be made"),
     (["01_a2c.py", "--resume", "none"], "--resume none: expected a run's folder"),
     ([*PAGE, "--teacher", "score", "--count", "-3"], "--count"),
     ([*PAGE, "--teacher", "score", "--error-rate", "2"], "--error-rate"),
-    (["02_label_ui.py", "-d", "none"], "none"),
     (["02_label_ui.py", "-d", "FILE"], "FILE"),
     ([*PAGE, "--port", "-1"], "--port"),
-    ([*PAGE, "--strategy", "guess"], "--strategy"),
     ([*PAGE, "--reward", "none.dat"], "none.dat: expected a reward checkpoint"),
     ([*PAGE, "--reward", "reward.dat", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
+    ([*FIT, "none"], "none: no such folder"),
+    ([*FIT, "empty"], "labels.json, found none"),
+    ([*FIT, "few"], "at least 10 labels"),
+    (["03_reward_train.py", "-n", "x", "-o", "FILE", "db"], "-o FILE: expected a folder to write to"),
     ([*FIT, "db", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
     ([*FIT, "db", "--epochs", "-1"], "--epochs"),
     ([*FIT, "db", "--lr", "-1"], "--lr"),
@@ -208,11 +217,19 @@ FLAGS: list[tuple[list[str], str]] = [
     ([*FIT, "db", "--only", "eve"], "expected labellers among"),
     ([*FIT, "db", "--judge", "none.dat", "--audit", "policy.dat"], "none.dat: expected a reward checkpoint"),
     (["03_reward_train.py", "--resume", "none"], "--resume none: expected a run's folder"),
+    (["04_play.py", "-m", "none.dat"], "none.dat: expected a policy checkpoint"),
+    (["04_play.py", "-m", "none.dat", "--game", "5"], "--games"),
+    (["04_play.py", "-m", "policy.dat", "-e", "SeaquestNoFrameskip-v4"], "5 actions"),
     (["04_play.py", "-m", "policy.dat", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
     (["04_play.py", "-m", "policy.dat", "-e", "Nothing-v0"], "no environment 'Nothing-v0'"),
     (["04_play.py", "-m", "policy.dat", "-n", "-1"], "-n"),
     (["04_play.py", "-m", "policy.dat", "--seed", "-1"], "--seed"),
     (["04_play.py", "-m", "policy.dat", "--reward", "none.dat"], "none.dat: expected a reward checkpoint"),
+    (
+        ["04_play.py", "-m", "policy.dat", "--reward", "reward.dat"],
+        "a reward model for 4 actions, but MovingDot-v0 has 5 actions",
+    ),
+    (["04_play.py", "-m", "policy.dat", "-r", "FILE"], "-r FILE: expected a folder"),
     (["04_play.py", "-m", "policy.dat", "-r", "FILE/x"], "-r FILE/x: expected a folder"),
 ]
 
@@ -221,13 +238,14 @@ FLAGS: list[tuple[list[str], str]] = [
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("artefacts")
     (root / "FILE").write_text("no folder")
+    (root / "empty").mkdir()
     grey_db(root / "db", segments=20, labels=30)
+    grey_db(root / "few", segments=20, labels=9)
     state = PolicyNet(5).state_dict()
     checkpoints.save_checkpoint(
         root / "policy.dat", "policy", {"state_dict": state}, {"env": "MovingDot-v0"}, {}
     )
-    members = [Member(RewardNet((48, 48, 3), 4), 0.0, 1.0)]
-    save_reward_model(root / "reward.dat", RewardModel(members, torch.device("cpu")), {}, {}, {})
+    save_unfitted(root / "reward.dat", (48, 48, 3), 4)
     return root
 
 
@@ -249,6 +267,7 @@ def test_bad_flags_are_found_before_any_work(
     monkeypatch.chdir(artefacts)
     assert says in refusal(line, monkeypatch, capsys)
     assert not list(artefacts.glob("*.json"))
+    assert not (artefacts / "out").exists()
 
 
 # --- everybody at once ------------------------------------------------------------------------------------------
@@ -330,12 +349,9 @@ def test_a_clock_that_is_set_back_loses_and_reorders_nothing(tmp_path: Path) -> 
     assert desk.stats.overview().usable == 6
 
 
-def test_states_and_folders_of_a_clock_that_is_set_back(
+def test_files_in_the_making_outlive_a_clock_that_is_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "strftime", lambda _: "20200101-000000")
-    made = {runs.make_run_dir(tmp_path, "a2c", "x") for _ in range(3)}
-    assert len(made) == 3
     young = tmp_path / f".{'0' * 16}.tmp"
     young.touch()
     monkeypatch.setattr(time, "time", lambda: 0.0)

@@ -1,8 +1,5 @@
 """On a GPU: the same figures as on a CPU, nobody waits for it in an update, and the four stages run there."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,30 +15,20 @@ from lib.envs.make import make_world
 from lib.envs.observation import Viewer
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
+from tests.scripts import call_anew
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 
-ROOT = Path(__file__).parents[1]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SEAQUEST = "SeaquestNoFrameskip-v4"
 DOT = "-e MovingDot-v0 --eval-games 2 --num-envs 4 --dev cuda"
 
 
 def call(folder: Path, command: str) -> str:
-    script, *arguments = command.split()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return call_anew(folder, *command.split()).stdout
 
 
 def test_observations_are_those_of_a_cpu() -> None:

@@ -5,21 +5,22 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import online
+from lib import cli
 from lib.checkpoints import save_checkpoint
 from lib.preferences.labels import LabelLog
 from lib.runs import save_state
-from tests.scripts import Forked
+from tests.scripts import Forked, wait_until
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -59,13 +60,6 @@ def read_until(process: "subprocess.Popen[str] | Forked", pattern: str) -> list[
         if re.search(pattern, line):
             return lines
     raise AssertionError("".join(lines))
-
-
-def wait_until(come: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
-    while not come():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def alive(folder: Path) -> list[str]:
@@ -205,12 +199,28 @@ def test_only_the_dot_has_its_own_recipe() -> None:
     assert online.train_flags(dataclasses.replace(some, train={"algo": "a2c"})) == {"algo": "a2c"}
 
 
-def test_a_stage_that_fails_ends_all_with_its_status(tmp_path: Path) -> None:
-    with started(tmp_path, "online.py", "--out", "o", *SMALL, "--label", "keyword=red") as process:
-        said = process.communicate(timeout=600)[0]
-    assert process.returncode == 2
-    assert "labels | 02_label_ui.py: error:" in said
-    assert "labels ended with status 2" in said
+def test_more_flags_reach_their_stage() -> None:
+    config = cli.parse(
+        online.OnlineConfig, ["--train", "num_envs=4", "--label", "keyword=red", "--fit", "epochs=2"]
+    )
+    commands = {name: shlex.join(words) for name, words in online.commands(config).items()}
+    assert "--num-envs 4" in commands["agent"]
+    assert "--keyword red" in commands["labels"]
+    assert "--epochs 2" in commands["reward"]
+
+
+def test_a_stage_that_fails_ends_all_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits, fails = tmp_path / "waits.py", tmp_path / "fails.py"
+    waits.write_text("import time; time.sleep(600)")
+    fails.write_text("import sys; sys.exit(print('no such teacher', file=sys.stderr) or 2)")
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        assert online.together({"agent": [str(waits)], "labels": [str(fails)]}) == 2
+    said = capsys.readouterr()
+    assert "labels | no such teacher\n" in said.out
+    assert said.err == "labels ended with status 2\n"
     assert alive(tmp_path) == []
 
 

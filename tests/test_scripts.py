@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,24 +15,9 @@ import torch
 
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.checkpoints import load_reward_model
-from tests.scripts import ROOT, Done, call, refusal
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads in each other's way are slower than one
+from tests.scripts import ENVIRONMENT, ROOT, Done, call, call_anew, command
 
 pytestmark = pytest.mark.slow
-
-
-def command(script: str, *args: object) -> list[str]:
-    return [sys.executable, str(ROOT / script), *map(str, args)]
-
-
-def call_anew(cwd: Path, script: str, *args: object, status: int = 0) -> Done:
-    """In a process of its own, as at a shell."""
-    done = subprocess.run(
-        command(script, *args), capture_output=True, text=True, timeout=900, cwd=cwd, env=ENVIRONMENT
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
 
 
 def policy(path: Path) -> dict[str, torch.Tensor]:
@@ -73,19 +56,8 @@ def one_round(tmp_path_factory: pytest.TempPathFactory) -> Round:
     )
     play = call_anew(
         root,
-        *(
-            "04_play.py",
-            "-m",
-            "v1/latest.dat",
-            "-n",
-            1,
-            "--seed",
-            5,
-            "-r",
-            "videos",
-            "--reward",
-            "rewards/reward-r.dat",
-        ),
+        *("04_play.py", "-m", "v1/latest.dat", "-n", 1, "--seed", 5, "-r", "videos"),
+        *("--reward", "rewards/reward-r.dat"),
     )
     return Round(root, train, label, fit, finetune, play)
 
@@ -223,42 +195,6 @@ def test_play_records_a_video_with_the_learned_reward(one_round: Round) -> None:
     assert (np.abs(strip - strip.mean((0, 1))).max() > 50).all()  # bars on black
 
 
-def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
-    flags = (
-        "--network",
-        "small",
-        "--steps",
-        600,
-        "--num-envs",
-        4,
-        "--eval-games",
-        1,
-        "--seed",
-        7,
-        "--record-prob",
-        0.04,
-    )
-
-    def train(name: str) -> None:
-        call(tmp_path, "01_a2c.py", "-n", name, "--save", name, "--db-path", f"{name}-db", *flags)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, ("one", "same")))
-    one, same = policy(tmp_path / "one" / "latest.dat"), policy(tmp_path / "same" / "latest.dat")
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    first, second = (SegmentDB(tmp_path / f"{name}-db") for name in ("one", "same"))
-    assert len(first.names) == len(second.names) > 0
-    assert first.names == second.names
-    for name in first.names:
-        assert np.array_equal(first.load(name).frames, second.load(name).frames)
-        assert np.array_equal(first.load(name).actions, second.load(name).actions)
-    (ours, theirs) = (
-        torch.load(tmp_path / name / "latest.dat", weights_only=True)["evaluation"]
-        for name in ("one", "same")
-    )
-    assert ours == theirs
-
-
 @pytest.fixture(scope="module")
 def dot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy of the moving dot."""
@@ -318,107 +254,10 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
     assert errors == ""
 
 
-MISTAKES: dict[str, tuple[list[str], str]] = {
-    "01 without a name": (["01_a2c.py"], "--name"),
-    "01 wrong flag": (["01_a2c.py", "-n", "x", "--step", "5"], "did you mean --steps?"),
-    "01 no steps": (["01_a2c.py", "-n", "x", "--steps", "0"], "at least 1"),
-    "01 finetune from nothing": (["01_a2c.py", "-n", "x", "--finetune"], "add -m FILE"),
-    "01 unknown environment": (["01_a2c.py", "-n", "x", "-e", "Seaqest-v5"], "did you mean"),
-    "01 environment that skips frames": (
-        ["01_a2c.py", "-n", "x", "-e", "Seaquest-v4"],
-        "SeaquestNoFrameskip-v4",
-    ),
-    "01 missing policy": (["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "-m", "none.dat"], "none.dat"),
-    "01 reward model as policy": (
-        ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "-m", "REWARD"],
-        "got a reward checkpoint",
-    ),
-    "01 reward of another game": (
-        ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "-r", "REWARD"],
-        "a reward model for 18 actions, but MovingDot-v0 has 5 actions",
-    ),
-    "01 no folder for segments": (
-        ["01_a2c.py", "-n", "x", "-e", "MovingDot-v0", "--db-path", "FILE"],
-        "--db-path FILE: expected a folder",
-    ),
-    "01 unknown device": (["01_a2c.py", "-n", "x", "--dev", "tpu"], "expected cpu, cuda or cuda:N"),
-    "02 unknown teacher": (
-        ["02_label_ui.py", "-d", ".", "--teacher", "nobody"],
-        "--teacher: expected one of",
-    ),
-    "03 missing db": (["03_reward_train.py", "-n", "x", "-o", "out", "none"], "none"),
-    "03 db without labels": (
-        ["03_reward_train.py", "-n", "x", "-o", "out", "empty"],
-        "labels.json, found none",
-    ),
-    "03 too few labels": (["03_reward_train.py", "-n", "x", "-o", "out", "few"], "at least 10 labels"),
-    "03 no folder for models": (
-        ["03_reward_train.py", "-n", "x", "-o", "FILE", "few"],
-        "-o FILE: expected a folder to write to",
-    ),
-    "04 missing model": (["04_play.py", "-m", "none.dat"], "none.dat"),
-    "04 wrong flag": (["04_play.py", "-m", "none.dat", "--game", "5"], "--games"),
-    "04 policy of another game": (["04_play.py", "-m", "DOT", "-e", "SeaquestNoFrameskip-v4"], "5 actions"),
-    "04 reward of another game": (
-        ["04_play.py", "-m", "DOT", "--reward", "REWARD"],
-        "a reward model for 18 actions, but MovingDot-v0 has 5 actions",
-    ),
-    "04 no folder for videos": (["04_play.py", "-m", "DOT", "-r", "FILE"], "expected a folder"),
-}
-if not torch.cuda.is_available():
-    MISTAKES["01 no cuda"] = (
-        ["01_a2c.py", "-n", "x", "--dev", "cuda"],
-        "--dev cuda: this PyTorch sees no CUDA",
-    )
-
-
-@pytest.fixture(scope="module")
-def mistaken(one_round: Round, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to make mistakes in."""
-    root = tmp_path_factory.mktemp("mistakes")
-    (root / "FILE").write_text("no folder")
-    (root / "empty").mkdir()
-    subprocess.run(["cp", "-r", one_round.root / "db", root / "few"], check=True)
-    labels = root / "few" / "labels.json"
-    labels.write_text("".join(labels.read_text().splitlines(keepends=True)[:9]))
-    return root
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_get_one_line_and_status_2(
-    mistaken: Path,
-    one_round: Round,
-    dot: Path,
-    mistake: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    line, says = MISTAKES[mistake]
-    names = {"DOT": str(dot / "v0" / "best.dat"), "REWARD": str(one_round.root / "rewards" / "reward-r.dat")}
-    monkeypatch.chdir(mistaken)
-    said = refusal([names.get(word, word) for word in line], monkeypatch, capsys)
-    assert says in said
-    assert not (mistaken / "out").exists()
-
-
 def test_a_mistake_typed_at_a_shell(tmp_path: Path) -> None:
     done = call_anew(tmp_path, "01_a2c.py", "-n", "x", "--step", 5, status=2)
     assert re.fullmatch(r"01_a2c.py: error: .*did you mean --steps\?.*\n", done.stderr)
     assert done.stdout == ""
-
-
-@pytest.mark.parametrize("script", ["01_a2c.py", "03_reward_train.py", "04_play.py"])
-def test_help_needs_no_pytorch(script: str) -> None:
-    code = (
-        f"import runpy, sys\nsys.argv = [{script!r}, '--help']\n"
-        f"try: runpy.run_path({str(ROOT / script)!r}, run_name='__main__')\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "slow = {'torch', 'gymnasium', 'numpy', 'cv2'} & sys.modules.keys()\n"
-        "assert not slow, slow"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "--dev" in done.stdout
 
 
 @pytest.mark.parametrize(

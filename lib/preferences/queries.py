@@ -96,9 +96,10 @@ class RandomPairs:
         if not groups or count < 1:
             return []
         pairs = np.array([len(group) * (len(group) - 1) for group in groups], float)
+        chances = pairs / pairs.sum()
         # Drawing and rejecting is cheap while most pairs are free, which is nearly always.
         for _ in range(200 + 20 * count):
-            group = groups[0 if len(groups) == 1 else rng.choice(len(groups), p=pairs / pairs.sum())]
+            group = groups[0 if len(groups) == 1 else rng.choice(len(groups), p=chances)]
             first, second = rng.choice(len(group), size=2, replace=False)
             pair = pair_of(group[first], group[second])
             if pair not in taken:

@@ -30,7 +30,7 @@ A2C_AS_PPO: dict[str, Any] = {
 
 def fresh() -> PolicyNet:
     torch.manual_seed(0)
-    return PolicyNet(6)
+    return PolicyNet(6, kind="small")
 
 
 @torch.no_grad()
@@ -86,7 +86,7 @@ def test_passes_move_the_policy_away_from_the_one_that_acted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (0.0, 4)])
+@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4)])
 def test_passes_end_at_the_target_kl(target: float, epochs: int) -> None:
     played = acted_by(fresh(), random_rollout())
     _, parts = updated(played, algo="ppo", minibatches=2, target_kl=target)
@@ -131,10 +131,10 @@ def test_ppo_learns_nothing_from_steps_that_were_ignored(flags: dict[str, Any]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}, {"value_clip_range": 0.1}])
+@pytest.mark.parametrize("flags", [{"entropy": 0.5}, {"value_coef": 0.25}])
 def test_each_part_of_the_loss_weighs_what_its_flag_says(flags: dict[str, float]) -> None:
     played = acted_by(fresh(), random_rollout())
-    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0, "value_clip_range": 0.0}
+    weights: dict[str, Any] = {"entropy": 0.0, "value_coef": 1.0}
     weights |= {"algo": "ppo", "epochs": 2, "minibatches": 1}
     without, _ = updated(played, **weights)
     weights |= flags

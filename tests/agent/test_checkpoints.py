@@ -20,7 +20,7 @@ from tests.agent.worlds import ScriptedWorld
 @pytest.fixture(scope="module")
 def network() -> PolicyNet:
     torch.manual_seed(0)
-    return PolicyNet(4)
+    return PolicyNet(4, kind="small")
 
 
 def games(*scores: float, steps: int = 580) -> Evaluation:

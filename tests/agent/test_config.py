@@ -114,6 +114,8 @@ def test_what_does_not_go_together_is_refused(flags: dict[str, Any], says: str) 
         {"reward": REWARD, "teacher": "score", "stop_on_drift": True},
         {"model": MODEL, "finetune": True, "teacher": "score"},
         {"algo": "ppo", "rollout": 2, "num_envs": 2},
+        {"clip_score": False},
+        {"env": "CartPole-v1", "clip_score": True},
         {"algo": "sac", "n_step": 3, "model": MODEL, "finetune": True, "freeze_convs": False},
     ],
 )

@@ -64,7 +64,7 @@ def played(network: PolicyNet, reward: RewardModel | None = None, **flags: Any) 
 
 @pytest.mark.slow
 def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]) -> None:
-    rollout = played(PolicyNet(ACTIONS).to(META), reward_model(members=2, pessimism=1.0))
+    rollout = played(PolicyNet(ACTIONS, kind="small").to(META), reward_model(members=2, pessimism=1.0))
     assert copies == [(ENVS,)] * STEPS
     assert rollout.learned is not None
     on_device = (rollout.observations, rollout.actions, rollout.dist_params, rollout.values, rollout.learned)
@@ -83,7 +83,8 @@ def test_nothing_but_the_actions_of_each_step_is_copied(copies: list[torch.Size]
     ],
 )
 def test_no_update_waits_for_the_device(copies: list[torch.Size], flags: dict[str, Any]) -> None:
-    network, penalty = PolicyNet(ACTIONS).to(META), KLPenalty(PolicyNet(ACTIONS).to(META), 0.0, 0.1, 1000)
+    network, reference = (PolicyNet(ACTIONS, kind="small").to(META) for _ in range(2))
+    penalty = KLPenalty(reference, 0.0, 0.1, 1000)
     penalty.coef = torch.empty((), device=META)  # a number would be copied there
     optimizer = torch.optim.Adam(network.parameters())
     config = TrainConfig(name="x", **flags)

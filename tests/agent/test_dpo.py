@@ -95,7 +95,7 @@ def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
 @pytest.mark.parametrize("bf16", [False, True])
 def test_comparisons_teach_what_to_do_where(tmp_path: Path, bf16: bool) -> None:
     torch.manual_seed(0)
-    before = PolicyNet(ACTIONS)
+    before = PolicyNet(ACTIONS, kind="small")
     saved(tmp_path / "v0.dat", before)
     fork_db(tmp_path / "db", 60)
     fitted = fit(flags(tmp_path, bf16=bf16), ALONE, Policies, file="{}.dat")
@@ -136,7 +136,7 @@ def test_a_policy_is_fitted_for_every_epoch(
 ) -> None:
     """A hundred noisy held-out pairs cannot say when to stop."""
     evaluated = judged_worse_each_time(monkeypatch)
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
     fork_db(tmp_path / "db", 12)
     fitted = fit(flags(tmp_path, epochs=3, patience=1), ALONE, Policies, file="{}.dat")
     first, second, third = re.findall(r"^epoch .*$", capsys.readouterr().out, re.MULTILINE)
@@ -153,7 +153,7 @@ def test_an_interrupt_keeps_the_last_epoch_of_a_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluated = judged_worse_each_time(monkeypatch, interrupt_at=2)
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
     fork_db(tmp_path / "db", 12)
     fit(flags(tmp_path, epochs=5), ALONE, Policies, file="{}.dat")
     assert "stopped by request; keeping epoch 2\n" in capsys.readouterr().out
@@ -279,7 +279,7 @@ def left(step: Step) -> np.ndarray:
 def test_a_policy_is_kept_only_where_a_probe_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpo, "probes", lambda env_id: {"left": left})
     torch.manual_seed(1)
-    before = PolicyNet(ACTIONS)
+    before = PolicyNet(ACTIONS, kind="small")
     saved(tmp_path / "v0.dat", before)
     fork_db(tmp_path / "db", 30, halves=1)
     (tmp_path / "play").mkdir()
@@ -300,7 +300,7 @@ def test_a_policy_is_kept_only_where_a_probe_says_so(tmp_path: Path, monkeypatch
 
 
 def test_a_range_of_what_to_keep_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
     fork_db(tmp_path / "db", 12)
     (tmp_path / "play").mkdir()
     save(tmp_path / "play", 0, shown(0, seed=1))
@@ -332,7 +332,7 @@ def test_the_change_of_a_policy_is_the_share_of_steps_in_which_it_acts_otherwise
 
 
 def test_play_to_keep_is_of_the_same_game_whatever_module_registers_it(tmp_path: Path) -> None:
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
     fork_db(tmp_path / "db", 12)  # as PreferenceEnv names it
     (tmp_path / "play").mkdir()
     save(tmp_path / "play", 0, clip(190, num_actions=ACTIONS, env_id="package.mine:Grey-v0"))  # as -e does
@@ -340,7 +340,7 @@ def test_play_to_keep_is_of_the_same_game_whatever_module_registers_it(tmp_path:
 
 
 def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
-    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
     fork_db(tmp_path / "db", 12)
     (tmp_path / "play").mkdir()
     with pytest.raises(UserError, match=r"--keep .*play: expected clips of ordinary play, found none"):

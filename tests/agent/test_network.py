@@ -1,7 +1,7 @@
 """The policy network: the original's weights fit, others are refused, frozen convolutions stay."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import gymnasium
@@ -124,9 +124,14 @@ def test_the_first_policy_is_nearly_uniform() -> None:
     assert logits.softmax(-1).min() > 0.9 / 18
 
 
+@cache
+def untaught() -> dict[str, torch.Tensor]:
+    return PolicyNet(6).state_dict()
+
+
 def weights(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
     state: dict[str, Any] = {
-        **PolicyNet(6).state_dict(),
+        **untaught(),
         **{k.replace("__", "."): v for k, v in changes.items()},
     }
     return {name: value for name, value in state.items() if value is not None}

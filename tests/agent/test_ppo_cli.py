@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.reward.checkpoints import save_reward_model
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
+from tests.reward.models import save_unfitted
 from tests.scripts import Done, call
 
 pytestmark = pytest.mark.slow
@@ -25,10 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a policy that PPO trained for a moment, and a reward model."""
     root = tmp_path_factory.mktemp("ppo")
     train(root, "-n", "v0", "--algo", "ppo", "--steps", 300, "--rollout", 16, "--save", "v0")
-    torch.manual_seed(0)
-    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
-    model = RewardModel(members, torch.device("cpu"))
-    save_reward_model(root / "reward.dat", model, {}, {}, {})
+    save_unfitted(root / "reward.dat", members=2)
     return root
 
 

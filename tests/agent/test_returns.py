@@ -33,38 +33,29 @@ def returns(terminal: torch.Tensor, truncated: torch.Tensor, gamma: float = GAMM
     return (advantages + VALUES[:-1]).squeeze(1).tolist()
 
 
-NONE = flags(steps=3)
+NONE, MIDDLE, END = flags(steps=3), flags(1, steps=3), flags(2, steps=3)
 
 
-def test_n_step_returns_bootstrap_with_the_value_after_the_last_step() -> None:
-    # G₂ = 4 + ½·40, G₁ = 2 + ½·24, G₀ = 1 + ½·14
-    assert returns(NONE, NONE) == [8, 14, 24]
-
-
-def test_the_advantage_is_the_return_less_the_value() -> None:
-    assert lambda_advantages(REWARDS, VALUES, NONE, NONE, GAMMA).squeeze(1).tolist() == [-2, -6, -6]
-
-
-def test_a_terminal_has_no_future() -> None:
-    # A life lost at step 1: G₁ = 2, G₀ = 1 + ½·2; the game goes on, so G₂ = 4 + ½·40 is as before.
-    assert returns(flags(1, steps=3), NONE) == [2, 2, 24]
-
-
-def test_a_terminal_at_the_end_is_not_bootstrapped() -> None:
-    assert returns(flags(2, steps=3), NONE) == [3, 4, 4]
-
-
-def test_a_truncation_bootstraps_with_the_last_frame_of_the_game_that_was_cut() -> None:
-    # v₂ = 30 is that frame's: G₁ = 2 + ½·30, G₀ = 1 + ½·17; G₂ is the reset's and starts anew.
-    assert returns(NONE, flags(1, steps=3)) == [9.5, 17, 24]
-
-
-def test_a_truncation_at_the_end_bootstraps_too() -> None:
-    assert returns(NONE, flags(2, steps=3)) == [8, 14, 24]
-
-
-def test_where_both_are_set_terminal_counts() -> None:
-    assert returns(flags(1, steps=3), flags(1, steps=3)) == [2, 2, 24]
+@pytest.mark.parametrize(
+    ("terminal", "truncated", "expected"),
+    [
+        # Bootstrapped with the value after the last step: G₂ = 4 + ½·40, G₁ = 2 + ½·24, G₀ = 1 + ½·14.
+        (NONE, NONE, [8, 14, 24]),
+        # A life lost at step 1 has no future: G₁ = 2, G₀ = 1 + ½·2; the game goes on, so G₂ = 4 + ½·40 is as before.
+        (MIDDLE, NONE, [2, 2, 24]),
+        # A terminal at the end is not bootstrapped.
+        (END, NONE, [3, 4, 4]),
+        # v₂ = 30 is the last frame's of the game that was cut: G₁ = 2 + ½·30, G₀ = 1 + ½·17; G₂ is the reset's and starts
+        # anew.
+        (NONE, MIDDLE, [9.5, 17, 24]),
+        # A truncation at the end bootstraps too.
+        (NONE, END, [8, 14, 24]),
+        # Where both are set, terminal counts.
+        (MIDDLE, MIDDLE, [2, 2, 24]),
+    ],
+)
+def test_n_step_returns(terminal: torch.Tensor, truncated: torch.Tensor, expected: list[float]) -> None:
+    assert returns(terminal, truncated) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,15 +71,6 @@ def test_one_step() -> None:
     assert lambda_advantages(reward, values, go, go, 0.5).item() == -1 + 4 - 3
     assert lambda_advantages(reward, values, flags(0, steps=1), go, 0.5).item() == -1 - 3
     assert lambda_advantages(reward, values, go, flags(0, steps=1), 0.5).item() == -1 + 4 - 3
-
-
-def test_environments_do_not_mix() -> None:
-    rewards = torch.tensor([[1.0, 5.0], [2.0, 6.0]])
-    values = torch.tensor([[0.0, 1.0], [0.0, 2.0], [10.0, 20.0]])
-    terminal = torch.tensor([[False, False], [True, False]])
-    advantages = lambda_advantages(rewards, values, terminal, torch.zeros(2, 2, dtype=torch.bool), 0.5)
-    # Left: G₁ = 2, G₀ = 1 + ½·2. Right: G₁ = 6 + ½·20, G₀ = 5 + ½·16.
-    assert advantages.tolist() == [[2, 12], [2, 14]]
 
 
 def test_lambda_below_one_is_the_explicit_sum_of_temporal_differences() -> None:
@@ -111,22 +93,6 @@ def test_lambda_below_one_is_the_explicit_sum_of_temporal_differences() -> None:
     torch.testing.assert_close(
         lambda_advantages(rewards, values, terminal, truncated, gamma, lambda_), expected, rtol=0, atol=1e-12
     )
-
-
-def test_nothing_of_the_new_game_reaches_the_old_one() -> None:
-    """Row 2 is the reset after a game over (left) and after a truncation (right); row 3 is the new game."""
-    terminal = torch.tensor([[False, False], [True, False], [False, False], [False, False]])
-    truncated = torch.tensor([[False, False], [False, True], [False, False], [False, False]])
-    rewards, values = torch.ones(4, 2), torch.full((5, 2), 2.0)
-    quiet = lambda_advantages(rewards, values, terminal, truncated, 0.99)
-    rewards[2:], values[3:] = 1e6, -1e6
-    loud = lambda_advantages(rewards, values, terminal, truncated, 0.99)
-    assert torch.equal(quiet[:2], loud[:2])
-    assert not torch.isclose(quiet[2:], loud[2:]).any()
-    # The last frame of the truncated game does count, that of the finished one does not.
-    values[2] = 5.0
-    changed = lambda_advantages(rewards, values, terminal, truncated, 0.99)
-    assert (changed[1] - quiet[1]).tolist() == pytest.approx([0, 0.99 * 3], abs=1e-5)
 
 
 def test_monte_carlo_returns_end_with_the_sequence() -> None:

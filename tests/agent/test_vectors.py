@@ -165,14 +165,6 @@ def test_a_finetune_sees_vectors_on_the_scale_that_its_policy_learned_with(froze
     assert all(map(torch.equal, before, network.body.buffers())) == frozen
 
 
-def test_the_score_is_clipped_on_atari_alone() -> None:
-    assert not config().clip_score
-    assert config(clip_score=True).clip_score
-    assert config(env="SeaquestNoFrameskip-v4").clip_score
-    assert config(env="ALE/Pong-v5").clip_score
-    assert not config(env="ALE/Pong-v5", clip_score=False).clip_score
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_learns_to_reach_the_goal(tmp_path: Path, algo: str) -> None:

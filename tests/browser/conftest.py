@@ -67,6 +67,11 @@ def seaquest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def name(number: int) -> str:
+    """The first segment of one of its folders."""
+    return f"{number:02d}/00000000.dat"
+
+
 @pytest.fixture(scope="session")
 def common(seaquest: Path, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("common")
@@ -164,6 +169,12 @@ class Tab:
             self.page.wait_for_timeout(20)
         self.page.keyboard.up(key)
 
+    def note(self, text: str) -> None:
+        """Flags the pair on screen, by keys."""
+        self.page.keyboard.press("f")
+        self.page.keyboard.type(text)
+        self.page.keyboard.press("Enter")
+
     def shown(self) -> str:
         """The pair on screen."""
         return self.page.locator("#list [aria-current]").get_attribute("title") or ""
@@ -210,6 +221,13 @@ class Tab:
             arg=str(total),
             timeout=PATIENCE,
         )
+
+
+Serve = Callable[..., Site]
+"""What the fixture `serve` is."""
+
+Enter = Callable[..., Tab]
+"""What the fixture `enter` is."""
 
 
 @pytest.fixture

@@ -2,26 +2,21 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from benchmarks.site import Site
 from lib.agent.evaluate import Evaluation
 from lib.reward.report.page import write_page
 from lib.training.summary import log_evaluation, write_summary
-from tests.browser.conftest import Tab
+from tests.browser.conftest import Enter, Serve
 from tests.browser.test_model import db as db
 from tests.browser.test_model import label
 from tests.browser.test_model import reward as reward
 from tests.browser.test_report import report as report
 from tests.browser.test_texts import texts as texts
-
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
 
 
 def findings(page: Page) -> list[str]:
@@ -121,13 +116,14 @@ def test_the_pages_of_a_fit_and_of_a_run(report: Path, browser: Browser, tmp_pat
 
 
 def test_the_site(browser: Browser, tmp_path: Path) -> None:
+    names = ("index", "flags")
     docs = Path(__file__).parents[2] / "docs"
     build = ("-m", "sphinx", "-q", "-b", "html", "-d", tmp_path / "cache", docs, tmp_path / "site")
-    subprocess.run([sys.executable, *build], check=True)
+    subprocess.run([sys.executable, *build, *(docs / f"{name}.md" for name in names)], check=True)
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     found = {}
-    for name in ("index", "flags"):
+    for name in names:
         page.goto((tmp_path / "site" / f"{name}.html").as_uri())
         found[name] = findings(page)
     context.close()

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from benchmarks.site import Site
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.model import Member, RewardModel
 from lib.reward.network import RewardNet
-from tests.browser.conftest import Tab
+from tests.browser.conftest import Enter, Serve, name
 
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
@@ -37,10 +34,6 @@ def db(seaquest: Path, tmp_path: Path) -> Path:
         (root / name(number)).parent.mkdir(parents=True)
         shutil.copy(seaquest / name(number), root / name(number))
     return root
-
-
-def name(number: int) -> str:
-    return f"{number:02d}/00000000.dat"
 
 
 def label(site: Site) -> None:

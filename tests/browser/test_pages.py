@@ -2,13 +2,10 @@
 
 import itertools
 import json
-from collections.abc import Callable
 
 from benchmarks.site import Site
-from tests.browser.conftest import PATIENCE, Tab
+from tests.browser.conftest import PATIENCE, Enter, Serve, Tab, name
 
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
 EVIL = "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>{{7*7}}"
 
 
@@ -17,33 +14,18 @@ def add(site: Site, *labels: dict[str, object]) -> None:
         file.writelines(json.dumps(label) + "\n" for label in labels)
 
 
-def name(number: int) -> str:
-    return f"{number:02d}/00000000.dat"
+def said(a: int, b: int, label: int | None, **more: object) -> dict[str, object]:
+    return {"sample1": name(a), "sample2": name(b), "label": label, **more}
 
 
 def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> None:
     site = serve()
     add(
         site,
-        {
-            "sample1": name(0),
-            "sample2": name(1),
-            "label": 1,
-            "annotator": "ada",
-            "time": 1.0,
-            "left": 2,
-            "id": "a" * 12,
-        },
-        {"sample1": name(0), "sample2": name(1), "label": 2, "annotator": "bob", "time": 2.0},
-        {"sample1": name(2), "sample2": name(3), "label": None, "teacher": "score", "time": 3.0},
-        {
-            "sample1": name(4),
-            "sample2": name(5),
-            "label": 0,
-            "annotator": "bob",
-            "flag": "odd diver",
-            "time": 4.0,
-        },
+        said(0, 1, 1, annotator="ada", time=1.0, left=2, id="a" * 12),
+        said(0, 1, 2, annotator="bob", time=2.0),
+        said(2, 3, None, teacher="score", time=3.0),
+        said(4, 5, 0, annotator="bob", flag="odd diver", time=4.0),
     )
     tab = enter(site)
     page = tab.page
@@ -114,7 +96,7 @@ def test_table_filters_opens_changes_and_deletes(serve: Serve, enter: Enter) -> 
 def test_pages_turn_and_the_table_is_seen_and_walked_in_the_dark(serve: Serve, enter: Enter) -> None:
     site = serve()
     pairs = itertools.combinations(range(12), 2)
-    add(site, *({"sample1": name(a), "sample2": name(b), "label": 1, "time": float(b)} for a, b in pairs))
+    add(site, *(said(a, b, 1, time=float(b)) for a, b in pairs))
     page = enter(site, color_scheme="dark").page
     page.goto(f"{site.base}/labels")
     after = page.get_by_role("button", name="Next page")
@@ -146,13 +128,7 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     table.goto(f"{site.base}/labels")
     table.wait_for_selector("text=No labels yet.")
     table.close()
-    add(
-        site,
-        *(
-            {"sample1": name(0), "sample2": name(i), "label": 1, "annotator": "bob", "time": float(i)}
-            for i in range(1, 6)
-        ),
-    )
+    add(site, *(said(0, i, 1, annotator="bob", time=float(i)) for i in range(1, 6)))
     tab.page.wait_for_selector("text=5 of 50", timeout=PATIENCE)
     assert "bob" in tab.page.locator("table").inner_text()
     assert tab.page.locator(".growth svg").count() == 1
@@ -164,24 +140,9 @@ def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None
     site = serve()
     add(
         site,
-        {
-            "sample1": name(0),
-            "sample2": name(1),
-            "label": 1,
-            "annotator": EVIL[:60],
-            "flag": EVIL,
-            "time": 1.0,
-        },
-        {
-            "sample1": name(0),
-            "sample2": name(2),
-            "label": 1,
-            "annotator": "bob",
-            "flag": EVIL,
-            "strategy": EVIL,
-            "time": 2.0,
-        },
-        {"sample1": EVIL, "sample2": name(2), "label": 1, "teacher": EVIL, "time": 3.0},
+        said(0, 1, 1, annotator=EVIL[:60], flag=EVIL, time=1.0),
+        said(0, 2, 1, annotator="bob", flag=EVIL, strategy=EVIL, time=2.0),
+        said(0, 2, 1, teacher=EVIL, time=3.0) | {"sample1": EVIL},
     )
     tab = enter(site).overview()
     tab.page.wait_for_selector("text=onerror")
@@ -201,8 +162,7 @@ def opened(serve: Serve, enter: Enter, broken: bool = False) -> Tab:
     site = serve()
     if broken:
         (site.db / name(1)).write_bytes(b"no segment")
-    ours = {"annotator": "ada", "time": 1.0, "left": 1, "id": "a" * 12}
-    add(site, {"sample1": name(0), "sample2": name(1), "label": 1, **ours})
+    add(site, said(0, 1, 1, annotator="ada", time=1.0, left=1, id="a" * 12))
     tab = enter(site)
     tab.page.goto(f"{site.base}/labels")
     tab.page.get_by_role("link", name="Open or change").first.click()

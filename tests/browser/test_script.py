@@ -1,13 +1,10 @@
 """Who gets in, over real sockets."""
 
 import http.client
-from collections.abc import Callable
 
 from benchmarks.site import Site
-from tests.browser.conftest import Tab
+from tests.browser.conftest import Enter, Serve
 
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
 SOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
 
 

@@ -5,7 +5,6 @@ import ctypes
 import resource
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import pytest
 from playwright.sync_api import Error, Route
 
 from benchmarks.site import Site
-from tests.browser.conftest import Tab
-
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
+from tests.browser.conftest import Enter, Serve, Tab
 
 
 def ids(site: Site) -> list[str]:
@@ -268,10 +264,15 @@ def test_a_page_that_is_left_and_come_back_to_has_its_pairs_again(site: Site, en
     assert [row.get_attribute("title") for row in rows.all()] == before
 
 
+def let_files_grow(site: Site, to: int = resource.RLIM_INFINITY) -> None:
+    """Lets the server write files of so many bytes and no more."""
+    assert site.process is not None
+    resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (to, resource.RLIM_INFINITY))
+
+
 def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> None:
     site = serve()
-    assert site.process is not None
-    resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+    let_files_grow(site, 150)
     tab = enter(site).label()
     pair = tab.shown()
     tab.page.keyboard.press("1")
@@ -280,7 +281,7 @@ def test_a_full_disk_is_said_and_the_answer_kept(serve: Serve, enter: Enter) -> 
     assert tab.shown() == pair, "the page does not move on"
     tab.page.keyboard.press("2")
     assert site.labels() == []
-    resource.prlimit(site.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    let_files_grow(site)
     tab.wait_total(1)
     tab.press("2")
     assert len(site.standing()) == len(site.labels()) == 2
@@ -314,13 +315,11 @@ def test_a_read_only_db_is_said_and_the_answer_kept(serve: Serve, enter: Enter) 
 
 
 def test_an_answer_that_cannot_be_saved_can_be_taken_back(serve: Serve, enter: Enter) -> None:
-    site = serve(before=obey_permissions)
+    site = serve()
     tab = enter(site).label()
     pair = tab.shown()
-    site.db.chmod(0o555)
-    tab.page.keyboard.press("f")
-    tab.page.keyboard.type("odd")
-    tab.page.keyboard.press("Enter")
+    let_files_grow(site, 150)
+    tab.note("odd")
     tab.page.keyboard.press("1")
     tab.wait_status("Not saved")
     assert tab.page.locator(".clip.chosen").count() == 1
@@ -329,7 +328,7 @@ def test_an_answer_that_cannot_be_saved_can_be_taken_back(serve: Serve, enter: E
     assert tab.shown() == pair
     assert tab.page.locator(".clip.chosen").count() == 0
     assert tab.page.locator("#flag").get_attribute("aria-pressed") == "true"
-    site.db.chmod(0o755)
+    let_files_grow(site)
     tab.wait_labels(2)
     assert site.standing() == {}
     tab.press("2")

@@ -1,20 +1,16 @@
 """Answers of a language model in front of a labeller."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page
 
-from benchmarks.site import Site
 from lib.preferences.answers import Answer, load_answer, prompt_of, save_answer
 from lib.preferences.prompts import Message
 from lib.preferences.segment_db import SegmentDB
-from tests.browser.conftest import Tab
-from tests.text.dbs import answer_db, random_texts
-
-Serve = Callable[..., Site]
-Enter = Callable[..., Tab]
+from tests.browser.conftest import Enter, Serve
+from tests.text.dbs import answer_db, answers_to, random_texts
 
 
 @pytest.fixture
@@ -49,19 +45,16 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
     tab.wait_status("Undone")
     tab.press("1")
     assert len(site.standing()) == 4
+    before = len(site.labels())
+    tab.ready()
+    tab.page.focus("[data-answer='1']")
+    tab.hold("Enter")
+    tab.wait_saved()
+    assert len(site.labels()) == before + 1, "held down it answers once"
     assert not tab.page.is_visible("#canvas1")
     assert not tab.page.is_visible("#pause")
     assert "secret-policy" not in tab.page.content()
     assert not any("/thumb/" in url or "/clip/" in url for url in tab.requests)
-
-
-def test_enter_held_down_on_a_button_answers_once(texts: Path, serve: Serve, enter: Enter) -> None:
-    site = serve(db=texts)
-    tab = enter(site).label()
-    tab.page.focus("[data-answer='1']")
-    tab.hold("Enter")
-    tab.wait_status("Saved")
-    assert len(site.labels()) == 1
 
 
 def test_answers_may_come_into_a_db_that_was_empty(tmp_path: Path, serve: Serve, enter: Enter) -> None:
@@ -94,16 +87,6 @@ def test_the_overview_counts_the_pairs_within_each_prompt(texts: Path, serve: Se
     )
 
 
-def test_the_overview_promises_no_page_about_a_model_of_answers(
-    texts: Path, serve: Serve, enter: Enter
-) -> None:
-    site = serve(db=texts)
-    tab = enter(site).label()
-    tab.press("1")
-    tab.page.goto(site.base)
-    assert "--reward" not in tab.page.inner_text(".command")
-
-
 def test_each_line_runs_in_its_own_direction(tmp_path: Path, serve: Serve, enter: Enter) -> None:
     db = answer_db(tmp_path / "texts", [["The sea.\nהים.", "The sea.\nהים!"]])
     tab = enter(serve(db=db)).label()
@@ -120,11 +103,9 @@ def test_each_line_runs_in_its_own_direction(tmp_path: Path, serve: Serve, enter
 def test_an_answer_is_text_whatever_is_in_it(tmp_path: Path, serve: Serve, enter: Enter) -> None:
     evil = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\n\n  two  spaces &amp;"
     other = "שלום עולם 🙂👩‍👩‍👧 **not bold**"
-    db = tmp_path / "texts"
-    db.mkdir()
-    for number, (text, finished) in enumerate(((evil, True), (other, False))):
-        answer = Answer("<b>prompt</b>\nمرحبا", text, finished)
-        save_answer(db / "00" / f"{number:08d}.dat", answer)
+    prompt = "<b>prompt</b>\nمرحبا"
+    db = answers_to(tmp_path / "texts", prompt, evil)
+    save_answer(db / "00" / "00000001.dat", Answer(prompt, other, finished=False))
     tab = enter(serve(db=db)).label()
     found = {
         tab.page.text_content(f"#text{side}"): (
@@ -143,11 +124,8 @@ def test_an_answer_is_text_whatever_is_in_it(tmp_path: Path, serve: Serve, enter
 
 
 def test_long_answers_scroll_together_under_their_prompt(tmp_path: Path, serve: Serve, enter: Enter) -> None:
-    db = tmp_path / "texts"
-    db.mkdir()
-    for number, line in enumerate(("word " * 13, "other " * 11)):
-        text = "\n".join(f"{i} {line}" for i in range(900))[:65_000]
-        save_answer(db / "00" / f"{number:08d}.dat", Answer("The prompt", text, True))
+    long = ["\n".join(f"{i} {line}" for i in range(900))[:65_000] for line in ("word " * 13, "other " * 11)]
+    db = answers_to(tmp_path / "texts", "The prompt", *long)
     tab = enter(serve(db=db)).label()
 
     def tops() -> list[float]:
@@ -174,16 +152,13 @@ def test_long_answers_scroll_together_under_their_prompt(tmp_path: Path, serve: 
 
 
 def test_a_dialogue_shows_who_says_what_and_ends_in_view(tmp_path: Path, serve: Serve, enter: Enter) -> None:
-    db = tmp_path / "texts"
-    db.mkdir()
     prompt = (
         Message("system", "Be <b>brief</b>."),
         Message("user", "What is tea?"),
         Message("assistant", "A drink.\n" * 40),
         Message("user", "Hot?"),
     )
-    for number in range(3):
-        save_answer(db / "00" / f"{number:08d}.dat", Answer(prompt, f"Answer {number}", True))
+    db = answers_to(tmp_path / "texts", prompt, "Answer 0", "Answer 1", "Answer 2")
     tab = enter(serve(db=db)).label()
 
     def seen() -> list[str]:
@@ -222,15 +197,12 @@ def test_a_dialogue_shows_who_says_what_and_ends_in_view(tmp_path: Path, serve: 
 def test_messages_run_in_their_own_direction_and_a_long_one_begins_in_view(
     tmp_path: Path, serve: Serve, enter: Enter
 ) -> None:
-    db = tmp_path / "texts"
-    db.mkdir()
     prompt = (
         Message("user", "ما هو الشاي؟"),
         Message("assistant", "A drink."),
         Message("user", "FIRST\n" + "more\n" * 60),
     )
-    for number in range(2):
-        save_answer(db / "00" / f"{number:08d}.dat", Answer(prompt, f"Answer {number}", True))
+    db = answers_to(tmp_path / "texts", prompt, "Answer 0", "Answer 1")
     tab = enter(serve(db=db)).label()
     directions = tab.page.evaluate(
         "Array.from(document.querySelectorAll('#prompt p'), (one) => getComputedStyle(one).direction)"
@@ -243,7 +215,9 @@ def test_messages_run_in_their_own_direction_and_a_long_one_begins_in_view(
         tab.page.keyboard.press("p")
 
 
-def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter: Enter) -> None:
+def test_labels_page_shows_texts_and_leads_back_and_the_overview_promises_no_model(
+    texts: Path, serve: Serve, enter: Enter
+) -> None:
     site = serve(db=texts)
     tab = enter(site).label()
     first = tab.page.inner_text("#text1")
@@ -255,15 +229,13 @@ def test_labels_page_shows_texts_and_leads_back(texts: Path, serve: Serve, enter
     tab.ready()
     assert "left better" in tab.page.inner_text("[data-answer='1']").lower()
     assert tab.page.is_visible("#opened")
+    tab.page.goto(site.base)
+    assert "--reward" not in tab.page.inner_text(".command")
 
 
 def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: Enter) -> None:
-    db = tmp_path / "texts"
-    db.mkdir()
     pair = ("the <b>quick</b> brown fox  jumps", "the brown dog\njumps high")
-    for prompt, (one, two) in enumerate((pair, ("x " * 32_000, "y " * 32_000))):
-        save_answer(db / f"{prompt:02d}" / "00000000.dat", Answer(f"p{prompt}", one, True))
-        save_answer(db / f"{prompt:02d}" / "00000001.dat", Answer(f"p{prompt}", two, True))
+    db = answer_db(tmp_path / "texts", [pair, ("x " * 32_000, "y " * 32_000)])
     tab = enter(serve(db=db)).label()
     for _ in range(2):
         texts = [tab.page.text_content(f"#text{side}") for side in (1, 2)]
@@ -273,7 +245,7 @@ def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: E
         marked = [tab.page.locator(f"#text{side} mark").all_text_contents() for side in (1, 2)]
         assert time.monotonic() - began < 60  # word by word it would take hours
         assert [tab.page.text_content(f"#text{side}") for side in (1, 2)] == texts
-        if tab.page.inner_text("#prompt") == "p0":
+        if tab.page.inner_text("#prompt") == "prompt 0":
             assert dict(zip(texts, marked, strict=True)) == {
                 pair[0]: ["<b>quick</b>", "fox"],
                 pair[1]: ["dog", "high"],
@@ -287,10 +259,9 @@ def test_differences_are_marked_on_demand(tmp_path: Path, serve: Serve, enter: E
         tab.press("0")  # the next pair begins without marks
 
 
-def test_fences_that_never_close_are_text_at_once(texts: Path, serve: Serve, enter: Enter) -> None:
-    tab = enter(serve(db=texts)).label()
+def check_fences_that_never_close(page: Page) -> None:
     for end, kinds in (("", []), ("```\nafter", ["CODE"])):
-        seconds, shown, found = tab.page.evaluate(
+        seconds, shown, found = page.evaluate(
             """async (end) => {
               const { markdown } = await import("/static/markdown.js");
               const text = "```x\\n".repeat(13_000) + end + "```x\\n".repeat(13_000);
@@ -315,10 +286,7 @@ def test_markdown_takes_shape_on_demand_and_nothing_else_does(
         "# A *title*\n\nSome **bold** and _slanted_ words, 2 * 3 * 4, snake_case_name, `code **as is**`.\n- one\n* two\n"
         "```python\n# no <b>title</b>\n```\n<img src=x onerror=\"document.title='ran'\"> [a](javascript:alert(1)) **open"
     )
-    db = tmp_path / "texts"
-    db.mkdir()
-    for number, said in enumerate((text, "**" * 32_000)):
-        save_answer(db / "00" / f"{number:08d}.dat", Answer("p", said, True))
+    db = answers_to(tmp_path / "texts", "p", text, "**" * 32_000)
     tab = enter(serve(db=db)).label()
     side = 1 if tab.page.text_content("#text1") == text else 2
     assert tab.page.locator("#texts :is(strong, em, code)").count() == 0
@@ -340,3 +308,4 @@ def test_markdown_takes_shape_on_demand_and_nothing_else_does(
     assert tab.page.locator("#texts em").count() == 2  # this browser remembers it
     tab.page.keyboard.press("m")
     assert tab.page.text_content(f"#text{side}") == text or tab.page.text_content(f"#text{3 - side}") == text
+    check_fences_that_never_close(tab.page)

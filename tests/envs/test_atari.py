@@ -1,14 +1,12 @@
-"""Seaquest as a world: what its steps say, against single emulators stepped by hand."""
+"""Seaquest as a world: what its steps say, and what other Atari games need."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 import pytest
-from ale_py.env import AtariEnv
 
 from lib import cli
 from lib.agent.config import TrainConfig
@@ -109,12 +107,10 @@ def test_a_lost_life_is_a_terminal_that_resets_nothing(games: Games) -> None:
 def test_the_same_seed_gives_the_same_games_and_another_gives_others(world: AtariWorld) -> None:
     one, again, other = (play(world, 60, seed, random_actions(ENVS)) for seed in (0, 0, 1))
     assert all(map(np.array_equal, one, again))
+    threads = AtariWorld(SEAQUEST, ENVS, num_threads=2)
+    assert all(map(np.array_equal, one, play(threads, 60, 0, random_actions(ENVS))))
+    threads.close()
     assert (other.frames != one.frames).any()
-
-
-def test_environments_of_one_seed_begin_differently(world: AtariWorld) -> None:
-    same = play(world, 40, 0, lambda t: np.full(ENVS, 1))
-    assert len({tuple(column) for column in same.frames.T}) > 1
 
 
 def test_results_come_in_the_order_of_the_environments(world: AtariWorld) -> None:
@@ -144,48 +140,12 @@ def test_frames_stay_until_the_next_step_comes(world: AtariWorld) -> None:
         time.sleep(0.005)  # the emulator is at work meanwhile
         assert all(np.array_equal(field, copy) for field, copy in zip(step[:5], held, strict=True))
         step = world.recv()
-
-
-def by_hand(actions: list[int]) -> Iterator[np.ndarray]:
-    """One emulator by hand, for 0 to 30 no-ops at the start: every action four times, the maximum over the last two
-    frames."""
-    env = gymnasium.make(SEAQUEST)
-    env.reset(seed=0)
-    emulator = env.unwrapped
-    assert isinstance(emulator, AtariEnv)
-    for _ in range(31):
-        after_noops = emulator.clone_state()
-        env.step(1)  # FIRE, as the vector emulator presses where the game knows it
-        pictures = []
-        for action in actions:
-            last = [env.step(action)[0] for _ in range(4)][-2:]
-            pictures.append(np.maximum(*last))
-        yield np.stack(pictures)
-        emulator.restore_state(after_noops)
-        env.step(0)
-    env.close()
+    assert len({frame.tobytes() for frame in step.frames}) > 1, "environments of one seed begin differently"
 
 
 @pytest.mark.slow
-def test_a_picture_is_the_maximum_over_the_last_two_of_four_emulator_frames(world: AtariWorld) -> None:
-    rng = np.random.default_rng(0)
-    actions = [5] * 25 + [int(a) for a in rng.integers(0, 18, 30)]
-    world.reset(0)
-    ours = []
-    for action in actions:
-        world.send(np.full(ENVS, action))
-        ours.append(world.recv().frames.copy())
-    matched = set()
-    for theirs in by_hand(actions):
-        matched |= {env for env in range(ENVS) if np.array_equal(np.stack(ours)[:, env], theirs)}
-        if len(matched) == ENVS:
-            break
-    assert matched == set(range(ENVS))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [20, 33])
-def test_the_time_limit_truncates_after_exactly_so_many_steps(limit: int) -> None:
+def test_the_time_limit_truncates_after_exactly_so_many_steps() -> None:
+    limit = 33
     world = AtariWorld(SEAQUEST, 2, time_limit=limit, num_threads=1)
     games = play(world, 3 * (limit + 1), 0, lambda t: np.zeros(2, int))
     world.close()
@@ -247,11 +207,6 @@ def test_refuses_ids_that_skip_frames_by_themselves(env_id: str) -> None:
 def test_an_id_of_no_atari_game_is_said(env_id: str) -> None:
     with pytest.raises(UserError, match=f"--env {env_id}: no such Atari game"):
         AtariWorld(env_id, 1)
-
-
-def test_an_unknown_id_is_said() -> None:
-    with pytest.raises(UserError, match="NoSuchGame-v4"):
-        make_world("NoSuchGame-v4", 1)
 
 
 def test_games_of_another_height_keep_it() -> None:

@@ -1,13 +1,36 @@
 """Games that can be copied while they run: they are those of `AtariWorld`, and a copy goes on as the original would."""
 
 import itertools
+from collections.abc import Iterator
 
+import gymnasium
 import numpy as np
 import pytest
+from ale_py.env import AtariEnv
 
 from lib.cli import UserError
 from lib.envs.forking import ForkingAtari
-from tests.envs.test_atari import SEAQUEST, STEPS, by_hand, play, random_actions
+from tests.envs.test_atari import SEAQUEST, STEPS, play, random_actions
+
+
+def by_hand(actions: list[int]) -> Iterator[np.ndarray]:
+    """One emulator by hand, for 0 to 30 no-ops at the start: every action four times, the maximum over the last two
+    frames."""
+    env = gymnasium.make(SEAQUEST)
+    env.reset(seed=0)
+    emulator = env.unwrapped
+    assert isinstance(emulator, AtariEnv)
+    for _ in range(31):
+        after_noops = emulator.clone_state()
+        env.step(1)  # FIRE, as the vector emulator presses where the game knows it
+        pictures = []
+        for action in actions:
+            last = [env.step(action)[0] for _ in range(4)][-2:]
+            pictures.append(np.maximum(*last))
+        yield np.stack(pictures)
+        emulator.restore_state(after_noops)
+        env.step(0)
+    env.close()
 
 
 @pytest.mark.slow

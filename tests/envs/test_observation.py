@@ -26,14 +26,10 @@ def furthest(one: np.ndarray, other: np.ndarray) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env_id", "height", "steps"),
-    [
-        ("SeaquestNoFrameskip-v4", 210, 700),  # through game over
-        ("CarnivalNoFrameskip-v4", 214, 60),
-        ("AdventureNoFrameskip-v4", 250, 60),
-    ],
+    ("env_id", "height"),
+    [("SeaquestNoFrameskip-v4", 210), ("CarnivalNoFrameskip-v4", 214), ("AdventureNoFrameskip-v4", 250)],
 )
-def test_equals_wrap_dqn_on_the_same_emulator_states(env_id: str, height: int, steps: int) -> None:
+def test_equals_wrap_dqn_on_the_same_emulator_states(env_id: str, height: int) -> None:
     tap = LastFrames(gymnasium.make(env_id))
     env = ptan.common.wrappers.wrap_dqn(tap, episodic_life=False, clip_reward=False, noop_max=0)
     tap.reset(seed=0)
@@ -41,8 +37,8 @@ def test_equals_wrap_dqn_on_the_same_emulator_states(env_id: str, height: int, s
     shape = (height, 160, 3)
     assert tap.picture.shape == shape
     observer, rng = Observer(1, shape, CPU), np.random.default_rng(0)
-    reset, games, seen = True, 0, set()
-    for t in range(steps):
+    reset, seen = True, set()
+    for t in range(60):
         ours = observer.push(torch.from_numpy(tap.picture[None]), torch.tensor([reset]))[0].numpy()
         if reset:
             assert not ours[:3].any()
@@ -50,12 +46,10 @@ def test_equals_wrap_dqn_on_the_same_emulator_states(env_id: str, height: int, s
         assert furthest(resize(tap.picture[None])[0], observation[-1]) <= 1
         seen.add(observation.tobytes())
         observation, _, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
-        reset = terminated or truncated or (steps < 100 and t == 30)
-        games += terminated
+        reset = terminated or truncated or t == 30
         if reset:
             observation, _ = env.reset()
-    assert len(seen) > steps // 3
-    assert games or env_id != "SeaquestNoFrameskip-v4"
+    assert len(seen) > 20
     env.close()
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from lib.agent.network import ActorPolicy
 from lib.envs.gym_world import GymWorld
 from lib.envs.play import Decision, Turn, play
 from lib.envs.spec import Spec
 from lib.envs.world import Step
 from lib.interrupt import Stopped
-from tests.agent.worlds import Row, ScriptedWorld
+from tests.agent.worlds import GreyReader, Row, ScriptedWorld
 
 CPU = torch.device("cpu")
 
@@ -17,15 +18,6 @@ SHORT = [Row(10), Row(20, score=60, terminal=True), Row(30, reset=True), *[Row(4
 CUT = [Row(11), Row(21), Row(31, truncated=True), Row(41, reset=True), Row(51, score=1e6), Row(61)]
 LONG = [Row(12), Row(22, terminal=True), Row(32), Row(42, terminal=True), Row(52, reset=True), Row(62)]
 """Games of 1, 2 and 3 steps; the longest loses a life on the way."""
-
-
-class Reader:
-    """Chooses action grey mod 5 of the newest picture."""
-
-    spec = Spec(5)
-
-    def act(self, observations: torch.Tensor, generator: torch.Generator) -> Decision:
-        return Decision(observations[:, -1, 40, 40].long() % 5)
 
 
 class Dice:
@@ -54,7 +46,7 @@ def greys(step: Step) -> list[int]:
 def test_one_full_game_in_every_environment() -> None:
     world = ScriptedWorld([SHORT, CUT, LONG])
     shown, running, counts, scores = [], [], [], []
-    for turn in play(world, Reader(), seed=9, device=CPU):
+    for turn in play(world, ActorPolicy(GreyReader()), seed=9, device=CPU):
         shown.append(greys(turn.step))
         assert turn.observations[:, -1, 40, 40].tolist() == shown[-1]
         assert turn.frames()[:, 0, 0, 0].tolist() == shown[-1]
@@ -75,7 +67,10 @@ def test_one_full_game_in_every_environment() -> None:
 @pytest.mark.parametrize("steps", [2, 5])
 def test_a_fixed_number_of_steps_over_as_many_games_as_that_takes(steps: int) -> None:
     world = ScriptedWorld([SHORT, LONG])
-    turns = [turn.counts.tolist() for turn in play(world, Reader(), seed=0, device=CPU, steps=steps)]
+    turns = [
+        turn.counts.tolist()
+        for turn in play(world, ActorPolicy(GreyReader()), seed=0, device=CPU, steps=steps)
+    ]
     assert len(turns) == len(world.sent) == steps
     assert turns == [[True, True], [False, True], [False, True], [False, False], [False, False]][:steps]
 
@@ -83,13 +78,13 @@ def test_a_fixed_number_of_steps_over_as_many_games_as_that_takes(steps: int) ->
 def test_giving_up_is_no_end() -> None:
     world, asked = ScriptedWorld([LONG]), iter([False, False, True])
     with pytest.raises(Stopped):
-        list(play(world, Reader(), seed=0, device=CPU, stop=lambda: next(asked)))
+        list(play(world, ActorPolicy(GreyReader()), seed=0, device=CPU, stop=lambda: next(asked)))
     assert len(world.sent) == 2
 
 
 def test_a_step_is_handed_out_while_the_emulator_works() -> None:
     world = Answering([SHORT, LONG])
-    for made, turn in enumerate(play(world, Reader(), seed=0, device=CPU)):
+    for made, turn in enumerate(play(world, ActorPolicy(GreyReader()), seed=0, device=CPU)):
         assert len(world.sent) == made + 1
         assert world.answered == made
         before = greys(turn.step)
@@ -102,7 +97,7 @@ def outcomes(asks: bool) -> tuple[list[list[int]], int]:
     """What is shown to one who asks for every outcome, or for none, and how many answers the world gave."""
     world = Answering([SHORT, CUT, LONG])
     shown = []
-    for turn in play(world, Reader(), seed=0, device=CPU):
+    for turn in play(world, ActorPolicy(GreyReader()), seed=0, device=CPU):
         shown.append(greys(turn.step))
         if asks:
             turn.outcome()
@@ -116,7 +111,7 @@ def test_nobody_need_ask_for_the_outcome() -> None:
 
 def test_whoever_has_seen_enough_may_leave() -> None:
     world = Answering([LONG])
-    for turn in play(world, Reader(), seed=0, device=CPU):
+    for turn in play(world, ActorPolicy(GreyReader()), seed=0, device=CPU):
         if turn.outcome().terminal[0]:
             break
     assert (len(world.sent), world.answered) == (1, 1)

@@ -10,12 +10,12 @@ from experiments import handwritten_reward
 from experiments.handwritten_reward import SeveralLanes, refuelling
 from lib.agent.checkpoints import load_policy
 from lib.agent.config import TrainConfig
-from lib.agent.evaluate import Evaluation
 from lib.agent.network import PolicyNet
 from lib.reward.model import RewardModel
 from lib.training.parts import Trained
 from lib.training.train import train
 from tests.envs.seaquest_game import Game, begun
+from tests.training.evaluations import one_game
 
 NOOP, FIRE, UP, DOWN, UPFIRE = 0, 1, 2, 5, 10
 
@@ -92,9 +92,6 @@ def test_a_new_life_has_hit_nothing_yet() -> None:
 
 @pytest.mark.slow
 def test_a_run_is_paid_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_game(*_: object) -> Evaluation:
-        return Evaluation(np.ones(1), np.ones(1), {})
-
     paying: list[RewardModel] = []
 
     def brief_train(config: TrainConfig, reward: RewardModel) -> Trained:

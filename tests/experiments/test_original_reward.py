@@ -7,11 +7,9 @@ import torch
 
 from experiments import original_reward
 from experiments.original_reward import WINDOW, OriginalReward, SlidingSign, load_original_reward
-from lib.reward.checkpoints import load_reward_model, save_reward_model
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
-
-CPU = torch.device("cpu")
+from lib.reward.checkpoints import load_reward_model
+from lib.reward.model import RewardModel
+from tests.reward.models import save_unfitted
 
 
 def test_a_reward_is_compared_with_the_mean_of_its_own_environment() -> None:
@@ -43,11 +41,7 @@ def test_what_lies_longer_ago_than_the_window_is_forgotten() -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    network = RewardNet((84, 84, 3), 5).eval()
-    path = tmp_path / "reward.dat"
-    save_reward_model(path, RewardModel([Member(network, 0.01, 1e-4)], CPU), {}, {}, {})
-    return path
+    return save_unfitted(tmp_path / "reward.dat", mean=0.01, std=1e-4)
 
 
 def test_only_what_is_paid_differs(saved: Path) -> None:

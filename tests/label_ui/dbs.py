@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import Segment, Sidecar, save_segment
 
 
@@ -33,3 +34,7 @@ def make_db(root: Path, count: int, first: int = 0) -> Path:
     for i in range(first, first + count):
         save_segment(root / f"{i % 3:02d}" / f"{i:08d}.dat", segment(i))
     return root
+
+
+def lines(root: Path) -> list[Label]:
+    return LabelLog(root / "labels.json").read()

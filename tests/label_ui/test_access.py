@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from lib.label_ui.access import MAX_BODY, Guard, is_loopback, own_names
+from lib.label_ui.access import Guard, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
 from lib.label_ui.keys import Keys, load_secret
@@ -25,10 +26,16 @@ def keys() -> Keys:
     return Keys(b"k" * 32, "db")
 
 
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+    """One for all tests, none of which labels."""
+    db = make_db(tmp_path_factory.mktemp("access") / "db", 4)
+    return build_api(Desk(db, repeat_rate=0), PageSettings(name="ada"))
+
+
 @pytest.fixture
-def client(tmp_path: Path, keys: Keys) -> Iterator[TestClient]:
-    desk = Desk(make_db(tmp_path / "db", 4), repeat_rate=0)
-    app = Guard(build_api(desk, PageSettings(name="ada")), keys, own_names("127.0.0.1"), secure=False)
+def client(api: FastAPI, keys: Keys) -> Iterator[TestClient]:
+    app = Guard(api, keys, own_names("127.0.0.1"), secure=False)
     with TestClient(app, base_url="http://localhost:8080", follow_redirects=False) as client:
         yield client
 
@@ -38,13 +45,10 @@ def enter(client: TestClient, keys: Keys) -> None:
     assert response.status_code == 303
 
 
-def test_the_link_works_once_and_leaves_a_careful_cookie(client: TestClient, keys: Keys) -> None:
+def test_the_link_works_once(client: TestClient, keys: Keys) -> None:
     token = keys.new_link("host")
     response = client.get(f"/?token={token}")
     assert (response.status_code, response.headers["location"]) == (303, "/")
-    cookie = response.headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=lax" in cookie
     assert client.get("/api/session").status_code == 200
     assert client.get(f"/?token={token}").status_code == 303, "who is in may click it again"
     client.cookies.clear()
@@ -133,9 +137,8 @@ def test_only_this_machines_names_are_answered(
 
 
 @pytest.mark.parametrize("host", ["label.example.org", "localhost:8080"], ids=["kept", "of the page"])
-def test_behind_a_proxy_the_pages_origin_is_the_proxys(tmp_path: Path, keys: Keys, host: str) -> None:
-    desk, url = Desk(make_db(tmp_path / "db", 4), repeat_rate=0), "https://label.example.org"
-    api = build_api(desk, PageSettings(name="ada"))
+def test_behind_a_proxy_the_pages_origin_is_the_proxys(api: FastAPI, keys: Keys, host: str) -> None:
+    url = "https://label.example.org"
     guard = Guard(api, keys, own_names("127.0.0.1", url), secure=True, url=url)
     with TestClient(guard, base_url="http://localhost:8080", follow_redirects=False) as client:
         entered = client.get(f"/?token={keys.new_link('host')}", headers={"Host": host})
@@ -223,29 +226,6 @@ def test_no_url_reads_a_file_outside(client: TestClient, keys: Keys, path: str) 
     assert response.status_code in (404, 422)
     assert b"root:" not in response.content
     assert b"import" not in response.content
-
-
-def test_large_requests_are_refused(client: TestClient, keys: Keys) -> None:
-    enter(client, keys)
-    assert client.post("/api/vote", content=b"x" * (MAX_BODY + 1), headers=ORIGIN).status_code == 413
-
-
-def test_every_answer_carries_strict_headers(client: TestClient, keys: Keys) -> None:
-    refused = client.get("/label")
-    enter(client, keys)
-    for response, kept in (
-        (refused, "no-store"),
-        (client.get("/label"), "no-cache"),
-        (client.get("/api/session"), "no-store"),
-        (client.get("/static/label.js"), "no-cache"),
-    ):
-        policy = response.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert "frame-ancestors 'none'" in policy
-        assert response.headers["x-content-type-options"] == "nosniff"
-        assert response.headers["referrer-policy"] == "same-origin"
-        assert response.headers["cache-control"] == kept
 
 
 def test_only_the_host_gets_the_name_of_the_command_line(client: TestClient, keys: Keys) -> None:

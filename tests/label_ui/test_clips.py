@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
@@ -14,12 +13,7 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, save_segment
 from lib.preferences.sprites import sprite_sheet
 from tests.label_ui.dbs import make_db, segment
-
-
-def decode(png: bytes) -> np.ndarray:
-    image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
-    assert image is not None
-    return image[..., ::-1]
+from tests.preferences.test_sprites import decode
 
 
 def test_store_serves_only_what_the_db_lists(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.assign import IN_HAND
 from lib.label_ui.desk import Desk
 from lib.label_ui.fitting import Fitting
-from lib.label_ui.messages import BatchReply, BatchRequest, Offer, Undo, UndoReply, Vote, VoteReply
 from lib.label_ui.model_view import ModelView
 from lib.label_ui.prefetch import READY, QueryPrefetcher
 from lib.label_ui.ratings import Ratings
 from lib.preferences.labels import Label, LabelLog, Pair, current
 from lib.preferences.queries import Query, RandomPairs
 from lib.preferences.segments import SegmentError
-from tests.label_ui.dbs import make_db
+from tests.label_ui.dbs import lines
+from tests.label_ui.user import User
 
 NAMES = [f"{i % 3:02d}/{i:08d}.dat" for i in range(6)]
 
@@ -85,49 +85,6 @@ def slow() -> Iterator[Alphabetical]:
     strategy = Alphabetical()
     yield strategy
     strategy.may.set()
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_db(tmp_path / "db", len(NAMES))
-
-
-class User:
-    """Somebody at one tab."""
-
-    def __init__(self, desk: Desk, name: str = "ada") -> None:
-        self.desk, self.name, self.page = desk, name, f"page{name}0000"
-
-    def batch(self, want: int = 4, strategy: str | None = None, keep: Sequence[Offer] = ()) -> BatchReply:
-        ask = BatchRequest(
-            db=self.desk.db.id,
-            page=self.page,
-            labeller=self.name,
-            keep=list(keep),
-            want=want,
-            strategy=strategy,
-        )
-        return self.desk.assign.batch(ask)
-
-    def vote(self, offer: Offer, label: int | None = 1) -> VoteReply:
-        return self.desk.votes.vote(
-            Vote.model_validate(
-                {
-                    "db": self.desk.db.id,
-                    "labeller": self.name,
-                    "offer": offer.model_dump(),
-                    "label": label,
-                }
-            )
-        )
-
-    def undo(self, target: str) -> UndoReply:
-        undo = Undo(db=self.desk.db.id, labeller=self.name, id=f"u-{target[:20]}", target=target)
-        return self.desk.votes.undo(undo)
-
-
-def lines(root: Path) -> list[Label]:
-    return LabelLog(root / "labels.json").read()
 
 
 def add(root: Path, *labels: Label) -> None:

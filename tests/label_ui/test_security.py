@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from benchmarks.site import Site
 from lib.label_ui import serve
-from lib.label_ui.access import Guard, own_names
+from lib.label_ui.access import MAX_BODY, Guard, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
 from lib.label_ui.keys import Keys
@@ -95,23 +95,33 @@ def inside(tmp_path: Path) -> tuple[TestClient, Path]:
     return client, root
 
 
-def test_refusals_and_mistakes_carry_the_strict_headers_too(inside: tuple[TestClient, Path]) -> None:
+def test_every_answer_carries_strict_headers(inside: tuple[TestClient, Path]) -> None:
     client, _ = inside
-    answers = {
-        404: client.get("/nowhere"),
-        405: client.delete("/api/vote", headers=ORIGIN),
-        413: client.post("/api/vote", content=b"x" * (2 << 20), headers=ORIGIN),
-        422: client.post("/api/vote", json={}, headers=ORIGIN),
-        403: client.post("/api/vote", json={}, headers={"Origin": "http://evil.example"}),
-        200: client.get(f"/thumb/{offers(client)[0]['clip1']}.png"),
-    }
-    for status, answer in answers.items():
+    thumb = f"/thumb/{offers(client)[0]['clip1']}.png"
+    answers = [
+        (404, "no-store", client.get("/nowhere")),
+        (405, "no-store", client.delete("/api/vote", headers=ORIGIN)),
+        (413, "no-store", client.post("/api/vote", content=b"x" * (MAX_BODY + 1), headers=ORIGIN)),
+        (422, "no-store", client.post("/api/vote", json={}, headers=ORIGIN)),
+        (403, "no-store", client.post("/api/vote", json={}, headers={"Origin": "http://evil.example"})),
+        (200, "private, max-age=60", client.get(thumb)),
+        (200, "no-cache", client.get("/label")),
+        (200, "no-cache", client.get("/static/label.js")),
+        (200, "no-store", client.get("/api/session")),
+    ]
+    client.cookies.clear()
+    answers.append((401, "no-store", client.get("/label")))
+    for status, kept, answer in answers:
         assert answer.status_code == status
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], status
-        assert "unsafe" not in answer.headers["content-security-policy"], status
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy, status
+        assert "frame-ancestors 'none'" in policy, status
+        assert "unsafe" not in policy, status
         assert answer.headers["x-content-type-options"] == "nosniff", status
         assert answer.headers["x-frame-options"] == "DENY", status
+        assert answer.headers["referrer-policy"] == "same-origin", status
         assert answer.headers["cross-origin-resource-policy"] == "same-origin", status
+        assert answer.headers["cache-control"] == kept, status
 
 
 def offers(client: TestClient) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from lib.cli import UserError
-from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answer, save_answer
+from lib.preferences.answers import MAX_TOKENS, Answer, holds_answers, load_answer, read_answer, save_answer
 from lib.preferences.prompts import MAX_TEXT, Message
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError, save_segment
@@ -151,7 +151,7 @@ def test_10_000_mutated_files_load_or_are_refused(db: SegmentDB) -> None:
         path.unlink()  # ext4 writes a file that is cut short at once to the disk
         path.write_bytes(_packed(bytes(data)) if inside else bytes(data))
         try:
-            found = load_answer(db, NAME)
+            found = read_answer(path, NAME)
         except SegmentError as refused:
             lines.add(str(refused).count("\n"))
         else:

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from lib.preferences.segments import Segment, SegmentError, _to_plain, load_segment, save_segment
-from tests.preferences.test_segments import mutated, original
+from tests.preferences.test_segments import original
 
 FILES = 10_000
 MiB = 2**20
@@ -60,6 +60,27 @@ class Watch:
 def small(rng: np.random.Generator) -> Segment:
     """So small that most mutations hit the structure."""
     return Segment(rng.integers(0, 256, (2, 2, 1, 3), dtype=np.uint8), np.array([3, 1]), None)
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(changed))
+        end = min(len(changed), place + rng.randint(1, 12))
+        kind = rng.randrange(5)
+        if kind == 0:
+            changed[place] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            changed[place] = rng.randrange(256)
+        elif kind == 2:
+            changed[place:end] = b"" if end - place < len(changed) else b"x"
+        elif kind == 3:
+            changed[place:place] = changed[place:end] * rng.randint(1, 3)
+        else:
+            changed[place:place] = rng.choice(
+                [b"R", b"b", b"\x81", b"s", b"u", b"e", b"(", b"0", b"h\0", b"}", b"\x86"]
+            )
+    return bytes(changed)
 
 
 def spliced(data: bytes, rng: random.Random) -> bytes:

@@ -29,7 +29,7 @@ FULL = Label(
     1,
     "ann",
     "score",
-    {"error_rate": 0.1},
+    {"error_rate": 0.0, "beta": 2.5},
     1763700000.25,
     812,
     2,
@@ -445,13 +445,6 @@ def test_no_link_folder_or_pipe_is_followed(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="expected a file of labels"):
             log.read()
     assert (tmp_path / "victim").read_text() == "precious\n"
-
-
-def test_a_teachers_parameters_are_kept(log: LabelLog) -> None:
-    label = Label("a", "b", 1, teacher="noisy", parameters={"error_rate": 0.0, "beta": 2.5})
-    log.append(label)
-    assert log.read() == [label]
-    assert json.loads(log.path.read_text())["parameters"] == {"error_rate": 0.0, "beta": 2.5}
 
 
 @pytest.mark.parametrize(

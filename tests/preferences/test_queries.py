@@ -3,9 +3,8 @@
 import itertools
 
 import numpy as np
-import pytest
 
-from lib.preferences.labels import Pair, pair_of
+from lib.preferences.labels import pair_of
 from lib.preferences.queries import Leases, Query, RandomPairs
 
 
@@ -25,30 +24,6 @@ def test_a_pair_is_the_same_either_way_round() -> None:
     assert pair_of("b", "a") == pair_of("a", "b") == ("a", "b") == Query("b", "a", "random").pair
 
 
-@pytest.mark.parametrize("count", [2, 3, 7, 30])
-def test_random_asks_every_pair_once_and_then_stops(count: int) -> None:
-    rng, taken = np.random.default_rng(0), set[Pair]()
-    while queries := RandomPairs().propose(names(count), taken, 4, rng):
-        for query in queries:
-            assert query.pair not in taken
-            assert query.sample1 != query.sample2
-            taken.add(query.pair)
-    assert taken == set(itertools.combinations(names(count), 2))
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_random_has_nothing_to_ask_with_fewer_than_two_segments(count: int) -> None:
-    assert RandomPairs().propose(names(count), set(), 3, np.random.default_rng(0)) == []
-
-
-def test_random_is_uniform_over_pairs() -> None:
-    rng, counts = np.random.default_rng(1), dict.fromkeys(itertools.combinations(names(5), 2), 0)
-    for _ in range(4000):
-        counts[RandomPairs().propose(names(5), set(), 1, rng)[0].pair] += 1
-    # 400 expected each; five standard deviations of a binomial are 95.
-    assert all(abs(count - 400) < 95 for count in counts.values())
-
-
 def test_random_is_uniform_over_the_last_pairs_too() -> None:
     last = set(itertools.islice(itertools.combinations(names(80), 2), 3))
     taken = set(itertools.combinations(names(80), 2)) - last
@@ -62,12 +37,6 @@ def test_some_of_few_are_all_of_them() -> None:
     many = RandomPairs(lambda name: name[:2])
     names = [*(f"00/{number}" for number in range(4)), *(f"{number:02d}/0" for number in range(1, 60))]
     assert many.some(names, 40, np.random.default_rng(0)) == names[:4]
-
-
-def test_same_seed_same_pairs() -> None:
-    first, second = (RandomPairs().propose(names(50), set(), 20, np.random.default_rng(3)) for _ in range(2))
-    assert first == second
-    assert len({query.pair for query in first}) == 20
 
 
 QUERY = Query("a", "b", "random")

@@ -9,7 +9,6 @@ import errno
 import io
 import os
 import pickle
-import random
 import struct
 import sys
 import threading
@@ -383,44 +382,28 @@ def test_wrong_content_is_refused(
     assert expected in reason(tmp_path, packed(plain))
 
 
-def test_where_a_segment_comes_from_is_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "missing"),
+    [
+        ("origin", {"run": "runs/1-a2c-v0", "seed": "3", "git_commit": "c0ffee"}, {}),
+        ("action_names", tuple(f"ACTION{number}" for number in range(18)), ()),
+        ("reason", "refuel", ""),
+    ],
+)
+def test_what_older_files_lack_is_kept_and_may_be_missing(
+    tmp_path: Path, segment: Segment, field: str, value: object, missing: object
+) -> None:
     assert segment.sidecar is not None
-    origin = {"run": "runs/1-a2c-v0", "seed": "3", "git_commit": "c0ffee"}
-    told = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, origin=origin))
+    changes: dict[str, Any] = {field: value}
+    told = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, **changes))
     save_segment(tmp_path / "1.dat", told)
-    read = load_segment(tmp_path / "1.dat")
-    assert read.sidecar is not None
-    assert read.sidecar.origin == origin
     plain = plain_of(told)
-    del plain["sidecar"]["origin"]  # as in files of before
-    older = load_segment(write(tmp_path, packed(plain)))
-    assert_same(older, segment)
-    assert older.sidecar is not None
-    assert older.sidecar.origin == {}
-
-
-def test_action_names_are_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
-    assert segment.sidecar is not None
-    names = tuple(f"ACTION{number}" for number in range(18))
-    named = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, action_names=names))
-    save_segment(tmp_path / "1.dat", named)
-    assert_same(load_segment(tmp_path / "1.dat"), named)
-    plain = plain_of(named)
-    del plain["sidecar"]["action_names"]  # as in older files
-    assert_same(load_segment(write(tmp_path, packed(plain))), segment)
-
-
-def test_a_reason_is_kept_and_may_be_missing(tmp_path: Path, segment: Segment) -> None:
-    assert segment.sidecar is not None
-    refuel = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, reason="refuel"))
-    save_segment(tmp_path / "1.dat", refuel)
-    loaded = load_segment(tmp_path / "1.dat")
-    assert_same(loaded, refuel)
-    assert loaded.sidecar is not None
-    assert loaded.sidecar.reason == "refuel"
-    plain = plain_of(refuel)
-    del plain["sidecar"]["reason"]  # as in older files
-    assert_same(load_segment(write(tmp_path, packed(plain))), segment)
+    del plain["sidecar"][field]
+    older = write(tmp_path, packed(plain))
+    for path, whole, held in ((tmp_path / "1.dat", told, value), (older, segment, missing)):
+        loaded = load_segment(path)
+        assert_same(loaded, whole)
+        assert getattr(loaded.sidecar, field) == held
 
 
 def test_unknown_keys_are_tolerated(tmp_path: Path, segment: Segment) -> None:
@@ -583,14 +566,10 @@ def test_foreign_files_are_refused(tmp_path: Path, data: bytes) -> None:
     assert reason(tmp_path, data)
 
 
-def test_empty_file_is_refused(tmp_path: Path) -> None:
-    assert reason(tmp_path, b"") == "empty"
-
-
 def test_truncated_anywhere(tmp_path: Path, segment: Segment) -> None:
     save_segment(tmp_path / "whole.dat", segment)
     files = [(tmp_path / "whole.dat").read_bytes()]
-    files += [original(FRAMES[:2], ACTIONS[:2], protocol) for protocol in PROTOCOLS]
+    files += [original(FRAMES[:2, :1, :1], ACTIONS[:2], protocol) for protocol in PROTOCOLS]
     for data in files:
         assert load_segment(write(tmp_path, data))
         for length in range(len(data)):
@@ -619,50 +598,6 @@ def test_a_flipped_bit_never_changes_a_pixel(tmp_path: Path, segment: Segment) -
     assert refused > len(data)
 
 
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(changed))
-        end = min(len(changed), place + rng.randint(1, 12))
-        kind = rng.randrange(5)
-        if kind == 0:
-            changed[place] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            changed[place] = rng.randrange(256)
-        elif kind == 2:
-            changed[place:end] = b"" if end - place < len(changed) else b"x"
-        elif kind == 3:
-            changed[place:place] = changed[place:end] * rng.randint(1, 3)
-        else:
-            changed[place:place] = rng.choice(
-                [b"R", b"b", b"\x81", b"s", b"u", b"e", b"(", b"0", b"h\0", b"}", b"\x86"]
-            )
-    return bytes(changed)
-
-
-def test_mutated_files_raise_only_segment_errors(tmp_path: Path, segment: Segment) -> None:
-    rng = random.Random(20)
-    small = Segment(FRAMES[:1, :1, :1], np.array([3]), None)  # so that most mutations hit the structure
-    save_segment(tmp_path / "whole.dat", small)
-    ours = (tmp_path / "whole.dat").read_bytes()
-    inner = pickle.dumps(plain_of(segment), 5)
-    outcomes = collections.Counter[str]()
-    for number in range(600):
-        if number % 3 == 0:
-            data = mutated(ours, rng)
-        elif number % 3 == 1:
-            data = zstandard.ZstdCompressor().compress(mutated(inner, rng))
-        else:
-            data = mutated(original(small.frames, [np.int64(3)], number // 3 % 6), rng)
-        try:
-            load_segment(write(tmp_path, data))
-            outcomes["loaded"] += 1
-        except SegmentError:
-            outcomes["refused"] += 1
-    assert outcomes["refused"] > 300
-    assert outcomes["loaded"] > 10
-
-
 # --- Files that claim to be huge --------------------------------------------------------------------------------
 
 
@@ -684,16 +619,16 @@ def beginning(shape: tuple[int, ...], frames: int) -> bytes:
 
 
 def test_a_bomb_of_zeros_is_refused(tmp_path: Path) -> None:
-    bomb = zeros(b"", 2**31)
+    bomb = zeros(b"", 2**28)
     assert len(bomb) < MiB
     with memory(4 * MiB):
         assert reason(tmp_path, bomb)
 
 
 def test_a_bomb_that_begins_like_a_segment_is_refused(tmp_path: Path) -> None:
-    bomb = zeros(beginning((50, 210, 160, 3), 2**30), 2**30)
+    bomb = zeros(beginning((50, 210, 160, 3), 2**28), 2**28)
     with memory(4 * MiB):
-        assert "would unpack to 1073741824 bytes" in reason(tmp_path, bomb)
+        assert "would unpack to 268435456 bytes" in reason(tmp_path, bomb)
 
 
 def test_a_header_that_lies_about_the_size_is_refused(tmp_path: Path) -> None:
@@ -740,21 +675,32 @@ HUGE: dict[str, bytes] = {
     "wide text in a line": b"V" + b"x" * 4 * MiB + b"\\U0001f600\n.",
     "wide text in a line 2": b"V" + b"x" * 4 * MiB + b"\\u1234\n.",
     "array": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000\ntC\x01btR.",
-    "nesting": b"(" * 200_000 + b"t" * 200_000 + b".",
-    "nested key": b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
-    "nested keys": b"\x80\x02}()" + b"\x85" * 200_000 + b"Nu.",
-    "nested keys of old": b"\x80\x02()" + b"\x85" * 200_000 + b"Nd.",
-    "nested tuple": b"\x80\x02)" + b"\x85" * 200_000 + b".",
 }
 
 
-@pytest.mark.slow(0)
 @pytest.mark.parametrize("name", HUGE)
 def test_what_claims_to_be_huge_gets_no_memory(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, HUGE[name])
-    with memory(64 * MiB if "nest" in name else 24 * MiB):
+    with memory(24 * MiB):
         assert reason(tmp_path, HUGE[name])
     assert path.stat().st_size < 10 * MiB
+
+
+def nested(depth: int) -> dict[str, bytes]:
+    return {
+        "tuples by marks": b"(" * depth + b"t" * depth + b".",
+        "key": b"\x80\x02})" + b"\x85" * depth + b"Ns.",
+        "keys": b"\x80\x02}()" + b"\x85" * depth + b"Nu.",
+        "keys of old": b"\x80\x02()" + b"\x85" * depth + b"Nd.",
+        "tuple": b"\x80\x02)" + b"\x85" * depth + b".",
+    }
+
+
+@pytest.mark.parametrize("name", nested(1))
+def test_what_is_nested_gets_neither_memory_nor_the_stack(tmp_path: Path, name: str) -> None:
+    assert reason(tmp_path, nested(200_000)[name])  # `hash` of so many would overflow the C stack
+    with memory(2 * MiB):  # watched, so many would take ten times as long
+        assert reason(tmp_path, nested(20_000)[name])
 
 
 def test_the_number_of_opcodes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,7 +712,7 @@ def test_the_number_of_opcodes_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_steps_that_share_a_frame_do_not_multiply_it(tmp_path: Path) -> None:
     frame = np.zeros((1000, 1000, 3), np.uint8)
-    data = original([frame] * 10_000, [0] * 10_000, 2)  # type: ignore[arg-type]
+    data = original([frame] * 200, [0] * 200, 2)  # type: ignore[arg-type]  # 600 MB
     assert len(data) < 10 * MiB
     with memory(40 * MiB):
         assert "more than 536870912 bytes" in reason(tmp_path, data)
@@ -791,11 +737,11 @@ def test_text_encoded_again_and_again_does_not_multiply_it(
         return original([Frame() for _ in range(steps)], [0] * steps, 2)  # type: ignore[arg-type]
 
     assert load_segment(write(tmp_path, data(4))).frames.shape == (4, *shape)
-    assert len(data(1000)) < MiB
+    assert len(data(100)) < MiB
     with memory(40 * MiB):
-        assert "more than 16777216 bytes of frames" in reason(tmp_path, data(1000))
+        assert "more than 16777216 bytes of frames" in reason(tmp_path, data(100))
     with memory(40 * MiB):
-        alone = pickle.dumps([Encoded() for _ in range(1000)], 2)
+        alone = pickle.dumps([Encoded() for _ in range(100)], 2)
         assert "not a list of lib.rlhf.EpisodeStep" in reason(tmp_path, alone)
 
 
@@ -1033,11 +979,6 @@ def test_database_lists_new_segments(tmp_path: Path, segment: Segment) -> None:
     assert_same(database.load("100/123456789.dat"), segment)
 
 
-def test_names_are_there_without_a_refresh(tmp_path: Path, segment: Segment) -> None:
-    save_segment(tmp_path / "00" / "1.dat", segment)
-    assert SegmentDB(tmp_path).names == ["00/1.dat"]
-
-
 def test_database_ignores_everything_else(tmp_path: Path, segment: Segment) -> None:
     save_segment(tmp_path / "00" / "00000001.dat", segment)
     for name in (
@@ -1176,5 +1117,5 @@ def test_database_under_a_link_works(tmp_path: Path, segment: Segment) -> None:
 def test_database_names_the_file_that_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "00").mkdir()
     (tmp_path / "00" / "1.dat").write_bytes(b"")
-    with pytest.raises(SegmentError, match=r"00/1\.dat: empty"):
+    with pytest.raises(SegmentError, match=r"00/1\.dat: empty$"):
         SegmentDB(tmp_path).load("00/1.dat")

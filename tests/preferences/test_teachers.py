@@ -22,7 +22,6 @@ from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, Sidecar, save_segment
 from lib.preferences.teachers import (
     SimulatedLabeller,
-    Teacher,
     attend,
     label_with_teacher,
     make_teacher,
@@ -65,21 +64,6 @@ def test_score_needs_a_sidecar() -> None:
     bare = dataclasses.replace(scored(1, 2), sidecar=None)
     with pytest.raises(UserError, match=r"--teacher: expected clips with recorded scores.*original format"):
         score(bare)
-
-
-@pytest.mark.parametrize(
-    ("values", "tie", "answer"),
-    [
-        ((2, 1), 0, 1),
-        ((1, 2), 0, 2),
-        ((3, 3), 0, 0),
-        ((0.5, 0.52), 0.05, 0),
-        ((0.5, 0.6), 0.05, 2),
-        ((-1, -2), 0, 1),
-    ],
-)
-def test_prefers_the_higher_value(values: tuple[float, float], tie: float, answer: int) -> None:
-    assert Teacher(score, tie).compare(*values) == answer
 
 
 def test_prefers_the_higher_score_and_calls_equal_ones_alike(tmp_path: Path) -> None:
@@ -168,12 +152,6 @@ def test_a_strategy_without_its_reward_model_is_refused(tmp_path: Path) -> None:
     assert labels(tmp_path) == []
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_errs_never_or_always(tmp_path: Path, rate: float) -> None:
-    database(tmp_path, [1, 2, 3, 4, 5])
-    assert label_with_teacher(tmp_path, "score", 10, error_rate=rate).wrong == 10 * rate
-
-
 def test_a_seed_makes_the_answers_repeat(tmp_path: Path) -> None:
     asked = []
     for folder, seed in (("one", 0), ("same", 0), ("other", 1)):
@@ -223,11 +201,7 @@ def dive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert not step.terminal.any()
     world.close()
     for env in range(3):
-        clip = Segment(
-            np.stack(frames[60:])[:, env],
-            np.zeros(30, np.int64),
-            Sidecar(np.zeros(30, np.float32), np.zeros(30, bool), np.zeros(30, bool), "Seaquest", 18, "", 60),
-        )
+        clip = dataclasses.replace(scored(*[0] * 30), frames=np.stack(frames[60:])[:, env])
         save_segment(root / f"{env:02d}" / "00000060.dat", clip)
     return root
 
@@ -433,19 +407,8 @@ def test_teachers_and_people_share_one_log(tmp_path: Path) -> None:
 
 def clip(game: Game, first: int, last: int) -> Segment:
     """Steps of a game as the recorder stores them: the frame an action is chosen on, and what it led to."""
-    steps = last - first
-    return Segment(
-        np.stack(game.frames[first:last]),
-        np.zeros(steps, np.int64),
-        Sidecar(
-            np.array(game.scores[first + 1 : last + 1], np.float32),
-            np.zeros(steps, bool),
-            np.zeros(steps, bool),
-            "SeaquestNoFrameskip-v4",
-            18,
-            "",
-            first,
-        ),
+    return dataclasses.replace(
+        scored(*game.scores[first + 1 : last + 1]), frames=np.stack(game.frames[first:last])
     )
 
 
@@ -549,25 +512,26 @@ def game_begins() -> Game:
 
 
 @pytest.mark.parametrize(
-    ("name", "survival", "rest"),
+    ("name", "survival", "rest", "value"),
     [
-        ("idle", 0, 0),
-        ("life begins", 0, 0),
-        ("refuel", 1, 0),
-        ("late refuel", 1, 0),
-        ("low", -1, 0),
-        ("no diver", -1, 0),
-        ("rammed", -1, 0),
-        ("suffocated", -2, 0),
-        ("rescue", 2, 0),
-        ("pickup", 0, 1),
-        ("hit", 0, 1),
+        ("idle", 0, 0, 0),
+        ("life begins", 0, 0, 0),
+        ("refuel", 1, 0, 2 - 1),  # and 30 steps at the top after it
+        ("late refuel", 1, 0, 2 + 0.3),  # and the climb from a third of the depth
+        ("low", -1, 0, 0),  # but not deep
+        ("no diver", -1, 0, -2),
+        ("rammed", -1, 0, -2),
+        ("suffocated", -2, 0, -2),
+        ("rescue", 2, 0, 2 + 2),
+        ("pickup", 0, 1, 1),
+        ("hit", 0, 1, 0.05),
     ],
 )
-def test_seaquest_values_air_first_then_hits_and_divers(
-    clips: dict[str, Segment], name: str, survival: int, rest: int
+def test_what_seaquest_and_air_value(
+    clips: dict[str, Segment], name: str, survival: int, rest: int, value: float
 ) -> None:
     assert seaquest(clips[name]) == survival * 100_000 + rest
+    assert air(clips[name]) == pytest.approx(value, abs=0.08)
 
 
 def test_seaquest_reads_neither_the_flags_nor_the_actions(clips: dict[str, Segment]) -> None:
@@ -592,12 +556,6 @@ def test_seaquest_labels_a_database(clips: dict[str, Segment], tmp_path: Path) -
     for label in labels(tmp_path):
         assert label.label == (1 if rank[label.sample1] > rank[label.sample2] else 2)
         assert label.teacher == "seaquest"
-    ties = tmp_path / "ties"
-    ties.mkdir()
-    save_segment(ties / "00/00000000.dat", clips["low"])
-    save_segment(ties / "00/00000001.dat", clips["rammed"])
-    label_with_teacher(ties, "seaquest", 1)
-    assert [label.label for label in labels(ties)] == [0]
 
 
 def test_seaquest_needs_its_frames_and_scores() -> None:
@@ -605,26 +563,6 @@ def test_seaquest_needs_its_frames_and_scores() -> None:
         seaquest(scored(1))
     with pytest.raises(UserError, match="expected clips with recorded scores"):
         seaquest(dataclasses.replace(scored(0, 0, size=(210, 160)), sidecar=None))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("idle", 0),
-        ("life begins", 0),
-        ("refuel", 2 - 1),  # and 30 steps at the top after it
-        ("late refuel", 2 + 0.3),  # and the climb from a third of the depth
-        ("low", 0),  # but not deep
-        ("no diver", -2),
-        ("rescue", 2 + 2),
-        ("pickup", 1),
-        ("hit", 0.05),
-        ("rammed", -2),
-        ("suffocated", -2),
-    ],
-)
-def test_air_values_what_seaquest_does(clips: dict[str, Segment], name: str, value: float) -> None:
-    assert air(clips[name]) == pytest.approx(value, abs=0.08)
 
 
 @pytest.mark.slow
@@ -674,24 +612,15 @@ def test_air_grades_clips_without_a_refuel(dives: dict[str, Segment]) -> None:
     assert values == sorted(values)
     teacher = make_teacher("air")
     assert all(teacher.compare(worse, better) == 2 for worse, better in itertools.pairwise(values))
-    hit = AIR["hit"]
-    assert [teacher.compare(hits * hit, 0) for hits in (1, 2)] == [0, 1]
 
 
 def test_air_passes_over_half_of_what_differs_in_hits_alone() -> None:
     teacher, rng = make_teacher("air"), np.random.default_rng(0)
+    assert [teacher.compare(hits * AIR["hit"], 0) for hits in (1, 2)] == [0, 1]
     said = [teacher.answer(3 * AIR["hit"], 0, rng) for _ in range(1000)]
     assert set(said) == {None, 1}
     assert abs(said.count(None) - 500) < 4 * math.sqrt(250)
     assert {teacher.answer(AIR["further diver"], 0, rng) for _ in range(100)} == {1}
-
-
-def test_what_air_cannot_tell_costs_no_label(clips: dict[str, Segment], tmp_path: Path) -> None:
-    for number in range(20):
-        save_segment(tmp_path / f"00/{number:08d}.dat", clips["idle" if number % 2 else "hit"])
-    summary = label_with_teacher(tmp_path, "air", 40)
-    assert summary.written == summary.ties == 40
-    assert summary.skipped > 10
 
 
 def test_air_needs_its_frames_and_scores() -> None:

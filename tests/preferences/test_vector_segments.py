@@ -111,13 +111,6 @@ def test_hostile_columns_are_refused(tmp_path: Path, changes: dict[str, Any], sa
         load_segment(write(tmp_path / "1.dat", **changes))
 
 
-def test_files_of_before_have_no_observations(tmp_path: Path) -> None:
-    (tmp_path / "db").mkdir()
-    save_segment(tmp_path / "db" / "1.dat", segment(size=None, numbers=None))
-    plain = pickle.loads(zstandard.ZstdDecompressor().decompress((tmp_path / "db" / "1.dat").read_bytes()))
-    assert set(plain) == {"format", "version", "shape", "frames", "actions", "sidecar"}
-
-
 def test_a_look_at_continuous_actions_is_their_means_and_deviations() -> None:
     whole = segment()
     _, shares = look_of(whole)

@@ -182,7 +182,7 @@ def test_small_pictures_are_recorded_large_enough_for_a_reward_model(tmp_path: P
 @pytest.mark.slow
 def test_stable_baselines3_trains_while_recording(tmp_path: Path) -> None:
     env = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path, record_prob=0.05, seed=1)
-    A2C("CnnPolicy", env, seed=0, device="cpu").learn(200)
+    A2C("CnnPolicy", env, seed=0, device="cpu").learn(110)
     db = SegmentDB(tmp_path)
     assert len(db.names) == env.recorder.stored > 0
     moved = np.diff(dot_position(db.load(db.names[0]).frames), axis=0)

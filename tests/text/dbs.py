@@ -6,16 +6,23 @@ from pathlib import Path
 import numpy as np
 
 from lib.preferences.answers import Answer, save_answer
+from lib.preferences.prompts import Prompt
 
 
 def answer_db(root: Path, texts: Sequence[Sequence[str]], policy: str = "m") -> Path:
     """A DB with a prompt for each row of texts, and its answers."""
-    root.mkdir(exist_ok=True)
     for prompt, row in enumerate(texts):
-        for number, text in enumerate(row):
-            answer = Answer(f"prompt {prompt}", text, finished=True, policy=policy)
-            save_answer(root / f"{prompt:02d}" / f"{number:08d}.dat", answer)
+        answers_to(root, f"prompt {prompt}", *row, folder=f"{prompt:02d}", policy=policy)
     return root
+
+
+def answers_to(db: Path, prompt: Prompt, *texts: str, folder: str = "00", policy: str = "") -> Path:
+    """A DB, made where there is none, with answers to one prompt."""
+    db.mkdir(exist_ok=True)
+    for number, text in enumerate(texts):
+        answer = Answer(prompt, text, finished=True, policy=policy)
+        save_answer(db / folder / f"{number:08d}.dat", answer)
+    return db
 
 
 def random_texts(prompts: int, answers: int, seed: int = 0) -> list[list[str]]:

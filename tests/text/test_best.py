@@ -26,8 +26,9 @@ from lib.text.reward import (
     load_text_reward,
     save_text_reward,
 )
+from tests.disk import disk_full_after
 from tests.text.dbs import answer_db, random_texts
-from tests.text.tiny import full_disk, tiny
+from tests.text.tiny import tiny
 
 CPU = torch.device("cpu")
 ROLES = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
@@ -95,7 +96,7 @@ def test_a_reward_model_goes_out_as_a_sequence_classifier(tmp_path: Path) -> Non
     path = tmp_path / "reward.dat"
     save_text_reward(path, TextRewardModel(language, [member]), {}, {}, {})
     with (
-        full_disk(1000),
+        disk_full_after(1000),
         pytest.raises(UserError, match=r"--export-reward .*could not be written: .*too large"),
     ):
         export_reward(path, tmp_path / "out")
@@ -154,7 +155,7 @@ def test_every_line_of_a_file_counts_and_none_twice(
     rows = [("a", "b"), ("b", "a"), ("a", "b"), ("a", "c"), ("a", "a")]  # of people who disagree
     lines = [json.dumps({"prompt": "p", "chosen": chosen, "rejected": rejected}) for chosen, rejected in rows]
     (tmp_path / "x.jsonl").write_text("\ufeff" + "\n".join(lines))  # as Windows may write it
-    with full_disk(250), pytest.raises(UserError, match=r"labels\.json: could not be written: "):
+    with disk_full_after(250), pytest.raises(UserError, match=r"labels\.json: could not be written: "):
         import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
     for _ in range(2):
         said = import_preferences(tmp_path / "x.jsonl", tmp_path / "db")

@@ -18,9 +18,10 @@ from lib.text.config import TextConfig
 from lib.text.dpo import Policies, PolicyNet, implicit_rewards, train_dpo
 from lib.text.language import load_language_model
 from lib.text.layers import token_log_probs
+from tests.disk import disk_full_after
 from tests.label_ui.dbs import segment
 from tests.text.dbs import answer_db, random_texts
-from tests.text.tiny import full_disk, save_tiny
+from tests.text.tiny import save_tiny
 from tests.text.word_world import WORDS, Optimum
 
 BETA = 0.25
@@ -144,7 +145,10 @@ def test_a_full_disk_is_told_in_one_line(config: TextConfig) -> None:
     assert config.save is not None
     fitting = FitConfig(dbs=[config.db_path], name="d", out=config.save, model=config.model, cut=2, upper=9)
     material = Policies(fitting, beta=0.1)
-    with full_disk(1000), pytest.raises(UserError, match=r"--save .*d: could not be written: File too large"):
+    with (
+        disk_full_after(1000),
+        pytest.raises(UserError, match=r"--save .*d: could not be written: File too large"),
+    ):
         material.save(config.save / "d", material.data.language, {}, {}, {}, None)
     assert not list(config.save.iterdir())
 

@@ -1,8 +1,5 @@
 """Language models on a GPU: every stage runs there, and what it leaves serves where there is none."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +7,7 @@ import torch
 
 from lib.text.language import load_language_model
 from lib.text.layers import token_log_probs
+from tests.scripts import call_anew
 from tests.text.tiny import save_tiny
 
 pytestmark = [
@@ -18,7 +16,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 
-ROOT = Path(__file__).parents[2]
 SAMPLE = "01_text.py -m model --prompts prompts.txt --tokens 8 --dev cuda"
 
 
@@ -35,17 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, command: str) -> str:
-    script, *arguments = command.split()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return call_anew(folder, *command.split()).stdout
 
 
 @pytest.mark.parametrize(("bf16", "within"), [(False, 1e-3), (True, 0.1)])

@@ -14,7 +14,8 @@ from lib.cli import UserError
 from lib.preferences.prompts import Message
 from lib.text.language import load_language_model, merge, read_policy, root_of, save_policy, save_whole
 from lib.text.layers import between, padded, upper_copy
-from tests.text.tiny import FAMILIES, full_disk, save_tiny, tiny
+from tests.disk import disk_full_after
+from tests.text.tiny import FAMILIES, save_tiny, tiny
 
 
 def _apart(base: Any, at: int, tokens: torch.Tensor) -> torch.Tensor:
@@ -167,12 +168,15 @@ def test_a_full_disk_is_an_error_in_one_line_and_nothing_is_left(tmp_path: Path)
     root = root_of(language, 2)
     save_policy(tmp_path / "policy", language, root, {"steps": 1})
     for network in (language.network, SimpleNamespace(save_pretrained=lambda folder: None)):
-        with full_disk(1000), pytest.raises(OSError, match="File too large") as said:
+        with disk_full_after(1000), pytest.raises(OSError, match="File too large") as said:
             save_whole(tmp_path / "whole", network, language.tokenizer)
         assert said.value.strerror is not None
-    with full_disk(1000), pytest.raises(UserError, match=r"--merge .*could not be written: .*too large"):
+    with (
+        disk_full_after(1000),
+        pytest.raises(UserError, match=r"--merge .*could not be written: .*too large"),
+    ):
         merge(tmp_path / "policy", tmp_path / "whole")
-    with full_disk(1000), pytest.raises(OSError, match="File too large"):
+    with disk_full_after(1000), pytest.raises(OSError, match="File too large"):
         save_policy(tmp_path / "policy", language, root, {"steps": 2})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "policy"]
     assert read_policy(tmp_path / "policy")["steps"] == 1

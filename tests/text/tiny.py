@@ -1,9 +1,6 @@
 """Tiny language models with random weights, made on the spot."""
 
-import contextlib
 import importlib.util
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +51,6 @@ def save_tiny(
 
 def tiny(folder: Path, family: str = "llama", **options: Any) -> LanguageModel:
     return load_language_model(save_tiny(folder, family, **options), torch.device("cpu"))
-
-
-@contextlib.contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file grows beyond so many bytes, as on a disk that is almost full."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def tiny_finetune(root: Path) -> TextConfig:

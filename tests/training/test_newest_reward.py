@@ -25,6 +25,7 @@ from lib.reporting import Charts
 from lib.training import newest_reward
 from lib.training.train import train
 from tests.reward.test_live import publish
+from tests.scripts import wait_until
 from tests.training.evaluations import one_game
 
 train_quickly = partial(train, evaluate=one_game)
@@ -93,8 +94,7 @@ def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
     tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db")
-    assert config.reward is not None
-    path = config.reward
+    path = tmp_path / "reward.dat"
     publish(path, 1)
     events: dict[int, Callable[[], object]] = {
         2: lambda: publish(path, 2),
@@ -117,19 +117,11 @@ def test_a_new_model_pays_from_the_next_update_on_and_is_charted(
 
 def test_the_critic_warms_up_to_each_new_reward(tmp_path: Path) -> None:
     config = dot(tmp_path, critic_warmup=2, steps=70)
-    assert config.reward is not None
-    path = config.reward
+    path = tmp_path / "reward.dat"
     publish(path, 1)
     learner = noting({3: lambda: publish(path, 2)})
     train_quickly(config, make_learner=learner)
     assert learner.moves == [False, False, True, False, False, True, True]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -137,8 +129,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.5, steps=10, opening_labels=10)
-    assert config.reward is not None
-    path = config.reward
+    path = tmp_path / "reward.dat"
     phases: list[tuple[str, int, int]] = []
     reader = ProgressReader(tmp_path / "db")
 
@@ -147,7 +138,7 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
             progress = reader.read()
             return progress is not None and progress.phase == "waiting"
 
-        until(waits)
+        wait_until(waits, pause=0.01)
         progress = reader.read()
         assert progress is not None
         phases.append((progress.phase, progress.steps, progress.due))
@@ -173,11 +164,10 @@ def test_before_there_is_a_model_clips_are_recorded_and_nothing_is_learnt(
 @pytest.mark.slow
 def test_an_opening_that_was_cut_resumes_with_the_clips_it_has(tmp_path: Path) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db", record_prob=0.5, steps=10, opening_labels=10)
-    assert config.reward is not None
 
     def later(clips: int) -> threading.Thread:
         def cut() -> None:
-            until(lambda: len(list((tmp_path / "db").glob("*/*.dat"))) >= clips)
+            wait_until(lambda: len(list((tmp_path / "db").glob("*/*.dat"))) >= clips, pause=0.01)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=cut, daemon=True)
@@ -208,8 +198,7 @@ def test_training_waits_for_labels_where_it_is_told_to(
 ) -> None:
     """40 labels over 40 steps, 4 of them at the start and up to 6 of slack: 10 steps are free, then labels must come."""
     config = dot(tmp_path, db_path=tmp_path / "db", wait_for_labels=6)
-    assert config.reward is not None
-    publish(config.reward, 1)
+    publish(tmp_path / "reward.dat", 1)
     reader, log = ProgressReader(tmp_path / "db"), LabelLog(tmp_path / "db" / "labels.json")
     waited: list[tuple[int, int]] = []
 
@@ -237,10 +226,9 @@ def test_a_run_resumes_with_whatever_model_is_there_then(
     tmp_path: Path, charted: list[tuple[int, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dot(tmp_path, db_path=tmp_path / "db")
-    assert config.reward is not None
-    publish(config.reward, 1)
+    publish(tmp_path / "reward.dat", 1)
     train_quickly(config)
-    publish(config.reward, 5)
+    publish(tmp_path / "reward.dat", 5)
     (run,) = (tmp_path / "runs").iterdir()
     train_quickly(dataclasses.replace(config, resume=run, steps=60), seconds=0.0)
     assert charted[-2:] == [(50, 5), (60, 5)]
@@ -253,13 +241,12 @@ def test_a_run_resumes_with_whatever_model_is_there_then(
 def test_a_resumed_run_knows_its_own_reward_model_from_another(tmp_path: Path, version: int) -> None:
     """To its own the critic has warmed up, and what it found best stays so; both pay 1 for everything."""
     config = dot(tmp_path, critic_warmup=2, eval_every=20)
-    assert config.reward is not None
-    publish(config.reward, 1, paid=1.0)
+    publish(tmp_path / "reward.dat", 1, paid=1.0)
     learner = noting({})
     train_quickly(config, make_learner=learner)
     best = (tmp_path / "save" / "best-learned.dat").readlink()
     if version == 2:
-        publish(config.reward, 2, paid=1.0)
+        publish(tmp_path / "reward.dat", 2, paid=1.0)
     (run,) = (tmp_path / "runs").iterdir()
     train_quickly(dataclasses.replace(config, resume=run, steps=60), make_learner=learner)
     assert learner.moves == [False, False, True, True, *[version == 1] * 2]

@@ -1,6 +1,7 @@
 """Runs with a replay, from flags to files."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from lib.agent.dqn import QNet
 from lib.agent.off_policy import OffPolicy
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError
-from lib.reward.checkpoints import save_reward_model
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from lib.runs import parse_resumable
 from lib.tools.lineage import lineage_text
 from lib.tools.play_games import play_games
-from lib.training.train import train
+from lib.training.train import _LEARNERS, train
 from tests.envs import reach
-from tests.training.test_resume import differences
+from tests.reward.models import save_unfitted
+from tests.training.evaluations import one_game
+from tests.training.test_resume import differences, run_in, state_of
+
+train_quickly = partial(train, evaluate=one_game)
 
 REACH = f"{reach.__name__}:Reach-v0"
 FLAGS: dict[str, dict[str, Any]] = {
@@ -53,20 +55,8 @@ def small(root: Path, algo: str, **flags: Any) -> TrainConfig:
     return TrainConfig(name="x", algo=algo, **(kept | FLAGS[algo] | flags))
 
 
-def run_in(root: Path) -> Path:
-    (run,) = (root / "runs").iterdir()
-    return run
-
-
-def state_of(root: Path) -> dict[str, Any]:
-    return torch.load(run_in(root) / "state.dat", weights_only=True)
-
-
 def reward_file(path: Path, algo: str, input: str = "observation", seed: int = 0) -> Path:
-    torch.manual_seed(seed)
-    members = [Member(RewardNet(**FORMS[algo], input=input).eval(), 0.0, 1e-3)]
-    save_reward_model(path, RewardModel(members, torch.device("cpu")), {"seed": seed}, {}, {})
-    return path
+    return save_unfitted(path, **FORMS[algo], input=input, seed=seed)
 
 
 @pytest.mark.slow
@@ -90,8 +80,6 @@ def test_a_run_resumes_with_all_that_it_had_and_its_policy_plays(
     resumed: list[OffPolicy] = []
 
     def keep(*arguments: Any, **parts: Any) -> OffPolicy:
-        from lib.training.train import _LEARNERS
-
         resumed.append(_LEARNERS[algo](*arguments, **parts))
         return resumed[0]
 
@@ -115,11 +103,11 @@ def test_a_run_resumes_with_all_that_it_had_and_its_policy_plays(
 def test_a_replay_may_be_left_out_of_the_state(
     algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(small(tmp_path, algo, save_replay=False))
+    train_quickly(small(tmp_path, algo, save_replay=False))
     assert "not saved: a resumed run refills it" in capsys.readouterr().out
     assert state_of(tmp_path)["replay"] is None
     again = parse_resumable(TrainConfig, ("steps",), ["--resume", str(run_in(tmp_path)), "--steps", "60"])
-    train(again)
+    train_quickly(again)
     after = state_of(tmp_path)
     assert after["steps"] == 60
     assert after["updates"] == 8 + 3  # none until it was filled again
@@ -128,7 +116,7 @@ def test_a_replay_may_be_left_out_of_the_state(
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", FLAGS)
 def test_a_policy_is_continued_on_a_learned_reward(algo: str, tmp_path: Path) -> None:
-    train(small(tmp_path / "first", algo))
+    train_quickly(small(tmp_path / "first", algo))
     model = tmp_path / "first" / "save" / "latest.dat"
     reward = reward_file(tmp_path / "reward.dat", algo)
     # It never learns: what is saved is what it began with, and no action was random.
@@ -148,31 +136,25 @@ def test_a_policy_is_continued_on_a_learned_reward(algo: str, tmp_path: Path) ->
 def test_each_new_reward_model_pays_for_the_whole_replay(algo: str, tmp_path: Path) -> None:
     reward = reward_file(tmp_path / "reward.dat", algo)
 
-    class Replaces:
-        """Another model lies in the file after some steps."""
-
-        def __init__(self, *arguments: Any, **parts: Any) -> None:
-            from lib.training.train import _LEARNERS
-
-            self.learner = _LEARNERS[algo](*arguments, **parts)
-            advance = self.learner.advance
-
-            def then() -> Any:
-                if self.learner.steps == 30:
-                    reward_file(reward, algo, seed=1)
-                if self.learner.steps == 34:  # which a replay cannot be rated by: it is skipped
-                    reward_file(reward, algo, seed=2, input="frame")
-                return advance()
-
-            self.learner.advance = then
-
     made: list[Any] = []
 
     def make(*arguments: Any, **parts: Any) -> OffPolicy:
-        made.append(Replaces(*arguments, **parts).learner)
-        return made[0]
+        learner = _LEARNERS[algo](*arguments, **parts)
+        advance = learner.advance
 
-    train(small(tmp_path, algo, reward=reward, watch_reward=True), make_learner=make)
+        def then() -> Any:
+            """Another model lies in the file after some steps."""
+            if learner.steps == 30:
+                reward_file(reward, algo, seed=1)
+            if learner.steps == 34:  # which a replay cannot be rated by: it is skipped
+                reward_file(reward, algo, seed=2, input="frame")
+            return advance()
+
+        learner.advance = then
+        made.append(learner)
+        return learner
+
+    train_quickly(small(tmp_path, algo, reward=reward, watch_reward=True), make_learner=make)
     learner = made[0]
     batch = learner.replay.sample(100, torch.Generator())
     newest = learner.player.reward
@@ -188,39 +170,39 @@ def test_each_new_reward_model_pays_for_the_whole_replay(algo: str, tmp_path: Pa
 def test_what_a_replay_cannot_have_is_refused(algo: str, tmp_path: Path) -> None:
     frames = reward_file(tmp_path / "frames.dat", algo, input="frame")
     with pytest.raises(UserError, match=r"frames.dat: a reward model of frames.*--input observation"):
-        train(small(tmp_path, algo, reward=frames, watch_reward=True))
-    train(small(tmp_path / "fixed", algo, reward=frames, steps=12))  # paid when it happened
+        train_quickly(small(tmp_path, algo, reward=frames, watch_reward=True))
+    train_quickly(small(tmp_path / "fixed", algo, reward=frames, steps=12))  # paid when it happened
     assert state_of(tmp_path / "fixed")["replay"]["learned"][:-1].abs().min() > 0
     with pytest.raises(UserError, match=r"--replay-steps 200, --replay-mb 0\.0001: expected room"):
-        train(small(tmp_path, algo, replay_mb=0.0001))
+        train_quickly(small(tmp_path, algo, replay_mb=0.0001))
 
 
 @pytest.mark.slow
 def test_policies_of_other_algorithms_and_other_environments_are_refused(tmp_path: Path) -> None:
-    train(small(tmp_path / "sac", "sac"))
+    train_quickly(small(tmp_path / "sac", "sac"))
     model = tmp_path / "sac" / "save" / "latest.dat"
     with pytest.raises(UserError, match=r"--algo dqn expects discrete actions, but .*Reach-v0 has"):
-        train(small(tmp_path, "dqn", env=REACH))
+        train_quickly(small(tmp_path, "dqn", env=REACH))
     config = TrainConfig(name="x", env=REACH, model=model, num_envs=2, eval_games=1, runs=tmp_path / "runs")
     with pytest.raises(
         UserError, match=r"latest.dat: expected a policy that --algo a2c can continue, got one of sac"
     ):
-        train(config)
+        train_quickly(config)
     with pytest.raises(UserError, match="--algo sac expects vectors and continuous actions, but CartPole-v1"):
-        train(small(tmp_path, "sac", env="CartPole-v1"))
+        train_quickly(small(tmp_path, "sac", env="CartPole-v1"))
     message = "--network small needs a policy that sees pictures, but CartPole-v1 shows vectors"
     with pytest.raises(UserError, match=message):
-        train(small(tmp_path, "dqn", env="CartPole-v1", network="small"))
+        train_quickly(small(tmp_path, "dqn", env="CartPole-v1", network="small"))
 
 
 def test_a_policy_keeps_its_kind_of_network(tmp_path: Path) -> None:
     first = small(tmp_path / "a", "dqn", env="CartPole-v1", hold_prob=0.0, steps=4)
-    train(first)
+    train_quickly(first)
     again = dataclasses.replace(
         first, model=tmp_path / "a" / "save" / "latest.dat", save=tmp_path / "b", runs=tmp_path / "r"
     )
     plain = tmp_path / "a" / "plain"
-    train(dataclasses.replace(first, dueling=False, save=plain))
+    train_quickly(dataclasses.replace(first, dueling=False, save=plain))
     others: tuple[dict[str, Any], ...] = (
         {"quantiles": 5},
         {"network": "small"},
@@ -228,9 +210,9 @@ def test_a_policy_keeps_its_kind_of_network(tmp_path: Path) -> None:
     )
     for other, kept in zip(others, ("quantiles 3", "network shared", "dueling off"), strict=True):
         with pytest.raises(UserError, match=f"latest.dat has --{kept} and keeps it; leave this flag out"):
-            train(dataclasses.replace(again, **other))
+            train_quickly(dataclasses.replace(again, **other))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]  # refused before anything is made
-    train(dataclasses.replace(again, quantiles=1, dueling=False))  # the defaults
+    train_quickly(dataclasses.replace(again, quantiles=1, dueling=False))  # the defaults
     network, _ = load_policy(tmp_path / "b" / "latest.dat")
     assert isinstance(network, QNet)
     assert (network.quantiles, network.dueling) == (3, True)

@@ -17,7 +17,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.agent.actor_critic import ActorCritic, _minibatches
 from lib.agent.config import TrainConfig
 from lib.agent.dqn import QNet
-from lib.agent.evaluate import Evaluation
 from lib.agent.kl import KLPenalty
 from lib.agent.network import PolicyNet
 from lib.agent.replay import Batch
@@ -28,17 +27,16 @@ from lib.envs.make import make_world
 from lib.learner import ALONE, Alone, Learner
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
-from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
 from lib.reward.fit import check_alone, fit
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from lib.training import newest_reward
 from lib.training.ranks import joined
 from lib.training.train import _LEARNERS, train
 from tests.reward.clips import grey_db
+from tests.reward.models import save_unfitted
 from tests.scripts import warm
-from tests.training.test_resume import differences
+from tests.training.evaluations import one_game
+from tests.training.test_resume import differences, state_of
 
 CPU = torch.device("cpu")
 STEPS, ENVS = 6, 5
@@ -308,10 +306,6 @@ def flags(root: Path, **more: Any) -> dict[str, Any]:
     return {"name": "x", "record_prob": 0.5, "eval_every": 10**6, "bf16": False} | few | where | more
 
 
-def one_game(*_: object) -> Evaluation:
-    return Evaluation(np.ones(1), np.ones(1), {})
-
-
 class Accident(ActorCritic):
     """Something happens to the last process in its second update."""
 
@@ -341,11 +335,6 @@ def trains(learner: type[Learner], settings: dict[str, Any]) -> tuple[Any, ...]:
         return (made.checkpoint and str(made.checkpoint), str(made.run_dir), made.stopped)
     except UserError as error:
         return (str(error),)
-
-
-def state_of(root: Path) -> dict[str, Any]:
-    (run,) = (root / "runs").iterdir()
-    return torch.load(run / "state.dat", weights_only=True)
 
 
 @pytest.mark.slow
@@ -480,9 +469,8 @@ class Replaced(ActorCritic):
 
 def offers(path: Path | None, version: int) -> None:
     assert path is not None
-    torch.manual_seed(version)
-    network = RewardNet((500, 500, 3), 1, input="observation", continuous=True, observation_size=3)
-    save_reward_model(path, RewardModel([Member(network, 0.0, 1.0)], CPU), {}, {}, {}, {"version": version})
+    pendulum: dict[str, Any] = {"input": "observation", "continuous": True, "observation_size": 3}
+    save_unfitted(path, (500, 500, 3), 1, std=1.0, seed=version, version=version, **pendulum)
 
 
 @pytest.mark.slow
@@ -557,19 +545,22 @@ def fits_one(db: Path, root: Path) -> str:
     return fits(db, root, ensemble=1)
 
 
-@pytest.mark.slow
-def test_members_fitted_side_by_side_are_those_fitted_in_turn(tmp_path: Path) -> None:
-    """Bit for bit, with their statistics, their disagreement and all held-out figures."""
-    db = grey_db(tmp_path / "db", segments=12, labels=24)
-    one = fits(db, tmp_path / "alone")
-    paths = in_ranks(tmp_path / "two", fits, db, tmp_path / "together")
-    assert len(set(paths)) == 1
-    expected, found = (torch.load(path, weights_only=True) for path in (one, paths[0]))
+def expect_the_same(alone: str, together: list[str]) -> None:
+    """Three members, in the checkpoints of one process and of several."""
+    assert len(set(together)) == 1
+    expected, found = (torch.load(path, weights_only=True) for path in (alone, together[0]))
     assert len(found["members"]) == 3
     for payload in (expected, found):
         for name in ("created", "config", "command"):
             payload.pop(name, None)
     assert differences(found, expected) == []
+
+
+@pytest.mark.slow
+def test_members_fitted_side_by_side_are_those_fitted_in_turn(tmp_path: Path) -> None:
+    """Bit for bit, with their statistics, their disagreement and all held-out figures."""
+    db = grey_db(tmp_path / "db", segments=12, labels=24)
+    expect_the_same(fits(db, tmp_path / "alone"), in_ranks(tmp_path / "two", fits, db, tmp_path / "together"))
     runs = list((tmp_path / "together" / "runs").iterdir())
     assert len(runs) == 1
     events = EventAccumulator(str(runs[0])).Reload()
@@ -604,15 +595,8 @@ def test_members_fitted_to_answers_side_by_side_are_those_fitted_in_turn(tmp_pat
 
     db, model = answer_db(tmp_path / "db", random_texts(16, 2)), save_tiny(tmp_path / "model")
     label_with_teacher(db, "shorter", 16)
-    one = fits_text(db, tmp_path / "alone", model)
-    paths = in_ranks(tmp_path / "two", fits_text, db, tmp_path / "together", model)
-    assert len(set(paths)) == 1
-    expected, found = (torch.load(path, weights_only=True) for path in (one, paths[0]))
-    assert len(found["members"]) == 3
-    for payload in (expected, found):
-        for name in ("created", "config", "command"):
-            payload.pop(name, None)
-    assert differences(found, expected) == []
+    alone = fits_text(db, tmp_path / "alone", model)
+    expect_the_same(alone, in_ranks(tmp_path / "two", fits_text, db, tmp_path / "together", model))
 
 
 @pytest.mark.slow

@@ -22,22 +22,19 @@ from lib.agent.rollout import Rollout
 from lib.cli import UserError
 from lib.envs.moving_dot import MovingDotEnv
 from lib.preferences.segment_db import SegmentDB
-from lib.reward.checkpoints import save_reward_model
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from lib.tools.lineage import lineage_text
 from lib.training.train import train
+from tests.reward.models import save_unfitted
 from tests.training.evaluations import one_game
 
 train_quickly = partial(train, evaluate=one_game)
 
-CPU = torch.device("cpu")
-
 
 def dot(root: Path, **flags: Any) -> TrainConfig:
     small: dict[str, Any] = {
-        **{"env": "MovingDot-v0", "num_envs": 2, "eval_games": 1, "runs": root / "runs", "steps": 40},
-        **{"save": root / "save", "db_path": root / "db", "record_prob": 0.5, "eval_every": 20},
+        **{"env": "MovingDot-v0", "network": "small", "num_envs": 2, "eval_games": 1, "eval_every": 20},
+        **{"save": root / "save", "db_path": root / "db", "record_prob": 0.5, "runs": root / "runs"},
+        "steps": 40,
     }
     return TrainConfig(name="x", **(small | flags))
 
@@ -74,21 +71,15 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finetuned")
     torch.manual_seed(0)
     CheckpointFolder(root).save(
-        ActorPolicy(PolicyNet(5)),
+        ActorPolicy(PolicyNet(5, kind="small")),
         1,
         Evaluation(np.ones(1), np.ones(1), {}),
         {"seed": 7},
         {"policy": {"file": "v0.dat", "config": {"seed": 5}}},
         evaluated=False,
     )
-    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
-    save_reward_model(root / "reward.dat", RewardModel(members, CPU), {"seed": 9}, {}, {})
-    flags = {
-        "model": root / "latest.dat",
-        "reward": root / "reward.dat",
-        "finetune": True,
-        "teacher": "score",
-    }
+    reward = save_unfitted(root / "reward.dat", members=2, seed=9)
+    flags = {"model": root / "latest.dat", "reward": reward, "finetune": True, "teacher": "score"}
     train(dot(root, kl=0.1, kl_target=0.01, kl_horizon=10, critic_warmup=1, lr=0.02, **flags))
     return root
 

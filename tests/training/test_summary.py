@@ -157,10 +157,7 @@ def test_a_run_leaves_its_page_and_a_recorded_game_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = {
-        "env": "MovingDot-v0",
-        "num_envs": 2,
-        "eval_games": 2,
-        "eval_every": 10,
+        **{"env": "MovingDot-v0", "network": "small", "num_envs": 2, "eval_games": 2, "eval_every": 10},
         "runs": tmp_path / "runs",
     }
     done = train(TrainConfig(name="dot", steps=20, save=tmp_path / "v0", **small))  # type: ignore[arg-type]

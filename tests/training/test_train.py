@@ -25,17 +25,14 @@ from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
 from lib.preferences.segment_db import SegmentDB
 from lib.reporting import Charts
-from lib.reward.checkpoints import save_reward_model
-from lib.reward.model import Member, RewardModel
-from lib.reward.network import RewardNet
 from lib.training.evaluation import _layout
 from lib.training.train import train
+from tests.reward.models import save_unfitted
 from tests.training.evaluations import one_game
 
 train_quickly = partial(train, evaluate=one_game)
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_while_recording_costs_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,18 +45,9 @@ def test_a_disk_that_fills_up_while_recording_costs_no_training(
             raise NotRecorded(errno.ENOSPC, "No space left on device", "db/00/00000001.dat")
 
     monkeypatch.setattr(SegmentRecorder, "after", after)
-    config = TrainConfig(
-        name="x",
-        env="MovingDot-v0",
-        steps=10_000,
-        num_envs=2,
-        eval_games=1,
-        save=tmp_path / "save",
-        db_path=tmp_path / "db",
-        runs=tmp_path / "runs",
-    )
+    config = dot(tmp_path, steps=10_000, save=tmp_path / "save", db_path=tmp_path / "db")
     with pytest.raises(UserError, match=r"stopped after 30 steps, saved .*could not record.*No space left"):
-        train(config)
+        train_quickly(config)
     assert torch.load(tmp_path / "save" / "latest.dat", weights_only=True)["steps"] == 30
 
 
@@ -237,31 +225,35 @@ def test_the_penalty_rises_above_its_target_and_waits_for_the_warm_up(
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_ppo(tmp_path: Path) -> None:
-    """Its minibatches are drawn at random."""
-    flags = {"algo": "ppo", "rollout": 8, "steps": 32}
-    one, same, other = (
-        train_quickly(dot(tmp_path, seed=seed, save=tmp_path / name, **flags)).checkpoint
-        for name, seed in (("one", 1), ("same", 1), ("other", 2))
-    )
-    assert one is not None
-    assert same is not None
-    assert other is not None
-    weights = [
-        torch.cat([p.flatten() for p in load_policy(path)[0].parameters()]) for path in (one, same, other)
-    ]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_the_same_seed_gives_the_same_run(algo: str, tmp_path: Path) -> None:
+    """With its clips and its evaluation. PPO also draws its minibatches at random."""
+
+    def run(name: str, seed: int) -> tuple[torch.Tensor, dict[str, Any], SegmentDB]:
+        flags = {"algo": algo, "rollout": 20, "steps": 120, "record_prob": 0.3, "seed": seed}
+        db = tmp_path / f"{name}-db"
+        path = train(dot(tmp_path, db_path=db, save=tmp_path / name, **flags)).checkpoint
+        assert path is not None
+        network, content = load_policy(path)
+        weights = torch.cat([parameter.flatten() for parameter in network.parameters()])
+        return weights, content["evaluation"], SegmentDB(db)
+
+    (weights, evaluation, clips), (again, evaluation_again, clips_again) = run("one", 1), run("same", 1)
+    assert torch.equal(weights, again)
+    assert evaluation == evaluation_again
+    assert evaluation["steps"] == [100]  # a whole game
+    assert len(clips.names) > 1
+    assert clips.names == clips_again.names
+    for name in clips.names:
+        assert np.array_equal(clips.load(name).frames, clips_again.load(name).frames)
+        assert np.array_equal(clips.load(name).actions, clips_again.load(name).actions)
+    assert not torch.equal(weights, run("other", 2)[0])
 
 
 @pytest.fixture(scope="module")
 def reward(start: Path) -> Path:
     """An ensemble of two that was never fitted."""
-    torch.manual_seed(0)
-    members = [Member(RewardNet((84, 84, 3), 5), 0.0, 1e-3) for _ in range(2)]
-    path = start.parent / "reward.dat"
-    save_reward_model(path, RewardModel(members, torch.device("cpu")), {}, {}, {})
-    return path
+    return save_unfitted(start.parent / "reward.dat", members=2)
 
 
 def finetune(start: Path, reward: Path, root: Path, **flags: Any) -> TrainConfig:
@@ -447,11 +439,6 @@ def test_the_important_charts_come_first() -> None:
     assert list(_layout(finetunes=True))[:3] == ["score", "learned return", "KL to the reference policy"]
 
 
-def test_an_unknown_teacher_is_refused_at_once(start: Path, reward: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--teacher nobody: expected one of"):
-        train_quickly(finetune(start, reward, tmp_path, teacher="nobody"))
-
-
 def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.1, "steps": 400, "rollout": 5}
     made = train_quickly(dot(tmp_path, record_only=True, model=start, hold_prob=0.1, **flags))
@@ -506,10 +493,11 @@ def test_events_of_the_watched_environments_are_recorded(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_recording_does_not_change_what_is_learned(tmp_path: Path) -> None:
     def weights(name: str, **flags: Any) -> dict[str, torch.Tensor]:
-        trained = train_quickly(dot(tmp_path / name, steps=200, save=tmp_path / name, **flags))
+        trained = train_quickly(dot(tmp_path / name, steps=120, save=tmp_path / name, **flags))
         assert trained.checkpoint is not None
         return load_policy(trained.checkpoint)[0].state_dict()
 
     plain = weights("plain")
     recorded = weights("recorded", db_path=tmp_path / "db", record_prob=0.1, event_prob=1.0)
     assert all(torch.equal(plain[name], recorded[name]) for name in plain)
+    assert SegmentDB(tmp_path / "db").names
