@@ -16,7 +16,7 @@ SEAQUEST = EXAMPLES / "seaquest"
 
 def test_policies_are_small_and_play() -> None:
     policies = sorted(SEAQUEST.glob("*.dat"))
-    assert [path.stem for path in policies] == ["a2c", "lanes2", "v0", "v1", "v3"]
+    assert [path.stem for path in policies] == ["a2c-12m", "a2c", "lanes2", "v0", "v1", "v3"]
     for path in policies:
         assert path.stat().st_size <= 7e6
         network, said = load_policy(path)
