@@ -40,7 +40,7 @@ def test_every_command_is_read_by_its_script(
     assert (labels.db_path, forks.db_path) == (out / "db2", out / "db2")
     assert v2.dbs == [out / "db1", out / "db2"]
     assert (v2.policy, v2.keep) == (paper.read["play"].model, paper.read["play"].db_path)
-    assert (paper.read["v1"].epochs, v2.epochs) == (40, 20)
+    assert (paper.read["v1"].epochs, v2.epochs) == (80, 80)
     assert paper.read["games of v2"].model == out / "v2.dat"
     assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
 
