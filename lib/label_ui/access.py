@@ -61,6 +61,12 @@ def own_names(host: str, url: str | None = None) -> set[str]:
     return names
 
 
+def as_origin(url: str) -> str:
+    """An address as browsers name it in `Origin`: in lower case, without a slash at its end, or a port that goes without saying."""
+    url = url.rstrip("/").lower()
+    return url.removesuffix(":443" if url.startswith("https:") else ":80")
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`."""
     try:
@@ -81,7 +87,7 @@ class Guard:
       keys: of links and cookies.
       hosts: our names (`own_names`).
       secure: whether browsers reach the page by https, so that cookies are for https alone.
-      url: the page's origin in browsers, in lower case and without a slash at its end, if a proxy leads here; None: scheme and Host.
+      url: the page's origin in browsers (`as_origin`), if a proxy leads here; None: scheme and Host.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lib.cli import UserError
-from lib.label_ui.access import MAX_BODY, Guard, is_loopback, own_names
+from lib.label_ui.access import MAX_BODY, Guard, as_origin, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.config import LabelConfig
 from lib.label_ui.desk import Desk
@@ -117,7 +117,7 @@ def serve(config: LabelConfig) -> None:
     port = listener.getsockname()[1]
     secret, lasting = load_secret(state_folder())
     keys = Keys(secret, desk.db.id)
-    url = config.url.rstrip("/").lower() if config.url else None
+    url = as_origin(config.url) if config.url else None
     scheme = "https" if config.ssl_cert else "http"
     base = url or f"{scheme}://{_address(config.host)}:{port}"
     name = config.name.strip() if config.name else None

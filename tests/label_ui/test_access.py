@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from lib.label_ui.access import Guard, is_loopback, own_names
+from lib.label_ui.access import Guard, as_origin, is_loopback, own_names
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.desk import Desk
 from lib.label_ui.keys import Keys, load_secret
@@ -150,6 +150,19 @@ def test_behind_a_proxy_the_pages_origin_is_the_proxys(api: FastAPI, keys: Keys,
             answer = client.post("/api/batch", json={}, headers=sent | {"Origin": origin})
             assert answer.status_code == status
         assert client.get("/api/session", headers=sent | {"Host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("HTTPS://Label.Example.org:443/", "https://label.example.org"),
+        ("http://label.example.org:80", "http://label.example.org"),
+        ("http://label.example.org:443", "http://label.example.org:443"),
+        ("https://label.example.org:8443", "https://label.example.org:8443"),
+    ],
+)
+def test_an_address_is_known_as_browsers_name_it(url: str, origin: str) -> None:
+    assert as_origin(url) == origin
 
 
 @pytest.mark.parametrize("name", ["Host", "Origin"])
