@@ -25,7 +25,7 @@ from lib.files import write_atomic
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import LabelLog, usable
 from lib.reward.config import FitConfig
-from lib.runs import read_config, write_config
+from lib.runs import locked, read_config, write_config
 
 if TYPE_CHECKING:
     from lib.training.parts import Trained
@@ -223,7 +223,7 @@ class Pipeline:
 
         Raises:
           TimeUp: the time is over; the stage was stopped as by Ctrl-C, or not started.
-          UserError: the stage failed.
+          UserError: the stage failed, or another process runs one.
           KeyboardInterrupt: the stage was stopped.
         """
         if self.done(name):
@@ -232,38 +232,39 @@ class Pipeline:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             print("\ntime is up; the same command continues from here", flush=True)
             raise TimeUp
-        command = [*script.split(), *cli.words(config)]
-        run = None if runs is None else self._unfinished(name, runs)
-        if run is not None and online.trained(run, config.steps):
-            self._note(name, "done", 0.0, ["(finished when it was stopped)"])
-            print(f"== {title}: done before", flush=True)
-            return
-        if run is not None:
-            command = [*script.split(), "--dev", config.dev, "--resume", str(run)]
-        else:
-            for path in makes:
-                _remove(path)
-        print(f"\n== {title}\n$ python {shlex.join(command)}", flush=True)
-        began, how = time.monotonic(), "failed"
-        try:
-            with self._alarm(), _clean():
-                how = "stopped" if work(run) else "done"
-        except KeyboardInterrupt:
-            how = "stopped"
-        finally:
-            if how == "stopped" and self._time_up:
-                how = "time up"
-            took = time.monotonic() - began
-            self._note(name, how, took, command)
-        if how != "done":
-            print(
-                f"\n{'time is up' if self._time_up else 'stopped'}; the same command continues from here",
-                flush=True,
-            )
-            raise TimeUp if self._time_up else KeyboardInterrupt
-        from lib.reporting import format_duration
+        with locked(self._log.parent, "--out"):  # two would remove what the other makes
+            command = [*script.split(), *cli.words(config)]
+            run = None if runs is None else self._unfinished(name, runs)
+            if run is not None and online.trained(run, config.steps):
+                self._note(name, "done", 0.0, ["(finished when it was stopped)"])
+                print(f"== {title}: done before", flush=True)
+                return
+            if run is not None:
+                command = [*script.split(), "--dev", config.dev, "--resume", str(run)]
+            else:
+                for path in makes:
+                    _remove(path)
+            print(f"\n== {title}\n$ python {shlex.join(command)}", flush=True)
+            began, how = time.monotonic(), "failed"
+            try:
+                with self._alarm(), _clean():
+                    how = "stopped" if work(run) else "done"
+            except KeyboardInterrupt:
+                how = "stopped"
+            finally:
+                if how == "stopped" and self._time_up:
+                    how = "time up"
+                took = time.monotonic() - began
+                self._note(name, how, took, command)
+            if how != "done":
+                print(
+                    f"\n{'time is up' if self._time_up else 'stopped'}; the same command continues from here",
+                    flush=True,
+                )
+                raise TimeUp if self._time_up else KeyboardInterrupt
+            from lib.reporting import format_duration
 
-        print(f"({format_duration(took)})", flush=True)
+            print(f"({format_duration(took)})", flush=True)
 
     @contextlib.contextmanager
     def _alarm(self) -> Iterator[None]:

@@ -203,8 +203,8 @@ def _with_paths(value: Any, hint: Any) -> Any:
 
 
 @contextlib.contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes off a run; the lock ends with the process, even on kill -9.
+def locked(run_dir: Path, flag: str = "--resume") -> Iterator[None]:
+    """Keeps other processes off a run, whose folder a flag names; the lock ends with the process, even on kill -9.
 
     Raises:
       UserError: Another process has the run.
@@ -215,7 +215,7 @@ def locked(run_dir: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"--resume {run_dir}: another process is still running it; stop that first"
+                f"{flag} {run_dir}: another process is still running it; stop that first"
             ) from None
         except OSError:  # a file system without locks
             pass

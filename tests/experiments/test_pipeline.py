@@ -98,6 +98,19 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
     assert attempts(tmp_path) == [("one", "failed")] * 2
 
 
+def test_two_processes_do_not_run_one_experiment(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def work(_: Path | None) -> None:
+        made.write_text("by the first")
+        with pytest.raises(UserError, match=f"--out {tmp_path}: another process is still running it"):
+            stage(tmp_path, append(made), makes=made)
+
+    stage(tmp_path, work, makes=made)
+    assert made.read_text() == "by the first"
+    assert attempts(tmp_path) == [("one", "done")]
+
+
 def test_a_full_disk_tears_no_line(tmp_path: Path) -> None:
     stage(tmp_path, lambda _: None)
     size = (tmp_path / "stages.jsonl").stat().st_size
