@@ -120,9 +120,7 @@ class FitConfig:
         group="algorithm", default=1e-3, min=0, help="Adam's learning rate; the original: 0.0001"
     )
     batch_size: int = flag(default=16, min=1, help="pairs per update; the original: 64")
-    epochs: int = flag(
-        default=100, min=1, help="largest number of epochs; with --policy the exact number (a few are enough)"
-    )
+    epochs: int = flag(default=100, min=1, help="largest number of epochs; with --policy the exact number")
     patience: int = flag(
         default=4,
         min=1,
