@@ -45,6 +45,9 @@ class AirConfig:
     )
     beta: float = flag(default=0.01, min=1e-6, help="price of moving away from v0, in the fits")
     epochs: int = flag(default=80, min=1, help="times that each fit goes through its comparisons")
+    nll_weight: float = flag(
+        default=0.0, min=0, help="weight of what the better clips show, in the fits, beside DPO's loss"
+    )
     keep_where: str = flag(
         default="oxygen=0.5:1",
         metavar="PROBE=MIN:MAX",
@@ -119,6 +122,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
                 keep_where=config.keep_where or None,
                 steps=25,
                 beta=config.beta,
+                nll_weight=config.nll_weight,
                 lr=3e-4,
                 error_rate=0.2,
                 epochs=config.epochs,

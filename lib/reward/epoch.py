@@ -156,10 +156,15 @@ def fit_pairs(
         optimizer.zero_grad(set_to_none=True)
         for part in _parts(pairs.subset(batch), at_once):
             return1, return2 = returns(part)
-            preference1 = torch.from_numpy(part.preference1).to(device)
-            loss = (loss_of(return1, return2, preference1) * torch.from_numpy(part.weight).to(device)).sum()
-            (loss / float(pairs.weight[batch].sum())).backward()
+            preference1, weight = (
+                torch.from_numpy(each).to(device) for each in (part.preference1, part.weight)
+            )
+            loss = (loss_of(return1, return2, preference1) * weight).sum()
             total += loss.detach()
+            if config.nll_weight:  # R̂ is β Σ log π, less what no weight changes
+                better = torch.where(preference1 > 0.5, return1, return2)
+                loss = loss - config.nll_weight * (better * weight * (preference1 != 0.5)).sum()
+            (loss / float(pairs.weight[batch].sum())).backward()
         if (extra := penalty()) is not None:
             extra.backward()
         optimizer.step()

@@ -40,21 +40,30 @@ def test_every_command_is_read_by_its_script(
     assert (labels.db_path, forks.db_path) == (out / "db2", out / "db2")
     assert v2.dbs == [out / "db1", out / "db2"]
     assert (v2.policy, v2.keep) == (paper.read["play"].model, paper.read["play"].db_path)
-    assert (paper.read["v1"].epochs, v2.epochs) == (80, 80)
     assert paper.read["games of v2"].model == out / "v2.dat"
     assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
 
 
 def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
-    told = ["--hold-prob", "0.02", "--beta", "0.03", "--keep-where", ""]
+    told = [
+        "--hold-prob",
+        "0.02",
+        "--beta",
+        "0.03",
+        "--keep-where",
+        "",
+        "--epochs",
+        "8",
+        "--nll-weight",
+        "0.4",
+    ]
     air.main(["--out", str(tmp_path / "told"), "--rounds", "2", *told])
     air.main(["--out", str(tmp_path / "out"), "--rounds", "2"])
-    for paper, hold_prob, beta, where in zip(
-        read, (0.02, 0.0), (0.03, 0.01), (None, "oxygen=0.5:1"), strict=True
-    ):
+    of_fits = [(0.03, None, 8, 0.4), (0.01, "oxygen=0.5:1", 80, 0)]
+    for paper, hold_prob, fitted in zip(read, (0.02, 0.0), of_fits, strict=True):
         assert {paper.read[f"forks-{round}"].hold_prob for round in "12"} == {hold_prob}
         fits = [paper.read[f"v{round}"] for round in "12"]
-        assert {(fit.beta, fit.keep_where) for fit in fits} == {(beta, where)}
+        assert {(fit.beta, fit.keep_where, fit.epochs, fit.nll_weight) for fit in fits} == {fitted}
 
 
 def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
