@@ -24,6 +24,8 @@ COLUMNS = {"score": 0, "refuels": 2, "pickups": 2, "steps": 0}
 """Of the table, with their decimals."""
 LONG_PPO: dict[str, Any] = {"algo": "ppo", "lr": 2.5e-4, "gamma": 0.999, "rollout": 128, "minibatches": 8}
 """PPO with a horizon of several tanks, each of 512 steps; with `critic_warmup` the critic first learns what air is worth."""
+_PAIRS_FITTED = 8000
+"""Labels × epochs of each fit, so that all make as many updates."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,11 @@ class AirConfig:
         help="chance per step that an action is held in the play that clips fork from",
     )
     beta: float = flag(default=0.01, min=1e-6, help="price of moving away from v0, in the fits")
-    epochs: int = flag(default=80, min=1, help="times that each fit goes through its comparisons")
+    epochs: int = flag(
+        default=0,
+        min=0,
+        help="times that each fit goes through its comparisons; 0: through 8,000 in all",
+    )
     nll_weight: float = flag(
         default=0.0, min=0, help="weight of what the better clips show, in the fits, beside DPO's loss"
     )
@@ -125,7 +131,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
                 nll_weight=config.nll_weight,
                 lr=3e-4,
                 error_rate=0.2,
-                epochs=config.epochs,
+                epochs=config.epochs or -(-_PAIRS_FITTED // (config.labels * len(dbs))),
                 seed=seed,
                 dev=dev,
                 runs=out / "runs" / name,
