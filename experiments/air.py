@@ -52,7 +52,7 @@ class AirConfig:
         help="times that each fit goes through its comparisons; 0: through 8,000 in all",
     )
     nll_weight: float = flag(
-        default=0.0, min=0, help="weight of what the better clips show, in the fits, beside DPO's loss"
+        default=0.0, min=0, help="--nll-weight of the fits: makes what was done in better clips likelier"
     )
     keep_where: str = flag(
         default="oxygen=0.5:1",

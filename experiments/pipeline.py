@@ -244,27 +244,31 @@ class Pipeline:
             else:
                 for path in makes:
                     _remove(path)
-            print(f"\n== {title}\n$ python {shlex.join(command)}", flush=True)
-            began, how = time.monotonic(), "failed"
-            try:
-                with self._alarm(), _clean():
-                    how = "stopped" if work(run) else "done"
-            except KeyboardInterrupt:
-                how = "stopped"
-            finally:
-                if how == "stopped" and self._time_up:
-                    how = "time up"
-                took = time.monotonic() - began
-                self._note(name, how, took, command)
-            if how != "done":
-                print(
-                    f"\n{'time is up' if self._time_up else 'stopped'}; the same command continues from here",
-                    flush=True,
-                )
-                raise TimeUp if self._time_up else KeyboardInterrupt
-            from lib.reporting import format_duration
+            self._attempt(name, title, command, lambda: work(run))
 
-            print(f"({format_duration(took)})", flush=True)
+    def _attempt(self, name: str, title: str, command: list[str], work: Callable[[], bool | None]) -> None:
+        """Works at a stage, and notes how that ended; raises as `run`."""
+        print(f"\n== {title}\n$ python {shlex.join(command)}", flush=True)
+        began, how = time.monotonic(), "failed"
+        try:
+            with self._alarm(), _clean():
+                how = "stopped" if work() else "done"
+        except KeyboardInterrupt:
+            how = "stopped"
+        finally:
+            if how == "stopped" and self._time_up:
+                how = "time up"
+            took = time.monotonic() - began
+            self._note(name, how, took, command)
+        if how != "done":
+            print(
+                f"\n{'time is up' if self._time_up else 'stopped'}; the same command continues from here",
+                flush=True,
+            )
+            raise TimeUp if self._time_up else KeyboardInterrupt
+        from lib.reporting import format_duration
+
+        print(f"({format_duration(took)})", flush=True)
 
     @contextlib.contextmanager
     def _alarm(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ def own_names(host: str, url: str | None = None) -> set[str]:
 
 
 def as_origin(url: str) -> str:
-    """An address as browsers name it in `Origin`: in lower case, without a slash at its end, or a port that goes without saying."""
+    """An address as browsers name it in `Origin`: in lower case, without a slash at its end or its scheme's usual port."""
     url = url.rstrip("/").lower()
     return url.removesuffix(":443" if url.startswith("https:") else ":80")
 

@@ -139,5 +139,5 @@ class LabelConfig:
 
 
 def _is_origin(url: str) -> bool:
-    """Whether it is an origin as browsers send it, but for case and a slash at its end."""
+    """Whether it is an origin as browsers send it, but for case, a slash at its end and the usual port."""
     return re.fullmatch(r"https?://[\w.-]+(:\d{1,5})?/?", url, re.ASCII | re.IGNORECASE) is not None

@@ -146,7 +146,7 @@ class FitConfig:
     nll_weight: float = flag(
         default=0.0,
         min=0,
-        help="with --policy: weight of −β Σ log π of the better clip, beside DPO's loss, which only widens the gap to the worse one",
+        help="with --policy: weight of −β Σ log π of the better clip beside DPO's loss, which only compares it with the worse one",
     )
     keep_weight: float = flag(
         default=0.3,

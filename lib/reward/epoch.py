@@ -110,14 +110,14 @@ def train_epoch(
       network, optimizer: what is fitted.
       segments: what the network sees.
       pairs: the training pairs.
-      config: loss, batch size and stride.
+      config: loss, weight of the better clip's likelihood, batch size and stride.
       rng: draws the order of the pairs, and which steps of a segment are used.
       bf16: whether the network computes in bf16.
       should_stop: asked before every update.
       penalty: a scalar that each update adds to the loss, or None; the mean loss leaves it out.
 
     Returns:
-      The mean loss; None if the pass was stopped.
+      The mean loss of the comparisons alone; None if the pass was stopped.
     """
     network.train()
     device = next(network.parameters()).device

@@ -40,23 +40,13 @@ def test_every_command_is_read_by_its_script(
     assert (labels.db_path, forks.db_path) == (out / "db2", out / "db2")
     assert v2.dbs == [out / "db1", out / "db2"]
     assert (v2.policy, v2.keep) == (paper.read["play"].model, paper.read["play"].db_path)
+    assert (paper.read["v1"].epochs, v2.epochs) == (40, 20)
     assert paper.read["games of v2"].model == out / "v2.dat"
     assert "| v2 | 2 ± 13 | 2.00 ± 12.71 | 2.00 ± 12.71 | 2 ± 13 |" in capsys.readouterr().out
 
 
 def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
-    told = [
-        "--hold-prob",
-        "0.02",
-        "--beta",
-        "0.03",
-        "--keep-where",
-        "",
-        "--epochs",
-        "8",
-        "--nll-weight",
-        "0.4",
-    ]
+    told = [*"--hold-prob 0.02 --beta 0.03 --epochs 8 --nll-weight 0.4 --keep-where".split(), ""]
     air.main(["--out", str(tmp_path / "told"), "--rounds", "2", *told])
     air.main(["--out", str(tmp_path / "out"), "--rounds", "2"])
     of_fits = [(0.03, None, 0.4), (0.01, "oxygen=0.5:1", 0)]
