@@ -46,10 +46,8 @@ def test_every_command_is_read_by_its_script(
 
 
 def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
-    told = [
-        *["--hold-prob", "0.02", "--beta", "0.03", "--epochs", "8", "--nll-weight", "0.4", "--keep-where"],
-        "",
-    ]
+    told = ["--hold-prob", "0.02", "--beta", "0.03", "--keep-where", ""]
+    told += ["--epochs", "8", "--nll-weight", "0.4"]
     air.main(["--out", str(tmp_path / "told"), "--rounds", "2", *told])
     air.main(["--out", str(tmp_path / "out"), "--rounds", "2"])
     of_fits = [(0.03, None, 0.4), (0.01, "oxygen=0.5:1", 0)]
