@@ -51,8 +51,8 @@ class AirConfig:
         min=0,
         help="times that each fit goes through its comparisons; 0: through 8,000 in all",
     )
-    positive_weight: float = flag(
-        default=0.0, min=0, help="price of making what the better clips show less likely, in the fits"
+    nll_weight: float = flag(
+        default=0.0, min=0, help="--nll-weight of the fits: makes what was done in better clips likelier"
     )
     keep_where: str = flag(
         default="oxygen=0.5:1",
@@ -128,7 +128,7 @@ def learn(config: AirConfig, pipeline: Pipeline) -> dict[str, dict[str, list[flo
                 keep_where=config.keep_where or None,
                 steps=25,
                 beta=config.beta,
-                positive_weight=config.positive_weight,
+                nll_weight=config.nll_weight,
                 lr=3e-4,
                 error_rate=0.2,
                 epochs=config.epochs or -(-_PAIRS_FITTED // (config.labels * len(dbs))),

@@ -143,11 +143,10 @@ class FitConfig:
         min=1e-6,
         help="β of DPO: price of each nat that --policy moves away from where it began; a smaller one moves it further",
     )
-    positive_weight: float = flag(
+    nll_weight: float = flag(
         default=0.0,
         min=0,
-        help="with --policy: price of making a better clip less likely than it was, in units of β a nat; DPO alone only compares "
-        "it with the worse one",
+        help="with --policy: weight of −β Σ log π of the better clip beside DPO's loss, which only compares it with the worse one",
     )
     keep_weight: float = flag(
         default=0.3,
@@ -234,11 +233,7 @@ class FitConfig:
             ("fresh_weights", self.watch, "refits: add --watch"),
             ("all_layers", self.policy, "--policy POLICY, whose layers it fits"),
             ("keep", self.policy, "--policy POLICY, which goes on there as before"),
-            (
-                "positive_weight",
-                self.policy,
-                "--policy POLICY, which is not to give up what the better clips show",
-            ),
+            ("nll_weight", self.policy, "--policy POLICY, which is to do what the better clips show"),
             ("keep_where", self.keep, "--keep DB, of whose steps it chooses some"),
             ("audit_reward", self.audit, "--audit POLICY, the policy whose play is audited"),
         ):

@@ -110,7 +110,7 @@ def train_epoch(
       network, optimizer: what is fitted.
       segments: what the network sees.
       pairs: the training pairs.
-      config: loss, price of less likely better clips, batch size and stride.
+      config: loss, weight of the better clip's likelihood, batch size and stride.
       rng: draws the order of the pairs, and which steps of a segment are used.
       bf16: whether the network computes in bf16.
       should_stop: asked before every update.
@@ -161,12 +161,9 @@ def fit_pairs(
             )
             loss = (loss_of(return1, return2, preference1) * weight).sum()
             total += loss.detach()
-            if config.positive_weight:  # R̂ is β Σ log π/π_ref
+            if config.nll_weight:  # R̂ is β Σ log π, less what no weight changes
                 better = torch.where(preference1 > 0.5, return1, return2)
-                loss = (
-                    loss
-                    + config.positive_weight * (torch.relu(-better) * weight * (preference1 != 0.5)).sum()
-                )
+                loss = loss - config.nll_weight * (better * weight * (preference1 != 0.5)).sum()
             (loss / float(pairs.weight[batch].sum())).backward()
         if (extra := penalty()) is not None:
             extra.backward()

@@ -361,8 +361,8 @@ def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
         flags(tmp_path, policy=None, all_layers=True)
     with pytest.raises(UserError, match="--keep expects --policy POLICY"):
         flags(tmp_path, policy=None, keep=tmp_path / "play")
-    with pytest.raises(UserError, match="--positive-weight expects --policy POLICY"):
-        flags(tmp_path, policy=None, positive_weight=1.0)
+    with pytest.raises(UserError, match="--nll-weight expects --policy POLICY"):
+        flags(tmp_path, policy=None, nll_weight=0.4)
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_every_command_is_read_by_its_script(
 
 def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: list[Paper]) -> None:
     told = ["--hold-prob", "0.02", "--beta", "0.03", "--keep-where", ""]
-    told += ["--epochs", "8", "--positive-weight", "0.4"]
+    told += ["--epochs", "8", "--nll-weight", "0.4"]
     air.main(["--out", str(tmp_path / "told"), "--rounds", "2", *told])
     air.main(["--out", str(tmp_path / "out"), "--rounds", "2"])
     of_fits = [(0.03, None, 0.4), (0.01, "oxygen=0.5:1", 0)]
@@ -55,7 +55,7 @@ def test_what_forks_and_fits_are_told_goes_to_each_round(tmp_path: Path, read: l
         assert {paper.read[f"forks-{round}"].hold_prob for round in "12"} == {hold_prob}
         fits = [paper.read[f"v{round}"] for round in "12"]
         assert [fit.epochs for fit in fits] == epochs
-        assert {(fit.beta, fit.keep_where, fit.positive_weight) for fit in fits} == {fitted}
+        assert {(fit.beta, fit.keep_where, fit.nll_weight) for fit in fits} == {fitted}
 
 
 def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
