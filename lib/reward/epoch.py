@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -214,6 +215,10 @@ class HeldOut:
     correct: int
     decided: int
     """The number of pairs that are not ties; accuracy is over those."""
+    chosen: float = math.nan
+    """Mean R̂ of the better ones of these; of a policy β log π/π_ref, which DPO may push below 0."""
+    rejected: float = math.nan
+    """Of the worse ones."""
 
     @property
     def accuracy(self) -> float:
@@ -230,6 +235,17 @@ class HeldOut:
             "held_out_correct": self.correct,
             "held_out_decided": self.decided,
         }
+
+
+def judged(return1: torch.Tensor, return2: torch.Tensor, pairs: Pairs, loss_of: PairLoss) -> HeldOut:
+    """What a model makes of some pairs, by its returns of both sides, float64 `[N]`."""
+    preference1, weight = (torch.from_numpy(each).double() for each in (pairs.preference1, pairs.weight))
+    loss = (loss_of(return1, return2, preference1) * weight).sum() / weight.sum()
+    hits = preference_accuracy(return1, return2, preference1)
+    first, decided = preference1 > 0.5, preference1 != 0.5
+    chosen, rejected = torch.where(first, return1, return2), torch.where(first, return2, return1)
+    means = (float(each[decided].mean()) for each in (chosen, rejected))
+    return HeldOut(float(loss), int(hits.sum()), len(hits), *means)
 
 
 @torch.no_grad()
@@ -253,15 +269,13 @@ def evaluate_pairs(
       bf16: whether to compute in bf16.
       stride: as for `segment_returns`.
     """
-    loss, correct, decided = 0.0, 0, 0
     longest = max(segments.length(int(index)) for index in (*pairs.first, *pairs.second))
-    for part in _parts(pairs, max(1, _STEPS_AT_ONCE * stride // (2 * longest))):
-        preference1 = torch.from_numpy(part.preference1).to(device)
-        return1, return2 = _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
-        loss += float((loss_of(return1, return2, preference1).cpu() * torch.from_numpy(part.weight)).sum())
-        hits = preference_accuracy(return1, return2, preference1)
-        correct, decided = correct + int(hits.sum()), decided + len(hits)
-    return HeldOut(loss / float(pairs.weight.sum()), correct, decided)
+    found = [
+        _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
+        for part in _parts(pairs, max(1, _STEPS_AT_ONCE * stride // (2 * longest)))
+    ]
+    return1, return2 = (torch.cat(each).double().cpu() for each in zip(*found, strict=True))
+    return judged(return1, return2, pairs, loss_of)
 
 
 def evaluate_ensemble(

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import tempfile
 import time
@@ -47,6 +48,10 @@ class Epoch:
     """Weight of the ℓ2 regularisation."""
     counts: bool = True
     """Whether there had been enough updates for it to be the best."""
+    chosen: float = math.nan
+    """Mean R̂ of the better ones of the held-out pairs."""
+    rejected: float = math.nan
+    """Of the worse ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,7 +387,8 @@ def _epochs(
             progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
             return
         member.end_epoch(train_loss, result)
-        yield Epoch(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts)
+        losses, means = (train_loss, result.loss, result.accuracy), (result.chosen, result.rejected)
+        yield Epoch(number, member.epoch, *losses, l2, member.counts, *means)
 
 
 def _again(material: Material[Any, Any], saved: dict[str, Any]) -> Member:
@@ -399,6 +405,8 @@ def _chart(charts: Charts, config: FitConfig, epoch: Epoch) -> None:
         f"loss/train{member}": epoch.train_loss,
         f"loss/held_out{member}": epoch.held_out_loss,
         f"accuracy/held_out{member}": epoch.held_out_accuracy,
+        f"rewards/chosen{member}": epoch.chosen,  # as TRL calls them
+        f"rewards/rejected{member}": epoch.rejected,
     }
     charts.scalars(points | ({f"l2{member}": epoch.l2} if config.l2 else {}), epoch.epoch)
 

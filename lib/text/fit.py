@@ -20,9 +20,8 @@ from lib.preferences.prompts import Prompt, prompt_key
 from lib.preferences.segment_db import SegmentDB
 from lib.reward.config import FitConfig
 from lib.reward.data import Labelled, Pairs, read_labels
-from lib.reward.epoch import HeldOut, checked_statistics, fit_pairs, pair_loss
+from lib.reward.epoch import HeldOut, checked_statistics, fit_pairs, judged, pair_loss
 from lib.reward.fit import AnyFit
-from lib.reward.loss import preference_accuracy
 from lib.reward.member import Material, MemberFit, Model
 from lib.reward.model import Member
 from lib.reward.split import Unit, by_unit
@@ -283,9 +282,5 @@ def _shape(config: FitConfig, language: LanguageModel) -> Shape:
 
 def _judged(config: FitConfig, rated: np.ndarray, pairs: Pairs) -> HeldOut:
     """Loss and accuracy of r̂, float64 `[N]`, on some pairs."""
-    mean = torch.from_numpy(rated)
-    preference1 = torch.from_numpy(pairs.preference1).double()
-    return1, return2 = mean[pairs.first], mean[pairs.second]
-    loss = pair_loss(config)(return1, return2, preference1) * torch.from_numpy(pairs.weight)
-    hits = preference_accuracy(return1, return2, preference1)
-    return HeldOut(float(loss.sum() / pairs.weight.sum()), int(hits.sum()), len(hits))
+    return1, return2 = (torch.from_numpy(rated[each]) for each in (pairs.first, pairs.second))
+    return judged(return1, return2, pairs, pair_loss(config))

@@ -233,6 +233,7 @@ def test_judging_counts_decided_pairs() -> None:
     # −log σ of differences of 1000, −1000, 2000 in favour, and half of each way for the tie.
     assert result.loss == pytest.approx((0 + 1000 + 0 + 500) / 4)
     assert result.accuracy == pytest.approx(2 / 3)
+    assert (result.chosen, result.rejected) == (4000 / 3, 2000 / 3)  # 1000, 1000, 2000; 0, 2000, 0
 
 
 def test_pairs_are_judged_a_few_steps_at_a_time() -> None:

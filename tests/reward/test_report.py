@@ -303,7 +303,9 @@ def test_the_script_ends_with_the_verdict_and_where_the_report_is(
     assert where == f"report in {tmp_path / 'out' / 'reward-grey.report.html'}"
     (run_dir,) = (tmp_path / "runs").iterdir()
     events = EventAccumulator(str(run_dir)).Reload()
-    assert {"report/held_out_accuracy", "loss/train"} <= set(events.Tags()["scalars"])
+    assert {"report/held_out_accuracy", "loss/train", "rewards/chosen", "rewards/rejected"} <= set(
+        events.Tags()["scalars"]
+    )
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(db: Path, tmp_path: Path) -> None:
