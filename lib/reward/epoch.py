@@ -216,7 +216,7 @@ class HeldOut:
     decided: int
     """The number of pairs that are not ties; accuracy is over those."""
     chosen: float = math.nan
-    """Mean R̂ of the better ones of these; of a policy β log π/π_ref, which DPO may push below 0."""
+    """Mean R̂ of the better ones of these; of a policy β Σ log π/π_ref, which DPO may push below 0."""
     rejected: float = math.nan
     """Of the worse ones."""
 
@@ -238,14 +238,14 @@ class HeldOut:
 
 
 def judged(return1: torch.Tensor, return2: torch.Tensor, pairs: Pairs, loss_of: PairLoss) -> HeldOut:
-    """What a model makes of some pairs, by its returns of both sides, float64 `[N]`."""
+    """Loss and accuracy of R₁ and R₂, float64 `[N]` on the CPU, on N pairs."""
     preference1, weight = (torch.from_numpy(each).double() for each in (pairs.preference1, pairs.weight))
     loss = (loss_of(return1, return2, preference1) * weight).sum() / weight.sum()
     hits = preference_accuracy(return1, return2, preference1)
     first, decided = preference1 > 0.5, preference1 != 0.5
-    chosen, rejected = torch.where(first, return1, return2), torch.where(first, return2, return1)
-    means = (float(each[decided].mean()) for each in (chosen, rejected))
-    return HeldOut(float(loss), int(hits.sum()), len(hits), *means)
+    chosen = torch.where(first, return1, return2)[decided].mean()
+    rejected = torch.where(first, return2, return1)[decided].mean()
+    return HeldOut(float(loss), int(hits.sum()), len(hits), float(chosen), float(rejected))
 
 
 @torch.no_grad()

@@ -387,8 +387,11 @@ def _epochs(
             progress.line(f"{who}epoch {member.epoch + 1}: {broken}; keeping epoch {member.best_epoch}")
             return
         member.end_epoch(train_loss, result)
-        losses, means = (train_loss, result.loss, result.accuracy), (result.chosen, result.rejected)
-        yield Epoch(number, member.epoch, *losses, l2, member.counts, *means)
+        yield Epoch(
+            *(number, member.epoch, train_loss, result.loss, result.accuracy, l2, member.counts),
+            chosen=result.chosen,
+            rejected=result.rejected,
+        )
 
 
 def _again(material: Material[Any, Any], saved: dict[str, Any]) -> Member:
