@@ -13,7 +13,7 @@ from lib.label_ui.ledger import Labeller, display_name
 from lib.label_ui.messages import Offer, Said, Undo, UndoReply, Vote, VoteReply
 from lib.label_ui.model_view import recheck_query
 from lib.label_ui.stats import Statistics
-from lib.preferences.labels import RECHECK, Label, pair_of
+from lib.preferences.labels import OPENED, RECHECK, Label, pair_of
 from lib.preferences.queries import Leases, Query
 
 
@@ -71,6 +71,9 @@ class Votes:
             again = offer.repeat or vote.change or offer.strategy == RECHECK
             if before is not None and not again:
                 return reply("dropped", "you have already answered this pair, perhaps in another tab")
+            strategy = offer.strategy
+            if before is not None and strategy == OPENED:  # a change of mind about what was asked then
+                strategy = before.strategy or strategy
             label = Label(
                 sample1=offer.sample1,
                 sample2=offer.sample2,
@@ -80,7 +83,7 @@ class Votes:
                 response_ms=vote.response_ms,
                 left=offer.left,
                 flag=vote.flag or None,
-                strategy=offer.strategy,
+                strategy=strategy,
                 repeat=offer.repeat and before is not None,
                 id=offer.id,
             )
@@ -167,11 +170,10 @@ class Votes:
                 left = int(self._rng.integers(1, 3))
                 return db.offer(secrets.token_hex(12), recheck_query(name1, name2), left), []
             said = list(db.ledger.standing.get(pair_of(name1, name2), {}).values())
-            left, strategy = 1, "opened"
+            left = 1
             if said:
-                name1, name2 = said[-1].sample1, said[-1].sample2
-                left, strategy = said[-1].left or 1, said[-1].strategy or strategy
-            query = Query(name1, name2, strategy, "opened from the existing labels")
+                name1, name2, left = said[-1].sample1, said[-1].sample2, said[-1].left or left
+            query = Query(name1, name2, OPENED, "opened from the existing labels")
             return db.offer(secrets.token_hex(12), query, left), [self._said(label) for label in said]
 
     def _said(self, label: Label) -> Said:

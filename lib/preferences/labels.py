@@ -66,6 +66,10 @@ RECHECK = "recheck"
 """Strategy of an answer to a pair that was asked again because a reward model doubts its label. It counts
 as no further label, and being chosen by the model it may not judge one (`lib.reward.data.asked_at_random`)."""
 
+OPENED = "opened"
+"""Strategy of an answer to a pair that its labeller picked, with what others had said about it in view, so that it
+agrees with them not by itself."""
+
 Pair = tuple[str, str]
 """Two segment names in sorted order: (a, b) and (b, a) are one pair."""
 

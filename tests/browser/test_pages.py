@@ -169,6 +169,26 @@ def opened(serve: Serve, enter: Enter, broken: bool = False) -> Tab:
     return tab
 
 
+def test_who_was_shown_a_pair_the_other_way_round_is_quoted_as_it_stands_now(
+    serve: Serve, enter: Enter
+) -> None:
+    site = serve()
+    add(
+        site,
+        said(0, 1, 2, annotator="ada", time=1.0, left=1),
+        said(1, 0, 1, annotator="bob", time=2.0, left=1, strategy="recheck"),
+        said(1, 0, 0, annotator="eve", time=3.0, left=2),
+    )
+    tab = enter(site)
+    tab.page.goto(f"{site.base}/labels")
+    tab.page.get_by_role("link", name="Open or change").first.click()
+    tab.ready()
+    lines = tab.page.locator("#said li").all_inner_texts()
+    assert lines == ["ada: 2 better", "bob: 2 better", "eve: alike"], (
+        "of clips 0 and 1, the left one is clip 0"
+    )
+
+
 def test_a_change_that_is_taken_back_can_be_made_anew(serve: Serve, enter: Enter) -> None:
     tab = opened(serve, enter)
     tab.ready()

@@ -23,6 +23,8 @@ from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
 from lib.preferences.strategies import make_strategy
+from lib.reward.data import asked_at_random
+from lib.reward.report.figures import Share, agreement
 from tests.label_ui.dbs import lines, make_db
 from tests.label_ui.user import User
 from tests.text.dbs import answer_db, random_texts
@@ -336,9 +338,20 @@ def test_change_replaces_ones_own_answer_and_undo_brings_it_back(root: Path, des
     assert [(one.labeller, one.label) for one in said] == [("ada", 1)]
     assert user.vote(opened, 2).outcome == "dropped", "only on purpose"
     assert user.vote(opened, 2, change=True).outcome == "saved"
-    assert [label.label for label in current(lines(root))] == [2]
+    assert [(label.label, label.strategy) for label in current(lines(root))] == [(2, offer.strategy)]
     user.undo(opened.id)
     assert [label.label for label in current(lines(root))] == [1]
+
+
+def test_who_answers_a_pair_that_she_opened_was_not_asked_at_random(root: Path, desk: Desk) -> None:
+    offer = User(desk).take()
+    User(desk).vote(offer, 1)
+    opened, _ = desk.votes.pair(offer.clip1, offer.clip2)
+    User(desk, "bob").vote(opened, 1, change=True)
+    labels = current(lines(root))
+    assert [label.strategy for label in labels] == ["random", "opened"]
+    assert asked_at_random(labels, lines(root)).tolist() == [True, False]
+    assert agreement([lines(root)]).between_labellers == Share(0, 0)
 
 
 def test_delete_cancels_whosoever_label(root: Path, desk: Desk) -> None:

@@ -20,7 +20,11 @@ export class Reviewing {
     const { offer, said } = this.opened;
     document.body.classList.add("review");
     for (const id of ["undo", "resample", "strategy"]) $(id).disabled = true;
-    const lines = said.map((one) => `${one.labeller}: ${SAID[answerOf(one.label, offer)]}${one.flag ? ` (${one.flag})` : ""}`);
+    const lines = said.map((one) => {
+      const turned = one.label && one.offer.sample1 !== offer.sample1; // the same pair, named in the other order
+      const label = turned ? 3 - one.label : one.label;
+      return `${one.labeller}: ${SAID[answerOf(label, offer)]}${one.flag ? ` (${one.flag})` : ""}`;
+    });
     $("said").replaceChildren(
       ...(lines.length ? lines : ["Not labelled yet"]).map((line) =>
         Object.assign(document.createElement("li"), { textContent: line }),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.preferences.labels import RECHECK, Label, answers
+from lib.preferences.labels import OPENED, RECHECK, Label, answers
 from lib.preferences.rated_pairs import sigmoid
 from lib.reward.data import Pairs, labeller_of
 
@@ -211,7 +211,8 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
     """Compares answers to the same question.
 
     Only answers that prefer a segment are compared; a tie or "cannot tell" contradicts nothing. Answers taken back do
-    not count, nor between labellers do rechecks, as a model chose the pairs for being likely wrong.
+    not count. Nor do, between labellers, rechecks, as a model chose the pairs for being likely wrong, and answers of
+    somebody who had opened the pair and saw what others had said.
 
     Args:
       logs: every line of each log, in the order of the file.
@@ -224,7 +225,7 @@ def agreement(logs: Iterable[Sequence[Label]]) -> Agreement:
                 if again.repeat and before.winner and again.winner:
                     checks.append(before.winner == again.winner)
             own = [answer.winner for answer in history if answer.strategy != RECHECK]
-            if own and own[-1]:
+            if own and own[-1] and history[0].strategy != OPENED:
                 standing.setdefault(pair, []).append(own[-1])
         for names in standing.values():
             between += [one == other for one, other in itertools.combinations(names, 2)]
