@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from lib import cli
 from lib.agent.config import TrainConfig
-from lib.cli import UserError, flag
+from lib.cli import UserError, as_flag, flag
 from lib.devices import half_of_the_cores
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import STRATEGIES
@@ -35,6 +35,8 @@ TRAINER = ("01_a2c.py",)
 
 _GRACE = 60.0
 """Seconds that a process has to save what it has."""
+_TIES = ("name", "dbs", "db_path", "reward", "watch_reward", "watch", "out", "save", "runs", "steps")
+_printing = threading.Lock()
 _DOT = "MovingDot-v0"
 _GOOD = 0.9  # of the way from chance to the best possible score
 _CHANCE = 50.0
@@ -138,11 +140,13 @@ def commands(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> dict[str
         "seed": config.seed,
         "runs": runs / "agent",
     }
-    agent = cli.words(TrainConfig(**train | train_flags(config)))
+    training = _with("train", train, train_flags(config))
+    agent = cli.words(TrainConfig(**training))
     begun = last_run(runs / "agent")
     if begun is not None:
-        agent = ["--resume", str(begun), "--steps", str(config.steps), "--labels", str(config.labels)]
-        agent += ["--dev", config.dev]
+        agent = ["--resume", str(begun)]
+        for name in ("steps", "labels", "dev", "lr_decay_steps"):
+            agent += [as_flag(name), str(training[name])] if name in training else []
     label: dict[str, Any] = {"db_path": db, "watch": True, "strategy": config.strategy}
     if config.people:
         label |= {"goal": config.labels}
@@ -160,9 +164,21 @@ def commands(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> dict[str
     }
     return {
         "agent": [*trainer, *agent],
-        "labels": ["02_label_ui.py", *cli.words(LabelConfig(**label | config.label))],
-        "reward": ["03_reward_train.py", *cli.words(FitConfig(**fit | config.fit))],
+        "labels": ["02_label_ui.py", *cli.words(LabelConfig(**_with("label", label, config.label)))],
+        "reward": ["03_reward_train.py", *cli.words(FitConfig(**_with("fit", fit, config.fit)))],
     }
+
+
+def _with(stage: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """A stage's own flags and those given for it.
+
+    Raises:
+      UserError: one of those by which the stages find each other is given.
+    """
+    for name in _TIES:
+        if name in own and name in given:
+            raise UserError(f"--{stage} {name}: online.py sets it, to {own[name]}; leave it out")
+    return own | given
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -272,7 +288,14 @@ def together(stages: dict[str, list[str]]) -> int | None:
 
 def _relay(name: str, lines: IO[str]) -> None:
     for line in lines:
-        print(f"{name:>7} | {line}", end="", flush=True)
+        with _printing:
+            try:
+                print(f"{name:>7} | {line}", end="", flush=True)
+            except (
+                OSError
+            ):  # our reader has left: end all, and read on, or the stages could not say their last lines
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                signal.raise_signal(signal.SIGTERM)
 
 
 def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threading.Thread]) -> None:

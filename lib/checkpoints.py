@@ -6,13 +6,12 @@ torch is imported where it is used, so that ``--help`` is instant.
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lib.cli import UserError
 from lib.files import write_atomic
@@ -54,11 +53,18 @@ def save_checkpoint(
         **made_by(),
     }
     content = storable({**header, **payload})
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
+
+    def write(file: BinaryIO) -> None:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # PyTorch's writer fails over what it could not write
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, buffer.getbuffer())
+        write_atomic(path, write)
     except OSError as error:
         raise UserError(
             f"{path}: the {kind} checkpoint could not be written: {error.strerror}; "

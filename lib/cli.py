@@ -72,7 +72,8 @@ def flag(
       choices: The valid values.
       metavar: Name of the value in --help.
       positional: The value is given without a flag's name.
-      nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise.
+      nargs: How many values a list takes, as in argparse; "+" for flags and "*" for positionals otherwise. Flags add to the list, unless
+        it is a number above 1: then the last one counts.
       min: Smallest valid number.
       max: Largest valid number.
       formerly: The field's old name. ``--old-name`` still works, without being listed in --help, and so do the
@@ -301,7 +302,7 @@ def _add(
             options["nargs"] = spec.nargs or ("?" if item is hint else "*")
             return section.add_argument(options.pop("dest"), **options)
         if item is not hint:
-            options |= {"nargs": spec.nargs or "+", "action": "extend"}
+            options |= {"nargs": spec.nargs or "+", "action": "store" if _at_once(spec) else "extend"}
     if spec.formerly:
         section.add_argument(as_flag(spec.formerly), **options | {"help": argparse.SUPPRESS})
     return section.add_argument(*spec.names, as_flag(field.name), **options)
@@ -325,11 +326,18 @@ def words(config: Any) -> list[str]:
             found.append(flag_name if value else f"--no-{as_flag(name)[2:]}")
         elif isinstance(value, dict):
             found += [flag_name, *_parts(value)]
+        elif _at_once(specs[name]):
+            found += [flag_name, *map(str, value)]
         elif not specs[name].positional:
             for text in map(str, _parts(value)):
                 # argparse would take a negative number for a flag.
                 found += [f"{as_flag(name)}={text}"] if text.startswith("-") else [flag_name, text]
     return found
+
+
+def _at_once(spec: Flag) -> bool:
+    """Whether a list takes so many values and no others, all after one flag."""
+    return isinstance(spec.nargs, int) and spec.nargs > 1
 
 
 def _parts(value: Any) -> list[Any]:

@@ -5,7 +5,9 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
 _STALE_MINUTES = 10
@@ -15,7 +17,7 @@ class NotRecorded(OSError):
     """A training run could not write to its DB."""
 
 
-def write_atomic(path: Path, data: bytes | memoryview) -> None:
+def write_atomic(path: Path, data: bytes | Callable[[BinaryIO], object]) -> None:
     """Writes a file so that readers see the old content or the new, never a part, even after a loss of power.
 
     Writes a hidden temporary file in the same folder, fsyncs it, renames it over path, and fsyncs the folder. A failure
@@ -23,7 +25,7 @@ def write_atomic(path: Path, data: bytes | memoryview) -> None:
 
     Args:
       path: The file to write; its folder exists.
-      data: The whole content.
+      data: The whole content, or what writes it, where a copy might not fit into memory.
 
     Raises:
       OSError: The folder is missing or not writable, or the disk is full.
@@ -33,7 +35,7 @@ def write_atomic(path: Path, data: bytes | memoryview) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "wb") as file:
-            file.write(data)
+            data(file) if callable(data) else file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

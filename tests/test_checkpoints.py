@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import torch
 
 from lib import checkpoints, provenance
 from lib.cli import UserError
+from tests.disk import disk_full_after
 
 
 @dataclass
@@ -79,6 +82,33 @@ def test_a_checkpoint_is_written_without_a_second_copy_of_what_it_holds(tmp_path
     kept = checkpoints.storable([whole, view])
     assert kept[0].data_ptr() == whole.data_ptr()
     assert kept[1].data_ptr() != view.data_ptr()
+    program = (
+        "import resource, sys, pathlib, torch\n"
+        "from lib.checkpoints import save_checkpoint\n"
+        "replay = torch.zeros(300_000_000, dtype=torch.uint8)\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000\n"
+        "replay.add_(1)\n"
+        "before = peak()\n"
+        "save_checkpoint(pathlib.Path(sys.argv[1]), 'trainer', {'replay': replay}, {}, {})\n"
+        "print(peak() - before)\n"
+    )
+    path = tmp_path / "a.dat"
+    more = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, check=True).stdout
+    assert float(more) < 100, "MB"
+    assert path.stat().st_size > 300_000_000
+
+
+@pytest.mark.parametrize("size", [0, 100, 5_000, 300_000])
+def test_a_full_disk_is_said_in_one_line_and_keeps_the_checkpoint_before(tmp_path: Path, size: int) -> None:
+    path = save(tmp_path / "a.dat", row=torch.zeros(3))
+    before = path.read_bytes()
+    with (
+        disk_full_after(size),
+        pytest.raises(UserError, match="could not be written: File too large; make room"),
+    ):
+        save(path, row=torch.zeros(100_000), other=torch.zeros(3))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.dat"]
 
 
 def test_checkpoint_refuses_what_it_could_not_load(tmp_path: Path) -> None:

@@ -197,6 +197,12 @@ def test_help_is_in_groups_and_keeps_old_names_to_itself(
 
 
 @dataclass(frozen=True)
+class Picture:
+    captions: list[str] = flag(nargs=2, metavar="TEXT TEXT", help="two")
+    masks: list[str] = flag(default=[], nargs=1, help="repeatable")
+
+
+@dataclass
 class Pipeline:
     train: dict[str, Any] = flag(default={"lr": 0.5}, of=Config, formerly="train_flags", help="of Config")
 
@@ -236,8 +242,15 @@ def test_the_command_line_of_a_configuration() -> None:
         config,
         Fit(out=Path("-o"), dbs=[Path("a"), Path("b")]),
         Pipeline(train={"freeze": True, "seeds": [1, 2]}),
+        Picture(captions=["v0", "v1, later"], masks=["a", "b"]),
     ):
         assert cli.parse(type(it), cli.words(it)) == it
+
+
+def test_of_a_flag_that_takes_two_values_the_last_two_count() -> None:
+    twice = ["--captions", "a", "b", "--captions", "c", "d"]
+    assert cli.parse(Picture, twice).captions == ["c", "d"]
+    assert cli.words(Picture(captions=["a", "b"])) == ["--captions", "a", "b"]
 
 
 def run_script(tmp_path: Path, body: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:

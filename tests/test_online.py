@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ import torch
 import online
 from lib import cli
 from lib.checkpoints import save_checkpoint
+from lib.cli import UserError
 from lib.preferences.labels import LabelLog
 from lib.runs import save_state
 from tests.scripts import Forked, wait_until
@@ -207,6 +209,50 @@ def test_more_flags_reach_their_stage() -> None:
     assert "--num-envs 4" in commands["agent"]
     assert "--keyword red" in commands["labels"]
     assert "--epochs 2" in commands["reward"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"train": {"save": Path("x")}}, {"fit": {"name": "x"}}, {"label": {"db_path": Path()}}]
+)
+def test_what_ties_the_stages_together_stays(given: dict[str, Any]) -> None:
+    ((stage, flags),) = given.items()
+    with pytest.raises(
+        UserError, match=f"--{stage} {next(iter(flags))}: online.py sets it, to .*; leave it out"
+    ):
+        online.commands(online.OnlineConfig(**given))
+    online.commands(online.OnlineConfig(label={"name": "ada"}, people=True))
+
+
+def test_more_steps_learn_at_a_rate_that_falls_over_all_of_them(tmp_path: Path) -> None:
+    save_state(tmp_path / "runs" / "agent" / "20260101-ppo-online", "01_a2c.py", {"steps": 600}, {}, {})
+    resumed = online.commands(online.OnlineConfig(out=tmp_path, steps=1_000_000))["agent"]
+    assert "--lr-decay-steps 1100000" in shlex.join(resumed)
+    config = online.OnlineConfig(out=tmp_path, env="PongNoFrameskip-v4")
+    assert "--lr-decay-steps" not in online.commands(config)["agent"]
+
+
+def test_it_ends_in_order_when_its_reader_leaves(tmp_path: Path) -> None:
+    """The stages have more to say than a pipe holds, and save what they have."""
+    stage = tmp_path / "stage.py"
+    stage.write_text(
+        "import signal, sys\n"
+        "asked = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: asked.append(1))\n"
+        "while not asked: print('x' * 2000)\n"
+        "print('x' * 200_000)\n"
+        "open(sys.argv[1], 'w').close()\n"
+    )
+    stages = {name: [str(stage), str(tmp_path / name)] for name in "ab"}
+    code = f"import sys, online; sys.exit(online.together({stages!r}))"
+    done = subprocess.run(
+        ["bash", "-c", '"$0" -c "$1" | head -3; exit ${PIPESTATUS[0]}', sys.executable, code],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        timeout=50,  # after 60 seconds it would kill them
+    )
+    assert (done.returncode, done.stderr) == (online.STOPPED, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "stage.py"]
 
 
 def test_a_stage_that_fails_ends_all_with_its_status(

@@ -90,7 +90,16 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 """Defaults that depend on --algo. Flags missing here have no effect with that algorithm."""
 
-MAY_DIFFER = ("steps", "checkpoint_minutes", "dev", "env_threads", "threads", "labels", "wait_for_labels")
+MAY_DIFFER = (
+    "steps",
+    "lr_decay_steps",
+    "checkpoint_minutes",
+    "dev",
+    "env_threads",
+    "threads",
+    "labels",
+    "wait_for_labels",
+)
 """Flags that may be given beside --resume."""
 
 _PASSES = ("epochs", "minibatches", "clip_range", "value_clip_range", "target_kl")
@@ -116,6 +125,7 @@ _NEEDS = {
     "stop_on_drift": ("reward", "a learned reward that may be exploited: add -r FILE"),
     "fork": ("record_only", "a run that only records: add --record-only"),
     "record_only": ("db_path", "a DB to fill: add --db-path DB"),
+    "db_max_mb": ("db_path", "a DB to limit: add --db-path DB"),
     "event_prob": ("db_path", "a DB to record to: add --db-path DB"),
     "event_kinds": ("event_prob", "a chance that an event is recorded: add, for example, --event-prob 1"),
     "db_drop_oldest": ("db_max_mb", "a limit: add --db-max-mb N"),
@@ -159,7 +169,8 @@ class TrainConfig:
     )
     model: Path | None = flag("-m", default=None, metavar="FILE", help="policy checkpoint to start from")
     finetune: bool = flag(
-        default=False, help="finetune --model: a tenth of the learning rate, and --freeze-convs"
+        default=False,
+        help="finetune --model: a tenth of the learning rate and, with a2c and ppo, --freeze-convs",
     )
 
     seed: int = flag(
@@ -322,7 +333,8 @@ class TrainConfig:
         help="updates of the value head alone at the start, and after each model of --watch-reward",
     )
     freeze_convs: bool = flag(
-        default=None, help="freeze the convolutions, or a vector's normalisation; on with --finetune"
+        default=None,
+        help="a2c, ppo: freeze the convolutions, or a vector's normalisation; on with --finetune",
     )
     pessimism: float = flag(
         default=0.0, min=0, metavar="K", help="subtract K standard deviations over the reward model's members"
@@ -414,8 +426,9 @@ class TrainConfig:
         for name, (other, expected) in _NEEDS.items():
             if getattr(self, name) and not getattr(self, other):
                 raise UserError(f"{as_flag(name)} expects {expected}")
-        for name in ("reward", "save", "resume"):
-            if self.record_only and getattr(self, name) is not None:
+        learning = ("reward", "save", "resume", "finetune", "kl", "teacher", "learn_held", "critic_warmup")
+        for name in (*learning, "freeze_convs"):
+            if self.record_only and getattr(self, name):
                 raise UserError(f"--record-only learns nothing: leave out {as_flag(name)}")
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
             raise UserError("--wait-for-labels expects --watch-reward and a DB to label: add --db-path DB")

@@ -81,9 +81,13 @@ class PlayConfig:
         alone = [
             name for name in ("info", "export_jsonl", "export_reward", "import_jsonl") if getattr(self, name)
         ]
+        if len(alone) > 1:
+            raise UserError(f"{as_flag(alone[0])} and {as_flag(alone[1])}: expected one of them at a time")
         if not alone and self.model is None:
             raise UserError("expected -m/--model, got none; see --help")
         if alone and self.model is not None:
             raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
+        if alone and self.prompts is not None:
+            raise UserError(f"{as_flag(alone[0])} asks no model; leave out --prompts")
         if self.prompts is not None and self.reward is None:
             raise UserError("--prompts expects --reward REWARD, a reward model for text")

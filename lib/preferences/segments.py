@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from lib.cli import UserError
 from lib.envs.spec import PICTURE_SHAPE, Spec
 from lib.envs.world import MAX_ACTIONS, MAX_OBSERVATION, Step
 from lib.preferences.closed_pickle import Refused, printable, read_pickle, shape_in
@@ -46,7 +47,7 @@ MAX_ORIGIN = 20  # texts
 _MAX_ROW = 4 * (MAX_ACTIONS + MAX_OBSERVATION)  # bytes of a step's action and observation
 
 
-class SegmentError(ValueError):
+class SegmentError(UserError):
     """A segment cannot be used; the message names the file and what is wrong with it, on one line."""
 
 

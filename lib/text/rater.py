@@ -9,7 +9,6 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.answers import load_answer
 from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import SegmentError
 from lib.text.reward import TextRewardModel, frozen_states
 
 
@@ -44,6 +43,6 @@ class TextRater:
         model = self._model
         try:
             states = frozen_states(model.language, model.shape, [load_answer(self._db, name)])
-        except (SegmentError, UserError):
+        except UserError:
             return np.full(len(model.members), np.nan)
         return model.unstandardised(model.each(states))[:, 0]

@@ -90,6 +90,15 @@ def test_a_finetune_is_gentle() -> None:
         ({"algo": "sac", "rollout": 5, "epochs": 1}, "--epochs has no effect with --algo sac"),
         ({"algo": "sac", "model": MODEL, "kl": 0.1}, "--kl has no effect with --algo sac"),
         ({"algo": "sac", "freeze_convs": True}, "--freeze-convs has no effect with --algo sac"),
+        ({"db_max_mb": 5.0}, "--db-max-mb expects a DB to limit: add --db-path DB"),
+        (
+            {"record_only": True, "db_path": Path("db"), "model": MODEL, "kl": 0.1},
+            "--record-only learns nothing: leave out --kl",
+        ),
+        (
+            {"record_only": True, "db_path": Path("db"), "model": MODEL, "finetune": True},
+            "--record-only learns nothing: leave out --finetune",
+        ),
         ({"epochs": 3}, "--epochs expects"),
         ({"minibatches": 2}, "--minibatches expects"),
         ({"value_clip_range": 0.2}, "--value-clip-range expects"),
