@@ -26,6 +26,7 @@ from benchmarks.quality import accuracy_table, read_rows
 from lib import cli
 from lib.cli import UserError, flag
 from lib.preferences.answers import Answer, load_answer, prompt_of
+from lib.preferences.labels import TEXT_TEACHERS
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import label_with_teacher
 from lib.preferences.text_teachers import JUDGES, value_of
@@ -35,6 +36,7 @@ from lib.text.reward import TextRewardModel
 from lib.text.unpack import REVIEWS
 from lib.tools.fit_labels import fit_labels
 
+_TEACHERS = tuple(name for name in TEXT_TEACHERS if name != "keyword")
 _TEST_SHARE = 0.25
 _REVIEWS, _REVIEW_WORDS = 100, 30  # of either kind; of each, the first
 
@@ -44,7 +46,7 @@ class TextQualityConfig:
     """What to fit."""
 
     db: Path = flag("-d", help="answers, at least two to a prompt; 01_text.py --answers 4 samples them")
-    teacher: str = flag(default="positive", help="who labels; see 02_label_ui.py --teacher")
+    teacher: str = flag(default="positive", choices=_TEACHERS, help="who labels")
     error_rate: float = flag(default=0.1, min=0, max=1, help="how often the teacher prefers the wrong answer")
     labels: list[int] = flag(default=[50, 100, 200, 500], nargs="+", help="numbers of labels to fit to")
     seeds: list[int] = flag(default=[0, 1, 2, 3, 4], nargs="+", help="seeds of split, labels and fit")
@@ -174,7 +176,7 @@ def _fit_and_test(
                 cut=row["cut"],
                 upper=config.upper,
                 pooling=config.pooling,
-                error_rate=0.2,
+                error_rate=min(0.99, 2 * config.error_rate),
                 seed=seed,
             )
         )

@@ -320,15 +320,18 @@ def table(rows: dict[str, dict[str, list[float]]], prompts: int, title: str) -> 
         # Answers to one prompt are alike, so prompts are the units.
         return format_mean(np.reshape(values, (prompts, -1)).mean(1) if len(values) > 1 else values, digits)
 
+    most = max(len(row["words"]) for row in rows.values())
+
+    def cell(name: str, row: dict[str, list[float]], column: str) -> str:
+        if column == "KL" and name.startswith("best"):
+            return f"≤ {row[column][0]:.2f}"
+        if column == "distinct-2" and len(row["words"]) < most:
+            return "–"  # of fewer answers it is higher
+        return mean(row[column], 1 if column == "words" else 3 if column == TEACHER else 2)
+
     lines = [f"\n{title}", "", f"| | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
     for name, row in rows.items():
-        cells = [
-            f"≤ {row[column][0]:.2f}"
-            if name.startswith("best") and column == "KL"
-            else mean(row[column], 1 if column == "words" else 3 if column == TEACHER else 2)
-            for column in COLUMNS
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cell(name, row, column) for column in COLUMNS)} |")
     return "\n".join(lines)
 
 

@@ -74,14 +74,14 @@ def take_clips(source: Path, target: Path, count: int) -> int:
       UserError: there is no such DB, or already something in the copy's place.
     """
     db = SegmentDB(source)
-    try:
-        target.mkdir(parents=True)
-    except FileExistsError as error:
-        raise UserError(f"{target}: expected no such folder yet; remove it first") from error
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name in db.names:
         sidecar = db.load(name).sidecar
         by_reason["" if sidecar is None else sidecar.reason].append(name)
+    try:
+        target.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UserError(f"{target}: expected no such folder yet; remove it first") from error
     turns = zip_longest(*by_reason.values())
     taken = [name for turn in turns for name in turn if name is not None][:count]
     for name in taken:

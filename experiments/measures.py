@@ -144,7 +144,7 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
         played = evaluate(policy, world, seed, device, observers)
     found = {
         "model": str(config.model),
-        "trained_steps": origin["steps"],
+        "trained_steps": origin.get("steps"),
         "seed": config.seed,
         "hold_prob": config.hold_prob,
         "lives": {"scores": lives.scores.tolist(), "steps": lives.steps.tolist()},

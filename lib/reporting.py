@@ -248,9 +248,15 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
 
 
 def format_score(scores: Sequence[float] | np.ndarray) -> str:
-    """Such as "score 325.0 ± 51.8 (95 %, 10 games)", or "score 325.0 (1 game)"."""
-    count = len(scores)
-    return f"score {format_mean(scores)} " + (f"(95 %, {count} games)" if count > 1 else "(1 game)")
+    """Such as "score 325.0 ± 51.8 (95 %, 10 games)", "score 0.048 ± 0.012 (95 %, 64 games)" or "score 325.0 (1 game)"."""
+    count, digits = len(scores), max(1, decimals(*mean_interval(scores)))
+    return f"score {format_mean(scores, digits)} " + (f"(95 %, {count} games)" if count > 1 else "(1 game)")
+
+
+def decimals(mean: float, half_width: float = math.nan) -> int:
+    """How many decimals show three digits of a mean, or fewer: two of its interval."""
+    size = max(0.0 if math.isnan(half_width) else half_width, abs(mean) / 10)
+    return max(0, 1 - math.floor(math.log10(size))) if size else 0
 
 
 def format_mean(values: Iterable[float], digits: int = 1) -> str:

@@ -222,6 +222,13 @@ def test_mean_interval_of_few_values() -> None:
     assert reporting.mean_interval([2, 2, 2]) == (2, 0)
 
 
+def test_small_scores_keep_their_digits() -> None:
+    assert reporting.format_score([300, 350]) == "score 325.0 ± 317.7 (95 %, 2 games)"
+    assert reporting.format_score([0.040, 0.050, 0.045]) == "score 0.045 ± 0.012 (95 %, 3 games)"
+    assert reporting.format_score([0.048]) == "score 0.0480 (1 game)"
+    assert reporting.format_score([0, 0]) == "score 0.0 ± 0.0 (95 %, 2 games)"
+
+
 def test_a_mean_is_printed_with_its_interval_where_there_is_one() -> None:
     assert reporting.format_mean([1.0, 3.0], 2) == "2.00 ± 12.71"
     assert reporting.format_mean([540.0]) == "540.0"

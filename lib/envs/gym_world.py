@@ -29,10 +29,10 @@ class GymWorld:
 
     The frame is the observation where that is a picture (`to_picture`), else what `render()` draws when it is asked
     for. The policy sees the picture too where the observation is one or does not fit into a vector (`vector_size`);
-    else the flattened observation. Frames are scaled by a whole factor to 43 to 400 pixels a side (`smaller`,
-    `larger`). `terminal` is the environment's own `terminated`; lives are ignored. Games are cut off after
-    `TIME_LIMIT` steps unless `gymnasium.register` or the caller sets a limit. `AtariWorld` serves Atari games better:
-    it skips frames and is faster.
+    else the flattened observation. Frames below 43 pixels a side are enlarged by a whole factor (`larger`), and
+    drawn ones above 400 made smaller by one (`smaller`). `terminal` is the environment's own `terminated`; lives are
+    ignored. Games are cut off after `TIME_LIMIT` steps unless `gymnasium.register` or the caller sets a limit.
+    `AtariWorld` serves Atari games better: it skips frames and is faster.
 
     Args:
       env_id: as `gymnasium.make` takes it; `module:Name-v0` imports the module first.

@@ -122,6 +122,10 @@ class LabelConfig:
             raise UserError(
                 "--count: with --watch the teacher gives the labels that fall due; leave out one of the two"
             )
+        for name in ("name", "goal", "fit_to", "url", "open"):
+            if self.teacher is not None and getattr(self, name):
+                mend = "say --count" if name == "goal" else "leave it out"
+                raise UserError(f"{as_flag(name)} is the page's, and a teacher needs none: {mend}")
         for name in ("count", "error_rate", "beta", "myopia", "threshold", "keyword"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise UserError(f"{as_flag(name)} needs --teacher")

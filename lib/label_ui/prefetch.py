@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Sequence
 
@@ -13,6 +14,9 @@ from lib.preferences.queries import Query, Strategy
 
 READY = 20
 """Pairs that are kept ready, two screens' worth."""
+
+_FRESH_SECONDS = 120.0
+"""How long a pair is kept ready. There may be newer clips by then, and other answers."""
 
 _AT_ONCE = 5
 """Most pairs chosen at once. While few are ready it chooses fewer, because the time grows with their number."""
@@ -40,7 +44,7 @@ class QueryPrefetcher:
         self._strategy = strategy
         self._look = look
         self._rng = rng
-        self._ready: deque[Query] = deque()
+        self._ready: deque[tuple[float, Query]] = deque()  # with the times at which they were chosen
         self._wanted = False
         self._started = False
         self._changed = threading.Condition()
@@ -58,15 +62,21 @@ class QueryPrefetcher:
         """Up to `count` of the pairs that are ready, best first, without waiting; more get chosen.
 
         Args:
-          count: How many at most.
+          count: How many at most. Those that were chosen more than two minutes ago are thrown away.
           playable: Segments that can be shown; pairs of others are thrown away.
           taken: Pairs that were answered or handed out since; they are thrown away as well.
         """
         found: list[Query] = []
         with self._changed:
             while self._ready and len(found) < count:
-                query = self._ready.popleft()
-                if query.pair not in taken and query.sample1 in playable and query.sample2 in playable:
+                chosen, query = self._ready.popleft()
+                stale = time.monotonic() - chosen > _FRESH_SECONDS
+                if (
+                    not stale
+                    and query.pair not in taken
+                    and query.sample1 in playable
+                    and query.sample2 in playable
+                ):
                     found.append(query)
         self.wake()
         return found
@@ -76,7 +86,7 @@ class QueryPrefetcher:
             with self._changed:
                 self._changed.wait_for(lambda: self._wanted and len(self._ready) < READY)
                 count = min(_AT_ONCE, len(self._ready) + 1, READY - len(self._ready))
-                queued = {query.pair for query in self._ready}
+                queued = {query.pair for _, query in self._ready}
             found: list[Query] = []
             try:
                 names, taken = self._look()
@@ -89,6 +99,6 @@ class QueryPrefetcher:
                 told = str(error).partition("\n")[0] or type(error).__name__
                 self.problem = f"Pairs are drawn at random because choosing them failed: {told}"
             with self._changed:
-                self._ready.extend(found)
+                self._ready.extend((time.monotonic(), query) for query in found)
                 if not found:
                     self._wanted = False  # until the next request: there may be new segments by then

@@ -230,12 +230,16 @@ def make_text_teacher(
       keyword: of `keyword`.
 
     Raises:
-      UserError: the keyword is missing, or belongs to another teacher.
+      UserError: the keyword is missing, or belongs to another teacher; or β leaves no use for ε.
     """
     if (keyword is not None) != (name == "keyword"):
         raise UserError(
             f"--teacher keyword and --keyword WORD go together; got --teacher {name}"
             + ("" if keyword is None else f" --keyword {keyword}")
+        )
+    if beta is not None and threshold:
+        raise UserError(
+            "--threshold has no effect with --beta, by which no two answers are alike: leave out one of them"
         )
     return Teacher(
         value_of(name, keyword or ""), beta=beta, error_rate=error_rate or 0.0, threshold=threshold or 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.cli import UserError
+from lib.cli import UserError, as_flag
 from lib.devices import resolve_bf16, resolve_device
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.config import FitConfig
@@ -42,6 +42,11 @@ class Clips(Material[RewardModel, PreferenceData]):
         data: PreferenceData | None = None,
         features: Features | None = None,
     ) -> None:
+        for name in ("model", "cut", "upper", "length_control"):
+            if getattr(config, name):
+                raise UserError(
+                    f"{as_flag(name)} applies to answers of a language model, but {config.dbs[0]} holds clips; leave it out"
+                )
         self.config, self.device = config, resolve_device(config.dev)
         self.bf16 = resolve_bf16(config.bf16, self.device)
         self.data = data or load_preferences(

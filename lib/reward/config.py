@@ -236,6 +236,7 @@ class FitConfig:
             ("nll_weight", self.policy, "--policy POLICY, which is to do what the better clips show"),
             ("keep_where", self.keep, "--keep DB, of whose steps it chooses some"),
             ("audit_reward", self.audit, "--audit POLICY, the policy whose play is audited"),
+            ("audit_env", self.audit, "--audit POLICY, the policy that plays there"),
         ):
             if getattr(self, name) and not needed:
                 raise UserError(f"{as_flag(name)} expects {expected}")
@@ -243,6 +244,8 @@ class FitConfig:
         for name in (*looks, "watch", "audit", "model"):
             if self.policy is not None and getattr(self, name):
                 raise UserError(f"--policy fits no other reward model: leave out {as_flag(name)}")
+        if self.features is not None and self.input == "frame":
+            raise UserError("--features shows the model hidden units, not frames: leave out --input frame")
         if self.policy is not None and self.ensemble > 1:
             raise UserError(f"--policy fits one policy: leave out --ensemble {self.ensemble}")
         self.kept_range()

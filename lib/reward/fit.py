@@ -140,6 +140,10 @@ def fit(
     device = resolve_device(config.dev)
     path = config.out / file.format(check_name(config.name))
     check_writable(path)  # now, rather than when all the work is done
+    if config.policy is not None and path.exists() and path.samefile(config.policy):
+        raise UserError(
+            f"-n {config.name}: {path} is the policy of --policy, which the fit would replace; take another name"
+        )
     with contextlib.ExitStack() as stack:
         # The caller's own random draws are not disturbed.
         stack.callback(set_random_state, random_state(device), device)

@@ -207,6 +207,10 @@ def _refit(
     )
     if interrupt.asked:  # maybe before its last epoch
         raise Stopped
+    if _last(config, progress).version > before.version:
+        raise UserError(
+            f"another --watch has written version {version} to {config.reward_path} meanwhile; stop one of them"
+        )
     trained = before.trained | _units(pairs.subset(train), names)
     held = before.held | _units(pairs.subset(test), names)
     refit = {"labels": labels, "trained": sorted(trained), "held": sorted(held)}

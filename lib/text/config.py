@@ -232,6 +232,10 @@ class TextConfig:
             raise UserError(f"--rollout {self.rollout}: expected a multiple of --answers, {self.answers}")
         if self.minibatches > self.rollout:
             raise UserError(f"--minibatches {self.minibatches}: expected at most --rollout, {self.rollout}")
+        if self.critic_warmup >= self.updates:
+            raise UserError(
+                f"--critic-warmup {self.critic_warmup}: expected fewer than --updates, {self.updates}, or the policy never learns"
+            )
         if self.kl_target and not self.kl:
             raise UserError("--kl-target expects a KL penalty to adapt: add, for example, --kl 0.05")
         if self.kl_target and self.kl_horizon < self.rollout:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.cli import UserError
+from lib.cli import UserError, as_flag
 from lib.devices import resolve_bf16, resolve_device
 from lib.preferences.answers import Answer, load_answer, prompt_of, word_count
 from lib.preferences.prompts import Prompt, prompt_key
@@ -245,14 +245,12 @@ class AnswerMember(MemberFit):
 
 
 def _check_flags(config: FitConfig) -> None:
-    for name, given in (
-        ("--audit", config.audit),
-        ("--mask", config.mask),
-        ("--survived", config.survived),
-        ("--input", config.input),
-    ):
-        if given:
-            raise UserError(f"{name} applies to clips, but {config.dbs[0]} holds answers; leave it out")
+    of_frames = ("input", "half_frames", "mask", "shift", "noise", "dropout", "features", "num_actions")
+    for name in (*of_frames, "steps", "survived", "audit"):
+        if getattr(config, name):
+            raise UserError(
+                f"{as_flag(name)} applies to clips, but {config.dbs[0]} holds answers; leave it out"
+            )
 
 
 def _folder(config: FitConfig, store: AnswerStore) -> Path:

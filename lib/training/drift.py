@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lib.agent.finetune_metrics import Reading
 from lib.learner import Advance, Learner
-from lib.reporting import Progress, format_count
+from lib.reporting import Progress, decimals, format_count
 from lib.training.checkpoints import Checkpoints
 from lib.training.evaluation import EvaluationHook
 from lib.training.loop import Hook, RunConfig, Stop
@@ -27,7 +27,7 @@ def drifting(history: Sequence[Reading], patience: int) -> str | None:
     mean is below the best by more than the 95 % interval of the difference.
 
     Args:
-      history: all evaluations so far, the first before any training.
+      history: the evaluations that compare: all so far, the first before any training, or those since the newest reward model.
       patience: how many evaluations in a row.
 
     Returns:
@@ -44,9 +44,10 @@ def drifting(history: Sequence[Reading], patience: int) -> str | None:
     if best.score - sum(reading.score for reading in recent) / patience <= chance:
         return None
     last = recent[-1]
+    digits = max(1, decimals(best.score, best.interval))
     said = (
         f"drift: since {format_count(best.steps)} steps the learned return rose from {best.learned:.1f} to "
-        f"{last.learned:.1f} while the score fell from {best.score:.1f} to {last.score:.1f}"
+        f"{last.learned:.1f} while the score fell from {best.score:.{digits}f} to {last.score:.{digits}f}"
     )
     if best.agreement is not None and last.agreement is not None:
         said += f" and agreement with the teacher from {best.agreement:.2f} to {last.agreement:.2f}"

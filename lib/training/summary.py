@@ -13,7 +13,7 @@ from lib.agent.evaluate import Evaluation
 from lib.cli import UserError
 from lib.files import write_atomic
 from lib.provenance import now
-from lib.reporting import format_count, mean_interval
+from lib.reporting import decimals, format_count, mean_interval
 from lib.reward.report.page import write_page
 
 LOG, PAGE = "evaluations.jsonl", "summary.html"
@@ -121,10 +121,8 @@ def write_summary(folder: Path, page: Path, config: Mapping[str, Any], video: Pa
 
 
 def _score(row: Row) -> str:
-    """Three digits of the score, or fewer: two of its interval."""
     score, half = row["score"], row.get("interval")
-    size = max(half or 0.0, abs(score) / 10)
-    digits = max(0, 1 - math.floor(math.log10(size))) if size else 0
+    digits = decimals(score, half or 0.0)
     return f"{score:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 

@@ -79,8 +79,8 @@ def train(config: TrainConfig, **parts: Any) -> Trained:
     """Trains a policy as the configuration says, or resumes a run; with `--record-only`, only plays and records.
 
     A resumed run keeps its weights, optimiser, schedule, counters, evaluations, bests and random generators.
-    But the emulators begin new games, from another seed than the run began with; unfinished games and segments
-    are lost, and so are the steps since the last state.
+    But the emulators begin new games, and `--hold-prob` new draws, from another seed than the run began with; unfinished
+    games and segments are lost, and so are the steps since the last state.
 
     Several processes that torchrun has started learn together (`lib.training.ranks`): each plays its share of the
     environments, records them into the one DB and makes the same updates. The first one does all the rest.

@@ -365,6 +365,15 @@ def test_play_to_keep_has_to_be_of_the_same_game(tmp_path: Path) -> None:
         flags(tmp_path, policy=None, nll_weight=0.4)
 
 
+def test_a_fit_does_not_replace_its_policy(tmp_path: Path) -> None:
+    fork_db(tmp_path / "db", 12)
+    policy = saved(tmp_path / "v0.dat", PolicyNet(ACTIONS))
+    before = policy.read_bytes()
+    with pytest.raises(UserError, match=r"-n v0: .*v0\.dat is the policy of --policy"):
+        fit_labels(flags(tmp_path, name="v0"))
+    assert policy.read_bytes() == before
+
+
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     fork_db(tmp_path / "db", 12)
     for network in (PolicyNet(ACTIONS, observation_size=3), PolicyNet(ACTIONS, continuous=True)):

@@ -42,6 +42,7 @@ def config(tmp_path: Path) -> AblationConfig:
     (db / "00").mkdir(parents=True)
     (db / "00" / "00000001.dat").write_text("a segment")
     LabelLog(db / "labels.json").append(Label("00/00000001.dat", "00/00000002.dat", 1))
+    (tmp_path / "given" / "v0.dat").touch()
     (tmp_path / "out").mkdir()
     return AblationConfig(
         out=tmp_path / "out", v0=tmp_path / "given" / "v0.dat", db=db, seeds=2, labels=20, steps=1000
@@ -101,6 +102,18 @@ def test_results_of_finished_runs_are_collected(config: AblationConfig) -> None:
     assert [(row["arm"], row["seed"], row["best"]) for row in rows] == [("original", 0, 10), ("kl", 1, 30)]
     assert [json.loads(line) for line in (config.out / "results.jsonl").open()] == rows
     assert experiment.collect() == rows
+
+
+@pytest.mark.parametrize("wrong", [{"db": Path("nowhere")}, {"v0": Path("nowhere.dat")}])
+def test_a_mistyped_path_does_not_settle_the_experiment(
+    config: AblationConfig, wrong: dict[str, Path]
+) -> None:
+    given = {"v0": config.v0, "db": config.db, **wrong}
+    with pytest.raises(UserError, match="nowhere"):
+        ablation.main(
+            ["--out", str(config.out / "new"), *(f"--{name}={path}" for name, path in given.items())]
+        )
+    assert not (config.out / "new").exists()
 
 
 def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(

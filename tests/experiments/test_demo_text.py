@@ -101,3 +101,6 @@ def test_answers_to_one_prompt_are_one_unit() -> None:
     # Means 1 and 3 of two prompts: half their difference times 12.7, Student's t for one degree of freedom.
     assert row.startswith("| m | 2.000 ± 12.706 | 2.00 ± 12.71 |")
     assert "| 0.50 |" in row
+    one = {column: [1.0, 3.0] for column in demo_text.COLUMNS} | {"distinct-2": [0.9]}
+    fewer = demo_text.table({"m": values, "best of 16": one}, 2, "title").splitlines()[-1]
+    assert "0.90" not in fewer, "of half as many answers it does not compare"

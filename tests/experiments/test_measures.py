@@ -136,3 +136,6 @@ def test_a_policy_that_does_not_know_its_environment_is_refused(tmp_path: Path) 
     torch.save(PolicyNet(5).state_dict(), bare)
     with pytest.raises(UserError, match="which knows its environment"):
         main(["-m", str(bare), "-o", str(tmp_path / "v0.json")])
+    out = tmp_path / "v0.json"
+    main(["-m", str(bare), "-o", str(out), "-e", "MovingDot-v0", "--games", "2", "--lives", "1"])
+    assert json.loads(out.read_text())["trained_steps"] is None

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from lib.cli import UserError
+from lib.label_ui import prefetch
 from lib.label_ui.api import PageSettings, build_api
 from lib.label_ui.assign import IN_HAND
 from lib.label_ui.desk import Desk
@@ -169,6 +171,24 @@ def test_ahead_keeps_a_store_and_hands_out_nothing_that_was_taken_since(slow: Al
     done.add((names[0], names[2]))
     found = ahead.take(3, set(names[:3] + names[4:]), done)
     assert [query.pair for query in found] == [(names[0], names[i]) for i in (4, 5, 6)]
+
+
+def test_pairs_of_two_minutes_ago_are_chosen_anew(
+    slow: Alphabetical, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a break there are newer clips, and other answers."""
+    names = [f"00/{i:08d}.dat" for i in range(12)]
+    ahead = QueryPrefetcher(slow, lambda: (names, set()), np.random.default_rng(0))
+    slow.may.set()
+    ahead.wake()
+    until(lambda: sum(count for count, _ in slow.calls) == READY)
+    now = time.monotonic()
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=lambda: now + 119))
+    assert len(ahead.take(1, set(names), set())) == 1
+    until(lambda: sum(count for count, _ in slow.calls) == READY + 1)
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=lambda: now + 130))
+    assert len(ahead.take(READY, set(names), set())) == 1, "the one that was chosen last"
+    until(lambda: sum(count for count, _ in slow.calls) == 2 * READY + 1)
 
 
 # --- the model's page -------------------------------------------------------------------------------------------

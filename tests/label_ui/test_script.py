@@ -60,6 +60,8 @@ def test_the_page_starts_without_gymnasium_and_torch() -> None:
         (["-d", "DB", "--repeat-rate", "2"], "0.5"),
         (["-d", "DB", "--name", "x" * 61], "60 characters"),
         (["-d", "DB", "--teacher", "nobody"], "--teacher: expected one of"),
+        (["-d", "DB", "--teacher", "score", "--goal", "300"], "a teacher needs none: say --count"),
+        (["-d", "DB", "--teacher", "score", "--fit-to", "rewards"], "--fit-to is the page's"),
     ],
     ids=lambda value: " ".join(value)[-24:] if isinstance(value, list) else "",
 )

@@ -94,3 +94,5 @@ def test_pixels_cannot_be_hidden_from_features(tmp_path: Path) -> None:
     policy = saved(tmp_path / "p.dat", PolicyNet(5))
     with pytest.raises(UserError, match=r"--mask applies to pixels.*leave out --features"):
         fit(FitConfig(dbs=[db], name="f", out=tmp_path, features=policy, mask=["0,0,2,2"]))
+    with pytest.raises(UserError, match="leave out --input frame"):
+        FitConfig(dbs=[db], name="f", out=tmp_path, features=policy, input="frame")

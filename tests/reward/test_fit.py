@@ -209,6 +209,19 @@ def test_a_stride_estimates_the_sum_from_every_nth_step() -> None:
         assert returns.item() == pytest.approx(total * 7 / count)
 
 
+@pytest.mark.parametrize("flags", [{"model": Path("m")}, {"cut": 3}, {"upper": 2}, {"length_control": True}])
+def test_what_applies_to_answers_is_refused_for_clips(
+    db: Path, tmp_path: Path, flags: dict[str, Any]
+) -> None:
+    name = next(iter(flags)).replace("_", "-")
+    with pytest.raises(
+        UserError, match=f"--{name} applies to answers of a language model, but .* holds clips"
+    ):
+        fit(FitConfig(dbs=[db], name="x", out=tmp_path, runs=tmp_path, **flags))
+    with pytest.raises(UserError, match="--audit-env expects --audit POLICY"):
+        FitConfig(dbs=[db], name="x", out=tmp_path, audit_env="CartPole-v1")
+
+
 def test_a_db_given_twice_is_refused(tmp_path: Path) -> None:
     """Its clips would stand on both sides of the split."""
     (tmp_path / "db").mkdir()

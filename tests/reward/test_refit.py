@@ -205,6 +205,21 @@ def noted_fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return started
 
 
+def test_of_two_that_write_one_model_the_second_says_so(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = unlabelled(grey, tmp_path / "db")
+
+    def other() -> None:  # another process fits the 30 labels first
+        monkeypatch.setattr(refit, "_last", lambda *_: refit._Published(version=2))
+
+    drive(monkeypatch, more(db, grey, 20), other, more(db, grey, 10), lambda: None)
+    refit.keep_refitting(config(tmp_path))
+    said = capsys.readouterr().out
+    assert "another --watch has written version 2 to" in said
+    assert published(tmp_path)["version"] == 1
+
+
 def test_a_refit_may_begin_with_new_weights(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,10 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
     assert choices[0].answers[choices[0].best].text in (tmp_path / "pages" / "best-of-5.html").read_text()
     with pytest.raises(UserError, match="--prompts expects --reward"):
         PlayConfig(model=tmp_path / "model", prompts=tmp_path / "prompts.txt")
+    with pytest.raises(UserError, match="--info asks no model; leave out --prompts"):
+        PlayConfig(info=tmp_path, prompts=tmp_path / "prompts.txt")
+    with pytest.raises(UserError, match="--info and --export-jsonl: expected one of them"):
+        PlayConfig(info=tmp_path, export_jsonl=[tmp_path, tmp_path / "x"])
 
 
 def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:

@@ -338,6 +338,9 @@ def test_what_does_not_fit_is_refused_in_one_line(labelled: Path) -> None:
     for options, match in (
         ({"survived": True}, "--survived applies to clips"),
         ({"mask": ["0,0,1,1"]}, "--mask applies to clips"),
+        ({"steps": 5}, "--steps applies to clips"),
+        ({"half_frames": True}, "--half-frames applies to clips"),
+        ({"features": Path("p.dat")}, "--features applies to clips"),
         ({"model": None}, "expected a language model|expected the folder of a language model"),
         ({"cut": 5}, "--cut 5: .* has 4 layers"),
     ):

@@ -34,6 +34,8 @@ def test_a_drift_is_said_with_its_figures() -> None:
         == f"{said} and disagreement of the members rose from 0.25 to 0.50"
     )
     assert drifting(without(history, "agreement", "disagreement"), 3) == said
+    judged = [reading._replace(score=reading.score / 10_000, interval=0.0005) for reading in history]
+    assert "while the score fell from 0.0460 to 0.0300" in str(drifting(judged, 3)), "a judge of answers"
     assert best_before(history, 3) == UP
 
 
