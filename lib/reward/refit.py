@@ -100,6 +100,9 @@ def keep_refitting(config: FitConfig, kind: type[Material[Any, Any]] = Clips) ->
             )
             + f"; curves in {run_dir}"
         )
+        for db in config.dbs:
+            if not db.exists():
+                progress.line(f"{db.absolute()} is not there yet; waiting for it")
         counts = [LabelCount(db) for db in config.dbs]
         trainings = [ProgressReader(db) for db in config.dbs]
         tried, retry = 0, Timer(_RETRY_MINUTES)  # labels of the last attempt, if it failed

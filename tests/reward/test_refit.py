@@ -164,6 +164,7 @@ def test_it_waits_for_a_db_and_for_labels_and_refits_as_they_come(
     assert first["held"] <= second["held"]
     assert not second["trained"] & second["held"]
     said = capsys.readouterr().out
+    assert f"{db} is not there yet; waiting for it" in said
     assert "version 2: 42 labels" in said
     assert "starting from version 1" in said
     assert "stopped by request, version 2 is in" in said
