@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from lib.agent.checkpoints import env_of, load_policy, save_policy
 from lib.agent.network import PolicyNet
@@ -28,14 +30,23 @@ from lib.provenance import lineage
 from lib.reward.checkpoints import save_reward_model
 from lib.reward.clips import ClipMember, Clips
 from lib.reward.config import FitConfig
-from lib.reward.epoch import HeldOut, output_statistics
+from lib.reward.data import Pairs
+from lib.reward.epoch import (
+    HeldOut,
+    StepRewards,
+    both_returns,
+    fit_pairs,
+    output_statistics,
+    segment_returns,
+)
 from lib.reward.features import PolicyBody
-from lib.reward.implied import PolicyRatio
+from lib.reward.implied import PolicyRatio, log_likelihood
 from lib.reward.model import Member, RewardModel
 from lib.reward.store import SegmentStore
 
 _KEPT_STRIDE = 5  # of the steps of a clip of --keep, every so many are used
 _KEPT_AT_ONCE = 256  # in an update
+_CLIPS_AT_ONCE = 32
 
 
 class FittedPolicy(NamedTuple):
@@ -122,9 +133,9 @@ class Policies(Clips):
         layers = self._layers(self.policy).to(self.device)
         return PolicyRatio(layers, self.config.beta, self.data.segments.frame_shape)
 
-    def _layers(self, policy: PolicyNet) -> torch.nn.Sequential:
+    def _layers(self, policy: PolicyNet) -> nn.Sequential:
         """Those of a policy that are fitted."""
-        return torch.nn.Sequential(*([policy.conv] if self.config.all_layers else []), *policy.policy)
+        return nn.Sequential(*([policy.conv] if self.config.all_layers else []), *policy.policy)
 
     def begin(self, train: np.ndarray, test: np.ndarray, number: int) -> PolicyMember:
         return PolicyMember(self, train, test, number)
@@ -177,6 +188,33 @@ class PolicyMember(ClipMember):
     def __init__(self, policies: Policies, train: np.ndarray, test: np.ndarray, number: int) -> None:
         super().__init__(policies, train, test, number)
         self._kept = policies.kept
+
+    @functools.cached_property
+    def _reference(self) -> torch.Tensor:
+        """β Σ log π_ref of each clip, float32 `[clips]`: the reference is frozen, so each passes through it once."""
+        rewards, clips = self._likelihood(self.network.reference), np.arange(len(self._segments))
+        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            parts = np.array_split(clips, -(-len(clips) // _CLIPS_AT_ONCE))
+            return torch.cat(
+                [segment_returns(rewards, self._segments, part, self._device, 1, 0) for part in parts]
+            )
+
+    def _likelihood(self, layers: nn.Module) -> StepRewards:
+        return lambda seen, actions: self.network.beta * log_likelihood(layers, seen, actions)
+
+    def _returns(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `PolicyRatio` pays for the clips of N pairs, float32 `[N]` each, with gradients."""
+        new = both_returns(
+            *(self._likelihood(self.network.policy), self._segments, pairs, self._device, self._bf16)
+        )
+        return new[0] - self._reference[pairs.first], new[1] - self._reference[pairs.second]
+
+    def train_epoch(self, should_stop: Callable[[], bool] = lambda: False) -> float | None:
+        return fit_pairs(
+            *(self._returns, self.optimizer, self.pairs, self._config, self.rng, self._device),
+            should_stop=should_stop,
+            penalty=self.penalty,
+        )
 
     def penalty(self) -> torch.Tensor | None:
         if self._kept is None:

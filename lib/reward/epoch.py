@@ -73,7 +73,7 @@ def _on_device(seen: Sequence[tuple[np.ndarray, np.ndarray]], device: torch.devi
     return [torch.from_numpy(np.concatenate(parts)).to(device) for parts in zip(*seen, strict=True)]
 
 
-def _both_returns(
+def both_returns(
     rewards: StepRewards,
     segments: SegmentStore,
     pairs: Pairs,
@@ -82,6 +82,7 @@ def _both_returns(
     stride: int = 1,
     offset: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """R̂₁ and R̂₂ of N pairs, float32 `[N]` each, as `segment_returns`."""
     both = np.concatenate([pairs.first, pairs.second])
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         returns = segment_returns(rewards, segments, both, device, stride, offset)
@@ -125,7 +126,7 @@ def train_epoch(
 
     def returns(part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         offset = int(rng.integers(config.frame_stride))
-        return _both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
+        return both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
 
     return fit_pairs(returns, optimizer, pairs, config, rng, device, should_stop=should_stop, penalty=penalty)
 
@@ -202,7 +203,7 @@ def renew_batch_norms(
         layer.momentum = None  # the mean over the batches that follow
     for part in _parts(pairs.subset(rng.permutation(len(pairs))[:_PAIRS_FOR_NORMS])):
         offset = int(rng.integers(config.frame_stride))
-        _both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
+        both_returns(network, segments, part, device, bf16, config.frame_stride, offset)
     for layer, momentum in norms:
         layer.eval().momentum = momentum
 
@@ -271,7 +272,7 @@ def evaluate_pairs(
     """
     longest = max(segments.length(int(index)) for index in (*pairs.first, *pairs.second))
     found = [
-        _both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
+        both_returns(rewards, segments, part, device, bf16, stride, stride // 2)
         for part in _parts(pairs, max(1, _STEPS_AT_ONCE * stride // (2 * longest)))
     ]
     return1, return2 = (torch.cat(each).double().cpu() for each in zip(*found, strict=True))

@@ -72,10 +72,7 @@ class PolicyRatio(nn.Module):
 
     def forward(self, seen: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """r̂, float32 `[N]`, of pictures uint8 `[N, 4, 84, 84]` or features `[N, F]`, and actions int64 `[N]`."""
-        new, old = (
-            -F.cross_entropy(layers(seen).float(), actions, reduction="none")
-            for layers in (self.policy, self.reference)
-        )
+        new, old = (log_likelihood(layers, seen, actions) for layers in (self.policy, self.reference))
         return self.beta * (new - old).clamp(-self.most, self.most)
 
     def for_paying(self) -> PolicyRatio:
@@ -83,6 +80,11 @@ class PolicyRatio(nn.Module):
         paying = copy.deepcopy(self).eval().requires_grad_(False)
         paying.most = _PAID_NATS
         return paying
+
+
+def log_likelihood(layers: nn.Module, seen: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """log π(a|s), float32 `[N]`, by a policy's layers, of what `PolicyRatio` takes."""
+    return -F.cross_entropy(layers(seen).float(), actions, reduction="none")
 
 
 def ratio_of(state: dict[str, torch.Tensor], frame_shape: tuple[int, int, int]) -> PolicyRatio | None:

@@ -23,7 +23,7 @@ from lib.preferences.segments import Segment
 from lib.reward import clips
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.config import FitConfig
-from lib.reward.epoch import HeldOut
+from lib.reward.epoch import HeldOut, both_returns
 from lib.reward.fit import Epoch, fit
 from lib.reward.implied import PolicyRatio
 from lib.reward.model import ObservingRewards
@@ -89,6 +89,25 @@ def test_what_a_policy_pays_is_how_much_likelier_an_action_has_become() -> None:
     # An agent is paid no more than 2 β for one action, either way.
     assert right.abs().max() > 1
     torch.testing.assert_close(network.for_paying()(features, actions), right.clamp(-1, 1))
+
+
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_a_fit_is_paid_what_the_policy_pays_though_its_reference_sees_each_clip_once(
+    tmp_path: Path, all_layers: bool
+) -> None:
+    saved(tmp_path / "v0.dat", PolicyNet(ACTIONS, kind="small"))
+    fork_db(tmp_path / "db", 40)  # more clips than pass through it together
+    material = Policies(flags(tmp_path, all_layers=all_layers, bf16=False))
+    pairs = material.data.pairs
+    member = material.begin(np.arange(len(pairs)), np.arange(0), 0)
+    with torch.no_grad():
+        for weight in member.network.policy.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+        paid = member._returns(pairs)
+        expected = both_returns(member.network, material.data.segments, pairs, torch.device("cpu"), False)
+    assert min(returns.std() for returns in expected) > 1e-3
+    for found, right in zip(paid, expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
