@@ -25,37 +25,46 @@ class LiveOverview:
 
     def __init__(self, desk: Desk, fitting: Fitting | None = None) -> None:
         self._desk, self._fitting = desk, fitting
-        self._shown: object = None
-        self._place = html.div().classes("cards")
+        self._version: object = None
+        self._overview: Overview | None = None
+        self._offered: object = False
+        with html.div().classes("cards"):
+            # What stays as it is keeps the focus and the text that somebody has selected in it.
+            self._cards, self._offer = (html.div().style("display: contents") for _ in range(2))
 
     async def build(self) -> None:
         await self._update()
         ui.timer(2.0, self._update, immediate=False)
 
     async def _update(self) -> None:
-        state: object
-        overview: Overview | None
+        version: object
         try:
-            fit = self._fitting and (self._fitting.running, *self._fitting.lines)
-            state = await run.io_bound(self._desk.db.version), fit
-            if state == self._shown:
-                return
-            overview = await run.io_bound(self._desk.stats.overview)
+            version = await run.io_bound(self._desk.db.version)
+            if version != self._version:
+                self._overview = await run.io_bound(self._desk.stats.overview)
         except (UserError, OSError) as error:
-            state, overview = str(error), None
-            if state == self._shown:
-                return
-        self._shown = state
-        self._place.clear()
-        with self._place:
-            if overview is None:
-                with card("This database cannot be read", wide=True):
-                    html.p(str(state))
-            else:
-                _show_overview(overview, self._desk.stats.goal)
-                if self._fitting is not None and overview.labels:
-                    _fit(self._fitting, overview.usable)
-                elif overview.labels and self._desk.model is None:
+            version, self._overview = str(error), None
+        overview, fitting = self._overview, self._fitting
+        if version != self._version:
+            self._version = version
+            self._cards.clear()
+            with self._cards:
+                if overview is None:
+                    with card("This database cannot be read", wide=True):
+                        html.p(str(version))
+                else:
+                    _show_overview(overview, self._desk.stats.goal)
+        labels = overview.usable if overview is not None and overview.labels else None
+        offered: object = labels is not None
+        if labels is not None and fitting is not None:
+            offered = min(labels, FIRST_LOOK), fitting.running, *fitting.lines
+        if offered != self._offered:
+            self._offered = offered
+            self._offer.clear()
+            with self._offer:
+                if labels is not None and fitting is not None:
+                    _fit(fitting, labels)
+                elif labels is not None and self._desk.model is None:
                     _how_to_fit(self._desk.db)
 
 

@@ -132,6 +132,9 @@ def test_a_recheck_is_written_and_undone(serve: Serve, enter: Enter, reward: Pat
     assert {line["sample1"], line["sample2"]} <= set(opened.replace(":", "").split())
     tab.ready()
     assert tab.shown() != opened, "the next doubtful one"
+    page.reload()
+    tab.ready()
+    assert tab.shown() != opened, "it is answered"
     assert page.inner_text("#total") == "4"
     page.keyboard.press("u")
     tab.wait_labels(6)

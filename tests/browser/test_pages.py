@@ -136,6 +136,19 @@ def test_overview_counts_and_follows(serve: Serve, enter: Enter) -> None:
     assert tab.page.locator("thead th").first.evaluate("th => th.clientHeight") < 60  # no word is broken
 
 
+def test_what_is_selected_on_the_overview_stays_while_others_label(serve: Serve, enter: Enter) -> None:
+    site = serve()
+    add(site, said(0, 1, 1, annotator="bob", time=1.0))
+    tab = enter(site).overview()
+    command = tab.page.locator("pre.command")
+    command.focus()
+    command.evaluate("(pre) => getSelection().selectAllChildren(pre)")
+    add(site, said(0, 2, 1, annotator="bob", time=2.0))
+    tab.page.locator(".figures").get_by_text("labels", exact=True).wait_for()
+    assert command.evaluate("(pre) => document.activeElement === pre")
+    assert tab.page.evaluate("getSelection().toString()").strip() == command.inner_text().strip()
+
+
 def test_notes_and_names_are_shown_never_run(serve: Serve, enter: Enter) -> None:
     site = serve()
     add(

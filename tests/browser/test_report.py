@@ -70,6 +70,7 @@ def test_clips_play_and_move_the_cursor_of_their_curve(opened: Opened) -> None:
         "before => document.querySelector('.clip output').textContent != before", arg=before
     )
     assert cursor.get_attribute("x1") != place
+    assert page.locator(".clip output:not([aria-live=off])").count() == 0, "what plays is not read aloud"
     colours = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 160, 210).data).size"
     assert clip.locator("canvas").evaluate(colours) > 10
 

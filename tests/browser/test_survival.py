@@ -314,6 +314,43 @@ def test_a_read_only_db_is_said_and_the_answer_kept(serve: Serve, enter: Enter) 
     assert len(site.standing()) == len(site.labels()) == 2
 
 
+def test_a_pair_whose_answer_waits_is_not_asked_again_after_a_reload(serve: Serve, enter: Enter) -> None:
+    """The second answer would have the id of the first, and be taken for it."""
+    site = serve()
+    tab = enter(site).label()
+    pair = tab.shown()
+    tab.page.route("**/api/vote", lambda route: route.fulfill(status=507, json={"error": "no space"}))
+    tab.page.keyboard.press("1")
+    tab.wait_status("Not saved: no space")
+    tab.page.unroute("**/api/vote")
+    tab.page.reload()
+    tab.ready()
+    assert tab.shown() != pair
+    tab.press("2")
+    tab.wait_labels(2)
+    first, second = site.labels()
+    assert {first["sample1"], first["sample2"]} <= set(pair.split())
+    assert not {second["sample1"], second["sample2"]} <= set(pair.split())
+    assert (first["label"], second["label"]) == (first["left"], 3 - second["left"])
+
+
+def test_where_nothing_answers_only_the_first_answer_waits_for_it(site: Site, enter: Enter) -> None:
+    """Packets may vanish rather than be refused, as in a tunnel that stalls."""
+    tab = enter(site).label()
+    tab.page.route("**/api/**", lambda route: None)
+    tab.press("1")
+    tab.wait_status("1 answer waits in this browser")
+    tab.page.evaluate("AbortSignal.timeout = () => new AbortController().signal")  # from now on for ever
+    tab.press("2")
+    tab.press("0")
+    tab.wait_status("3 answers wait in this browser")
+    tab.page.unroute("**/api/**")
+    tab.page.reload()
+    tab.page.wait_for_function("() => !Object.keys(localStorage).some(key => key.startsWith('answer:'))")
+    mine = [line for line in site.labels() if line["annotator"] == site.name]
+    assert [line["label"] for line in mine] == [mine[0]["left"], 3 - mine[1]["left"], 0]
+
+
 def test_an_answer_that_cannot_be_saved_can_be_taken_back(serve: Serve, enter: Enter) -> None:
     site = serve()
     tab = enter(site).label()

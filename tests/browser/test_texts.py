@@ -29,7 +29,7 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
         shown = [tab.page.inner_text(f"#text{side}") for side in (1, 2)]
         prompt = tab.page.inner_text("#prompt")
         left_words, right_words = (len(text.split()) for text in shown)
-        counts = f"Words: {left_words} left, {right_words} right."
+        counts = f"Words: {left_words} and {right_words}."
         assert counts not in tab.status()
         tab.press(key)
         tab.wait_status(counts)
@@ -41,6 +41,11 @@ def test_answers_by_key_with_undo_and_both_texts_of_one_prompt(
         assert left.prompt == right.prompt == prompt
         better = {"1": line["left"], "2": 3 - line["left"], "0": 0, "x": None}[key]
         assert line["label"] == better
+    buttons = [tab.page.inner_text(f"[data-answer='{side}']").split("\n")[-1] for side in (1, 2)]
+    assert [words.removeprefix(f"{side} ") for side, words in enumerate(buttons, 1)] == [
+        "First better",
+        "Second better",
+    ]
     tab.page.keyboard.press("u")
     tab.wait_status("Undone")
     tab.press("1")
@@ -227,7 +232,7 @@ def test_labels_page_shows_texts_and_leads_back_and_the_overview_promises_no_mod
     assert tab.page.inner_text(".snippet.best") == first
     tab.page.click("a.pair")
     tab.ready()
-    assert "left better" in tab.page.inner_text("[data-answer='1']").lower()
+    assert "first better" in tab.page.inner_text("[data-answer='1']").lower()
     assert tab.page.is_visible("#opened")
     tab.page.goto(site.base)
     assert "--reward" not in tab.page.inner_text(".command")

@@ -46,10 +46,13 @@ export class Answers {
       change: mode.changes || this.undone.has(offer.id),
     });
     this.pending = { op, offer, answer, flag, pressed };
+    mode.remember();
     stage.enable();
     stage.mark(answer);
     setTimeout(() => this.pending?.op === op && !outbox.blocked && panel.say("Saving…"), 700);
-    await outbox.flush();
+    const sent = outbox.flush();
+    op.late = outbox.offline; // then it waits, and so need not the labeller
+    if (!op.late) await sent;
     if (this.pending?.op === op && outbox.offline) this.moveOn(); // it waits in the outbox; the page says so
     else if (this.pending?.op === op) this.page.showState();
   }

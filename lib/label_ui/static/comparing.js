@@ -36,19 +36,19 @@ export class Comparing {
 
   // Pairs this tab held before a reload; the server renews them.
   begin() {
-    const { answers, deck, labeller, outbox, session, stage } = this.page;
+    const { answers, deck, labeller, session, stage } = this.page;
     const left = JSON.parse(sessionStorage.getItem("offers") ?? "null");
     if (left?.db === session.db && left.name === labeller.name) {
-      const gone = new Set(outbox.ops.map((op) => op.body.offer?.id));
       answers.undone = new Set(left.undone);
-      deck.set(left.offers.filter((offer) => !gone.has(offer.id)));
+      deck.set(left.offers);
       stage.display();
     }
   }
 
   remember() {
-    const { answers, deck, labeller, session } = this.page;
-    const { offers } = deck;
+    const { answers, deck, labeller, outbox, session } = this.page;
+    const sent = new Set(outbox.ops.map((op) => op.body.offer?.id)); // a reload must not ask these again
+    const offers = deck.offers.filter((offer) => !sent.has(offer.id));
     const undone = offers.map(({ id }) => id).filter((id) => answers.undone.has(id));
     sessionStorage.setItem("offers", JSON.stringify({ db: session.db, name: labeller.name, offers, undone }));
   }

@@ -25,6 +25,10 @@ class Page {
     this.session = session;
     this.id = id;
     document.body.classList.toggle("of-text", session.answers);
+    if (session.answers) { // these may stand one above the other
+      const [first, second] = document.querySelectorAll("[data-answer] > span");
+      [first.textContent, second.textContent] = ["First better", "Second better"];
+    }
     this.deck = new Deck(session.answers ? TEXTS : CLIPS);
     this.labeller = new Labeller(session);
     this.strategy = new StrategyList(session);

@@ -51,7 +51,7 @@ export class List {
     Object.assign(button, {
       type: "button",
       className: "button",
-      title: `${offer.sample1} and ${offer.sample2}: ${offer.reason || offer.strategy}`,
+      title: `${offer.sample1} and ${offer.sample2}`, // not the reason, which tells repeat checks
     });
     if (this.answers) button.append(`prompt ${offer.sample1.split("/")[0]}`, text);
     else button.append(...sides(offer).map((id) => Object.assign(new Image(30, 34), { src: `/thumb/${id}.png`, alt: "" })), text);

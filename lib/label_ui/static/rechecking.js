@@ -26,6 +26,11 @@ export class Rechecking extends Comparing {
     this.page.stage.display();
   }
 
+  answered(answer) {
+    history.replaceState(null, "", "?recheck="); // after a reload from the list, not this pair again
+    super.answered(answer);
+  }
+
   remember() {} // these come again by themselves; the ordinary pairs wait for the way back
 
   resample() {}

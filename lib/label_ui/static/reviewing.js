@@ -49,6 +49,7 @@ export class Reviewing {
   }
 
   // This pair and no other: none is fetched, drawn anew, taken back or listed.
+  remember() {}
   refill() {}
   resample() {}
   undo() {}

@@ -125,7 +125,7 @@ export class TextView {
   // For after the answer: known before, it would sway it.
   get lengths() {
     const [left, right] = this.texts.map(({ text }) => text.match(/\S+/g)?.length ?? 0);
-    return ` Words: ${left} left, ${right} right.`;
+    return ` Words: ${left} and ${right}.`;
   }
 
   show([left, right]) {
