@@ -331,3 +331,30 @@ def test_a_loaded_replay_is_what_it_was_and_cuts_the_games_under_way(steps: int)
     # Returns are bootstrapped from what the cut games showed last, 24, and that is never learned from.
     expected = {22: (23 + 24 / 2, 0.25, 24), 23: (24, 0.5, 24), 50: (51, 0.5, 51)}
     assert {seen: found.get(seen) for seen in (22, 23, 24, 50)} == expected | {24: None}
+
+
+def test_stacks_of_a_long_game_have_no_black_frames() -> None:
+    replay = Replay(Spec(3), 1, 400, CPU, score, gamma=0.9)
+    replay.begin(torch.full((1, 4, 84, 84), 1, dtype=torch.uint8))
+    for step in range(300):
+        replay.add(played([Row(0)]), torch.full((1, 4, 84, 84), 1 + step % 200, dtype=torch.uint8))
+    seen = replay._seen(torch.arange(3, 300), torch.zeros(297, dtype=torch.int64))
+    assert (seen[..., 0, 0] > 0).all()
+
+
+def test_a_new_step_is_drawn_as_often_as_that_of_the_largest_error() -> None:
+    replay = filled([SCRIPT[:3]], priority=1.0)
+    replay.prioritise(torch.tensor([0]), torch.tensor([7.0]))
+    replay.add(played([Row(13)]), shown(13.0))
+    assert replay.state()["tree"][2].item() == pytest.approx(7)
+    loaded = Replay(VECTORS, 1, 1000, CPU, score, gamma=0.5, priority=1.0)
+    loaded.load_state(replay.state())
+    loaded.begin(shown(0.0))
+    loaded.add(played([Row(1)]), shown(1.0))
+    assert loaded.state()["tree"][4].item() == pytest.approx(7), "after a resume, too"
+
+
+def test_a_step_without_an_error_may_be_drawn_again() -> None:
+    replay = filled([SCRIPT[:3]], priority=1.0)
+    replay.prioritise(torch.tensor([0]), torch.tensor([0.0]))
+    assert replay.state()["tree"][0] > 0

@@ -180,6 +180,25 @@ def pays(best: float) -> Any:
     return Pays(lambda frames, actions, observations: -4 * (actions[:, 0] - best).square(), "observation")
 
 
+def test_novelty_is_paid_only_until_there_is_a_reward_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags: dict[str, Any] = {"reward": Path("r"), "watch_reward": True, "state_entropy": True}
+    ours = learner(Corridor(2), 8, learning_starts=8, batch_size=4, replay_steps=1000, **flags)
+    ours.use_reward(pays(0.6))
+    batches: list[Batch] = []
+    learn = ours.learn
+
+    def watched(batch: Batch) -> Any:
+        batches.append(batch)
+        return learn(batch)
+
+    monkeypatch.setattr(ours, "learn", watched)
+    for _ in range(10):
+        ours.advance()
+    assert batches
+    for batch in batches:
+        torch.testing.assert_close(batch.returns, -4 * (batch.actions[:, 0] - 0.6).square())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("relabelled", [True, False])
 def test_rewards_changed_half_way_are_learned_only_where_the_replay_is_relabelled(relabelled: bool) -> None:

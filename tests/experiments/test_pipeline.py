@@ -123,7 +123,7 @@ def test_a_full_disk_tears_no_line(tmp_path: Path) -> None:
 def test_time_that_is_up_stops_a_stage_as_ctrl_c_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pipeline = Pipeline(tmp_path, max_minutes=1 / 600)
+    pipeline = Pipeline(tmp_path, max_minutes=1 / 60)
 
     def work(_: Path | None) -> bool:
         with Interrupt() as interrupt:
@@ -148,7 +148,7 @@ def test_time_is_up_in_a_background_shell_too(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(TimeUp):
-            Pipeline(tmp_path, max_minutes=0.2 / 60).run(
+            Pipeline(tmp_path, max_minutes=1 / 60).run(
                 "one", "Waits", "made.py", Steps(), lambda _: time.sleep(3)
             )
     finally:

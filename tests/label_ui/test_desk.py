@@ -343,6 +343,14 @@ def test_change_replaces_ones_own_answer_and_undo_brings_it_back(root: Path, des
     assert [label.label for label in current(lines(root))] == [1]
 
 
+def test_an_answer_that_was_deleted_cannot_be_undone(root: Path, desk: Desk) -> None:
+    User(desk).vote(User(desk).take())
+    (label,) = desk.stats.labels()[0]
+    assert len(desk.votes.history("ada", None, 100)) == 1
+    desk.votes.delete(label)
+    assert desk.votes.history("ada", None, 100) == []
+
+
 def test_who_answers_a_pair_that_she_opened_was_not_asked_at_random(root: Path, desk: Desk) -> None:
     offer = User(desk).take()
     User(desk).vote(offer, 1)

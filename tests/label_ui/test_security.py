@@ -293,8 +293,8 @@ def test_the_log_holds_no_secret_and_pages_no_markup_of_strangers(tmp_path: Path
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server that waits a fifth of a second for a request and for five at a time."""
-    monkeypatch.setattr(serve, "_REQUEST_SECONDS", 0.2)
+    """A server that waits a second for a request and for five at a time."""
+    monkeypatch.setattr(serve, "_REQUEST_SECONDS", 1.0)
     monkeypatch.setattr(serve, "_UNFINISHED", 5)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(

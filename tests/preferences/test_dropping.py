@@ -1,5 +1,6 @@
 """A DB that is kept small loses its oldest segments, and never one that a label names."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -118,3 +119,20 @@ def test_a_recorder_whose_segments_are_all_labelled_stops(tmp_path: Path) -> Non
     recorder = SegmentRecorder(tmp_path, 1, "X-v0", 3, 1.0, 0, max_mb=0.004, drop_oldest=True)
     assert recorder.full
     assert not recorder.recording.any()
+
+
+def test_no_label_is_written_between_the_look_at_the_labels_and_the_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, range(4))
+    unlink, removed = Path.unlink, []
+
+    def watched(path: Path, missing_ok: bool = False) -> None:
+        with open(tmp_path / "labels.json") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        removed.append(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    drop_oldest(tmp_path, 200)
+    assert len(removed) == 2

@@ -114,3 +114,12 @@ def test_forgotten_leases_do_not_pile_up() -> None:
     clock.time += 2000
     leases.live()
     assert leases.held_by("ada") == []
+
+
+def test_random_pairs_are_equally_likely_though_groups_differ_in_size() -> None:
+    names = [*(f"00/{number}" for number in range(9)), "01/0", "01/1"]  # 36 pairs and 1
+    rng, few = np.random.default_rng(0), 0
+    for _ in range(740):
+        (query,) = RandomPairs(lambda name: name[:2]).propose(names, set(), 1, rng)
+        few += query.sample1.startswith("01")
+    assert 5 < few < 45, "20 expected"

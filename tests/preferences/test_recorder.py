@@ -528,3 +528,11 @@ def test_held_random_play_of_seaquest_records_refuels_and_pickups(tmp_path: Path
             again.push(frame[None])
             seen.append(int(again.counts()[f"{reason}s"][0]))
         assert np.diff(seen)[34:39].any()  # 10 to 14 steps before the last
+
+
+def test_several_processes_share_the_limit_of_their_db(tmp_path: Path) -> None:
+    recorder = SegmentRecorder(tmp_path, 2, "X", 3, 0.0, 0, max_mb=1e-3, all_envs=6)
+    recorder.stored_bytes = 300
+    assert not recorder.full
+    recorder.stored_bytes = 400  # by two of six environments: 1,200 in all
+    assert recorder.full

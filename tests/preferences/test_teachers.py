@@ -709,7 +709,11 @@ def test_a_teacher_of_ones_own_values_each_clip(tmp_path: Path, monkeypatch: pyt
     assert (summary.written, summary.exhausted) == (3, False)
     better = {(label.sample1, label.sample2)[(label.label or 0) - 1] for label in labels(tmp_path / "db")}
     assert better == {names[1], names[2]}
-    assert {label.teacher for label in labels(tmp_path / "db")} == {"mine_by_value:taste"}
+    said = labels(tmp_path / "db")
+    assert {label.teacher for label in said} == {"mine_by_value:taste"}
+    assert [(label.parameters or {})["seed"] for label in said] == [0, 0, 0]
+    database(tmp_path / "wrong", [3, 1, 2])
+    assert label_with_teacher(tmp_path / "wrong", "mine_by_value:taste", 3, error_rate=1.0).wrong == 3
 
 
 def test_a_teacher_of_ones_own_may_import_a_neighbour_when_it_is_asked(

@@ -23,6 +23,7 @@ from lib.reward.config import FitConfig
 from lib.reward.data import Pairs, load_preferences
 from lib.reward.epoch import (
     HeldOut,
+    checked_statistics,
     evaluate_ensemble,
     evaluate_pairs,
     output_statistics,
@@ -484,6 +485,8 @@ def test_statistics_are_of_every_step_of_every_segment() -> None:
 
 
 def test_a_constant_model_is_refused() -> None:
+    with pytest.raises(UserError, match="pays the same for everything"):
+        checked_statistics(1.0, 1e-9)  # a rounding error
     with pytest.raises(UserError, match="pays the same for everything"):
         output_statistics(Grey(), store_of(np.array([7]), np.array([7])), bf16=False)
 

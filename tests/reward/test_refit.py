@@ -206,6 +206,30 @@ def noted_fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return started
 
 
+def test_what_was_once_trained_on_or_held_out_stays_so_though_its_labels_are_taken_back(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = unlabelled(grey, tmp_path / "db")
+    first: dict[str, Any] = {}
+
+    def take_back() -> None:
+        first.update(published(tmp_path)["refit"])
+        held, log = {name for _, name in first["held"]}, LabelLog(db / "labels.json")
+        for number, label in enumerate(log.read()):
+            if number < 8 or held & {*label.pair}:
+                log.append(dataclasses.replace(label, cancelled=True))
+
+    def label_others() -> None:
+        lines = LabelLog(grey / "labels.json").read()[40:70]
+        add_labels(db, ((line.sample1, line.sample2, line.label) for line in lines))
+
+    drive(monkeypatch, more(db, grey, 40), take_back, label_others)
+    refit.keep_refitting(config(tmp_path))
+    assert published(tmp_path)["version"] == 2
+    for side in ("trained", "held"):
+        assert set(first[side]) <= set(published(tmp_path)["refit"][side]), side
+
+
 def test_of_two_that_write_one_model_the_second_says_so(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lib.agent.kl import k3
 from lib.agent.losses import surrogate_loss, value_error
 from lib.agent.returns import explained_variance
 from lib.agent.sequences import answer_advantages, token_rewards
 from lib.learner import ALONE, Alone
 from lib.preferences.answers import distinct_2
+from lib.text import learner as learner_module
 from lib.text.evaluation import AnswersMeasure
 from lib.text.layers import above, between, log_probs_of, token_log_probs
 from lib.text.roles import spread
@@ -213,6 +215,59 @@ def test_the_passes_descend_means_over_tokens(tmp_path: Path) -> None:
     assert float(parts["kl_ref"]) == pytest.approx(seen.exact_kl[mask].sum().item() / len(answers), abs=1e-5)
     explained = explained_variance(then.values, returns, mask)
     assert float(parts["explained_variance"]) == pytest.approx(explained.item(), rel=1e-4)
+
+
+def test_scores_are_clipped_and_the_kl_estimated_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paid: list[torch.Tensor] = []
+
+    def noted(algo: str, rewards: torch.Tensor, *rest: Any, **flags: Any) -> Any:
+        paid.append(rewards)
+        return answer_advantages(algo, rewards, *rest, **flags)
+
+    monkeypatch.setattr(learner_module, "answer_advantages", noted)
+    learner = tiny_learner(tmp_path, lr=0.0, score_clip=2.0, kl_estimator="k3")
+    answers = learner.answer(learner._prompts, [7], each=4)
+    assert answers is not None
+    seen = learner.roles.experience(answers)
+    then = dataclasses.replace(seen, scores=torch.linspace(-9, 9, 12), reference=seen.reference + 0.5)
+    learner.learn(then)
+    divergence = k3(then.log_probs, then.reference)
+    torch.testing.assert_close(paid[0], token_rewards(then.scores, divergence, then.mask, 0.05, 2.0))
+
+
+def test_an_update_makes_all_its_passes(tmp_path: Path) -> None:
+    learner = tiny_learner(tmp_path, algo="rloo", answers=2, epochs=3, minibatches=2)
+    learner.advance()
+    assert next(iter(learner._optimizer.state.values()))["step"] == 6
+
+
+def test_a_gradient_is_clipped_to_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = tiny_learner(tmp_path, grad_clip=0.01, lr=1.0, epochs=1, minibatches=1)
+    plain = torch.optim.SGD([weight for _, weight in learner.weights()], lr=1.0)
+    monkeypatch.setattr(learner, "_optimizer", plain)
+    before = copy.deepcopy(dict(learner.weights()))
+    learner.advance()
+    moves = [(weight - before[name]).detach() for name, weight in learner.weights()]
+    assert torch.nn.utils.get_total_norm(moves).item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_price_of_divergence_waits_for_the_critic(tmp_path: Path) -> None:
+    learner = tiny_learner(tmp_path, critic_warmup=1, kl_target=1.0)
+    learner.advance()
+    assert learner.kl_coef == pytest.approx(0.05)
+    learner.advance()
+    assert learner.kl_coef < 0.05
+
+
+def test_a_resumed_critic_goes_on_warming_up_to_a_new_reward_model(tmp_path: Path) -> None:
+    first, second = (tiny_learner(tmp_path / name, critic_warmup=2) for name in "ab")
+    first.updates = 5
+    assert first._acts()
+    first.use_reward(first.roles.reward)
+    second.load_state(first.state())
+    assert not second._acts()
 
 
 def test_the_learning_rate_falls_to_0_where_asked(tmp_path: Path) -> None:

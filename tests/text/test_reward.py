@@ -96,6 +96,26 @@ def test_with_all_upper_layers_it_is_the_whole_model_on_the_last_token(family: s
     assert len(TextRewardNet(language.network.model, Shape(2, 1)).layers.layers) == 1
 
 
+def test_a_mean_is_over_the_answer_and_not_over_its_prompt(tmp_path: Path) -> None:
+    language = tiny(tmp_path)
+    answers = [dataclasses.replace(a, tokenizer=language.vocabulary) for a in _answers()]
+    network = TextRewardNet(language.network.model, Shape(2, 2, "mean"))
+    torch.nn.init.normal_(network.head.weight)
+    rated = network(frozen_states(language, Shape(2, 2), answers))
+    for row, answer in enumerate(answers):
+        tokens = torch.tensor([[*answer.prompt_tokens, *answer.tokens]])
+        states = language.network.model(input_ids=tokens, use_cache=False).last_hidden_state[0]
+        mean = states[len(answer.prompt_tokens) :].mean(0)
+        torch.testing.assert_close(network.head(mean)[0], rated[row], atol=1e-5, rtol=1e-5)
+
+
+def test_what_an_answers_length_explains_is_taken_out_about_the_mean(tmp_path: Path) -> None:
+    language = tiny(tmp_path)
+    member = TextMember(TextRewardNet(language.network.model, Shape(2, 0)), 0.0, 1.0)
+    model = TextRewardModel(language, [member], slope=0.5, words=10.0)
+    np.testing.assert_allclose(model.paid(np.array([[1.0, 2.0]]), np.array([10, 12])), [1.0, 1.0])
+
+
 def test_whole_prompts_are_held_out() -> None:
     rng = np.random.default_rng(0)
     prompts = np.repeat(np.arange(40), 4)
