@@ -235,24 +235,28 @@ def test_it_ends_in_order_when_its_reader_leaves(tmp_path: Path) -> None:
     """The stages have more to say than a pipe holds, and save what they have."""
     stage = tmp_path / "stage.py"
     stage.write_text(
-        "import signal, sys\n"
-        "asked = []\n"
+        "import pathlib, signal, sys, time\n"
+        "asked, both = [], [pathlib.Path(name) for name in 'ab']\n"
         "signal.signal(signal.SIGINT, lambda *_: asked.append(1))\n"
+        "own = pathlib.Path(sys.argv[1])\n"
+        "own.touch()\n"
+        "while not all(path.exists() for path in both): time.sleep(0.01)\n"
         "while not asked: print('x' * 2000)\n"
         "print('x' * 200_000)\n"
-        "open(sys.argv[1], 'w').close()\n"
+        "own.write_text('saved')\n"
     )
-    stages = {name: [str(stage), str(tmp_path / name)] for name in "ab"}
+    stages = {name: [str(stage), name] for name in "ab"}
     code = f"import sys, online; sys.exit(online.together({stages!r}))"
     done = subprocess.run(
         ["bash", "-c", '"$0" -c "$1" | head -3; exit ${PIPESTATUS[0]}', sys.executable, code],
         capture_output=True,
         text=True,
+        cwd=tmp_path,
         env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
         timeout=50,  # after 60 seconds it would kill them
     )
     assert (done.returncode, done.stderr) == (online.STOPPED, "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "stage.py"]
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
 
 
 def test_a_stage_that_fails_ends_all_with_its_status(
