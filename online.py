@@ -291,9 +291,8 @@ def _relay(name: str, lines: IO[str]) -> None:
         with _printing:
             try:
                 print(f"{name:>7} | {line}", end="", flush=True)
-            except (
-                OSError
-            ):  # our reader has left: end all, and read on, or the stages could not say their last lines
+            except OSError:
+                # Our reader has left: end all, and read on, or the stages could not say their last lines.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 signal.raise_signal(signal.SIGTERM)
 

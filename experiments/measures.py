@@ -115,10 +115,6 @@ def measure(config: MeasureConfig) -> dict[str, Any]:
     bf16, seed = has_fast_bf16(device), SEED + config.seed
     network, origin = load_policy(config.model)
     env_id = config.env or env_of(origin)
-    if not env_id:
-        raise UserError(
-            f"{config.model}: expected a policy of 01_a2c.py, which knows its environment; add --env"
-        )
     if config.env is None:
         check_env_of_file(env_id, config.model, "--env")
     reward = None if config.reward is None else load_reward_model(config.reward, device, bf16)

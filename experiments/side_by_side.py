@@ -91,10 +91,6 @@ def side_by_side(config: SideBySideConfig) -> None:
     env = config.env
     if env is None:
         env = env_of(load_policy(config.left)[1])
-        if not env:
-            raise UserError(
-                f"{config.left}: expected a policy of 01_a2c.py, which knows its environment; add --env"
-            )
         check_env_of_file(env, config.left, "--env")
     steps = round(config.seconds * STEPS_PER_SECOND)
     left, right = (played(policy, env, steps, config.seed) for policy in (config.left, config.right))

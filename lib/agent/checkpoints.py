@@ -99,18 +99,20 @@ def env_of(origin: dict[str, Any]) -> str:
 
 
 def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
-    """Refuses an environment that a file names and that would have a module imported, `module:Name-v0`.
+    """Refuses a file that names no environment, or one that would have a module imported, `module:Name-v0`.
 
     Nothing that a file names is run; a user who trusts the file can name the environment.
 
     Args:
-      env_id: what it names.
+      env_id: what it names; "" for nothing.
       path: the file, for the message.
       flag: by which the environment can be named.
 
     Raises:
-      UserError: it is such an environment, and its module has not been imported already.
+      UserError: there is none, or it is such an environment, and its module has not been imported already.
     """
+    if not env_id:
+        raise UserError(f"{path}: expected a policy of 01_a2c.py, which knows its environment; add {flag}")
     module, colon, _ = env_id.partition(":")
     if colon and module not in sys.modules:
         raise UserError(

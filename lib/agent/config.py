@@ -426,8 +426,7 @@ class TrainConfig:
         for name, (other, expected) in _NEEDS.items():
             if getattr(self, name) and not getattr(self, other):
                 raise UserError(f"{as_flag(name)} expects {expected}")
-        learning = ("reward", "save", "resume", "finetune", "kl", "teacher", "learn_held", "critic_warmup")
-        for name in (*learning, "freeze_convs"):
+        for name in ("reward", "save", "resume", "finetune", "teacher", *_ON_POLICY):
             if self.record_only and getattr(self, name):
                 raise UserError(f"--record-only learns nothing: leave out {as_flag(name)}")
         if self.wait_for_labels is not None and not (self.watch_reward and self.db_path):
