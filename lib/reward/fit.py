@@ -140,7 +140,7 @@ def fit(
     device = resolve_device(config.dev)
     path = config.out / file.format(check_name(config.name))
     check_writable(path)  # now, rather than when all the work is done
-    if config.policy is not None and path.exists() and path.samefile(config.policy):
+    if config.policy is not None and path.resolve() == config.policy.resolve():
         raise UserError(
             f"-n {config.name}: {path} is the policy of --policy, which the fit would replace; take another name"
         )

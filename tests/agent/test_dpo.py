@@ -391,6 +391,8 @@ def test_a_fit_does_not_replace_its_policy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"-n v0: .*v0\.dat is the policy of --policy"):
         fit_labels(flags(tmp_path, name="v0"))
     assert policy.read_bytes() == before
+    with pytest.raises(UserError, match=r"nowhere\.dat: .*no such file"):
+        fit_labels(flags(tmp_path, name="v0", policy=tmp_path / "nowhere.dat"))
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
