@@ -22,6 +22,7 @@ from lib.agent.config import TrainConfig
 from lib.checkpoints import load_checkpoint
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_bf16, resolve_device
+from lib.files import make_folder
 from lib.reporting import format_duration, format_mean, mean_interval
 
 
@@ -98,6 +99,7 @@ def _list(scores: list[float]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(LearningConfig, argv, description=(__doc__ or "").splitlines()[0])
     device, origin, began = resolve_device(config.dev), provenance(), time.monotonic()
+    make_folder(config.out, "--out")
     one, other = (TrainConfig(**{"name": "learning"} | changes) for changes in (config.ours, config.theirs))
     one, other = (dataclasses.replace(each, bf16=resolve_bf16(each.bf16, device)) for each in (one, other))
     if one == other:

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
+from lib.files import make_folder
 from lib.preferences.labels import Label
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import Teacher, make_teacher
@@ -188,7 +189,7 @@ def measure(config: QualityConfig) -> Path:
         raise UserError(f"{config.db}: expected at least 40 clips, found {len(names)}")
     teacher = make_teacher(config.teacher, config.error_rate)
     value = np.array([teacher.value(db.load(name)) for name in names])
-    config.out.mkdir(parents=True, exist_ok=True)
+    make_folder(config.out, "--out")
     results = config.out / f"{config.teacher}.jsonl"
     settings = {name: getattr(config, name) for name in _SETTINGS} | {"db": str(config.db.resolve())}
     done = {(r["recipe"], r["labels"], r["seed"]) for r in read_rows(results, settings)}

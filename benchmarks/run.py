@@ -19,6 +19,7 @@ from benchmarks.setup import Setup
 from lib import cli
 from lib.cli import flag
 from lib.devices import resolve_device
+from lib.files import make_folder
 from lib.reporting import format_duration
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
@@ -68,6 +69,7 @@ class BenchConfig:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(BenchConfig, argv, description=(__doc__ or "").splitlines()[0])
     resolve_device(config.dev)
+    make_folder(config.out, "--out")
     origin = provenance()
     rows: list[Row] = []
     failed = 0

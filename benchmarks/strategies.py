@@ -27,7 +27,7 @@ from benchmarks.quality import read_rows
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
-from lib.files import write_atomic
+from lib.files import make_folder, write_atomic
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SegmentError
@@ -243,7 +243,7 @@ def measure(config: BenchmarkConfig) -> Path:
         raise UserError(
             f"{config.db}: expected enough clips for {config.labels} labels, found {len(db.names)}"
         )
-    config.out.mkdir(parents=True, exist_ok=True)
+    make_folder(config.out, "--out")
     results = config.out / f"strategies-{config.db.name}.json"
     settings = {key: getattr(config, key) for key in _SETTINGS} | {"db": str(config.db.resolve())}
     for seed in range(config.seeds):

@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.quality import accuracy_table, read_rows
 from lib import cli
 from lib.cli import UserError, flag
+from lib.files import make_folder
 from lib.preferences.answers import Answer, load_answer, prompt_of
 from lib.preferences.labels import TEXT_TEACHERS
 from lib.preferences.segment_db import SegmentDB
@@ -75,7 +76,7 @@ def measure(config: TextQualityConfig) -> Path:
     Raises:
       UserError: the DB or a flag is wrong.
     """
-    config.out.mkdir(parents=True, exist_ok=True)
+    make_folder(config.out, "--out")
     results = config.out / f"{config.teacher}.jsonl"
     best_db = config.best_db and str(config.best_db.resolve())
     settings = {"db": str(config.db.resolve()), "error_rate": config.error_rate, "best_db": best_db}

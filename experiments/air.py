@@ -17,6 +17,7 @@ from experiments.measure_config import MeasureConfig
 from experiments.pipeline import Pipeline, settle
 from lib import cli
 from lib.agent.config import TrainConfig
+from lib.checkpoints import load_checkpoint
 from lib.cli import flag
 from lib.reward.config import FitConfig
 
@@ -69,6 +70,8 @@ class AirConfig:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
+    if not config.out.exists():  # or a mistyped name would be settled
+        load_checkpoint(config.model, "policy")
     settle(config, "rounds", "score_steps")
     print(table(learn(config, Pipeline(config.out)), config.games))
 

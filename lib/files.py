@@ -1,13 +1,16 @@
-"""Atomic writes: a file is whole or absent, whatever happens."""
+"""Folders to write to, and atomic writes: a file is whole or absent, whatever happens."""
 
 import contextlib
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from lib.cli import UserError
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # as write_atomic names them
 _STALE_MINUTES = 10
@@ -15,6 +18,19 @@ _STALE_MINUTES = 10
 
 class NotRecorded(OSError):
     """A training run could not write to its DB."""
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Makes a folder that a flag names, and those above it, unless it is there.
+
+    Raises:
+      UserError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{flag} {folder}: expected a folder to write to: {error.strerror}") from error
 
 
 def write_atomic(path: Path, data: bytes | Callable[[BinaryIO], object]) -> None:

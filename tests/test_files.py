@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lib import files
+from lib.cli import UserError
 
 
 def test_write_atomic_replaces(tmp_path: Path) -> None:
@@ -36,6 +37,16 @@ def test_write_atomic_fails_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         files.write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_is_made_or_named_by_its_flag(tmp_path: Path) -> None:
+    files.make_folder(tmp_path / "a" / "b", "--out")
+    files.make_folder(tmp_path / "a" / "b", "--out")
+    assert not list((tmp_path / "a" / "b").iterdir())
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc")):  # no one may write to the last
+        with pytest.raises(UserError, match=f"--out {folder}: expected a folder to write to"):
+            files.make_folder(folder, "--out")
 
 
 def test_stale_temporary_files_are_removed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lib.agent.sac import SACNet
 from lib.checkpoints import check_weights, load_checkpoint, save_checkpoint
 from lib.cli import UserError, one_line
 from lib.envs.world import World
-from lib.files import remove_stale
+from lib.files import make_folder, remove_stale
 
 PolicyNetwork = PolicyNet | SACNet | QNet
 """Networks whose weights a policy checkpoint may hold."""
@@ -151,10 +151,7 @@ class CheckpointFolder:
     suffix = ".dat"
 
     def __init__(self, root: Path) -> None:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--save {root}: expected a folder to write to: {error.strerror}") from error
+        make_folder(root, "--save")
         remove_stale(root)
         self.root = root
         self._best: dict[str, float] = {}

@@ -193,7 +193,7 @@ class Assigner:
         ]
         chosen = (candidates[i] for i in self._rng.permutation(len(candidates))[:count])
         return [
-            Query(label.sample1, label.sample2, "repeat", "asked once more", repeat=True) for label in chosen
+            Query(label.sample1, label.sample2, "repeat", "drawn at random", repeat=True) for label in chosen
         ]
 
     def _why_none(self, playable: list[str], live: set[Pair], strategy: str | None) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.agent.play_config import PlayConfig
-from lib.cli import UserError, one_line
+from lib.cli import one_line
 from lib.devices import resolve_bf16, resolve_device
+from lib.files import make_folder
 from lib.preferences.answers import Answer, word_count
 from lib.preferences.prompts import Prompt, last, whole
 from lib.provenance import now
@@ -58,10 +59,7 @@ def best_of(config: PlayConfig) -> list[Choice]:
         model.check_room(tokens, config.tokens)
     reward = load_text_reward(config.reward, device, bf16, loaded=model)
     if config.record is not None:
-        try:
-            config.record.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"-r {config.record}: expected a folder to write to: {error.strerror}") from None
+        make_folder(config.record, "-r")
     rng = np.random.default_rng(config.seed)
     choices = []
     for number, (prompt, tokens) in enumerate(encoded.items(), start=1):

@@ -13,6 +13,7 @@ from lib.devices import resolve_bf16, resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Policy, play
 from lib.envs.world import World
+from lib.files import make_folder
 from lib.preferences.segments import SEGMENT_LENGTH
 from lib.provenance import now
 from lib.reporting import Charts
@@ -245,10 +246,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         world.close()
     finding = compare(db, fresh.rated)
     path = config.out / f"reward-{config.name}.audit.html"
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"-o {config.out}: expected a folder to write to: {error.strerror}") from error
+    make_folder(config.out, "-o")
     subtitle = f"{config.audit} in {env_id}, rated by {checkpoint} · {now()}"
     title = f"reward-{config.name}: audit"
     write_page("audit.html", path, title=title, subtitle=subtitle, **_page(db, fresh, finding))

@@ -8,12 +8,12 @@ import torch
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
 from lib.agent.play_config import PlayConfig
 from lib.agent.video import VideoWriter, with_reward_strip
-from lib.cli import UserError
 from lib.devices import resolve_device
 from lib.envs.make import make_world
 from lib.envs.play import Policy, play
 from lib.envs.reference import ReferenceWorld
 from lib.envs.world import STEPS_PER_SECOND, World
+from lib.files import make_folder
 from lib.reporting import format_score
 from lib.reward.checkpoints import load_reward_model
 from lib.reward.model import RewardModel
@@ -42,12 +42,7 @@ def play_games(config: PlayConfig) -> None:
             reward = load_reward_model(config.reward, device)
             reward.check(world.spec, config.reward, world.env_id)
         if config.record is not None:
-            try:
-                config.record.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(
-                    f"-r {config.record}: expected a folder to write to: {error.strerror}"
-                ) from error
+            make_folder(config.record, "-r")
         policy = network.to(device).eval().acting()
         scores = []
         for game in range(config.games):

@@ -286,6 +286,8 @@ def test_values_of_unlike_states_are_forgotten_with_the_first_reward_model() -> 
     now = ours.network.critics.state_dict()
     assert all(not torch.equal(now[name], critics[name]) for name in now)
     assert all(torch.equal(now[name], value) for name, value in ours.target.state_dict().items())
+    assert not ours.optimizers["critics"].state
+    assert ours.optimizers["actor"].state
     ours.advance()
     kept = copy.deepcopy(ours.network.critics.state_dict())
     ours.use_reward(pays(-0.6))  # a later one finds values of an earlier one, which are worth keeping

@@ -271,6 +271,15 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(
     assert "- `help`: RuntimeError: no such thing" in capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "help_of_scripts", lambda _: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--out .*file: expected a folder to write to"):
+        main(["--only", "help", "--out", str(tmp_path / "file")])
+
+
 def test_a_chromium_that_does_not_start_is_such_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: str) -> None:
         raise Error("refused")
@@ -296,7 +305,7 @@ def test_a_run_that_is_stopped_keeps_what_it_measured(
     assert "gpu-train" not in page.read_text()
     with pytest.raises(KeyboardInterrupt):
         main(["--only", "startup-page", "--out", str(tmp_path / "nothing")])
-    assert not (tmp_path / "nothing").exists()
+    assert not list((tmp_path / "nothing").iterdir())
 
 
 def test_measures_are_repeated_at_least_five_times(monkeypatch: pytest.MonkeyPatch) -> None:

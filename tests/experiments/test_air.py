@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import air
+from lib.cli import UserError
 from tests.experiments.paper import Measured, Paper
 
 
@@ -94,6 +95,12 @@ def test_a_fit_learns_on_from_the_score_and_what_it_implies_beside_a_control(
         assert dataclasses.replace(ours, **alike, **paid) == of_control
     assert paper.read["games of v1-9000"].model == out / "v1-9000-3/latest.dat"
     assert "| control-9000 |" in capsys.readouterr().out
+
+
+def test_a_mistyped_policy_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nope\.dat: .* no such file"):
+        air.main(["-m", "nope.dat", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_steps_or_rounds_in_the_same_folder_are_stages_of_their_own(

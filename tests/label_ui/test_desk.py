@@ -284,6 +284,7 @@ def test_a_repeat_check_brings_an_early_pair_with_sides_swapped(root: Path, cloc
     user, offer, earlier = repeat_check(root, clock)
     assert offer.repeat
     assert offer.strategy == "repeat"
+    assert offer.reason == "drawn at random", "which says no more than of any other pair"
     left_name = {1: offer.sample1, 2: offer.sample2}[offer.left]
     assert left_name != {1: earlier.sample1, 2: earlier.sample2}[earlier.left or 1]
     first = [label.pair for label in lines(root)[:2]]
@@ -305,6 +306,16 @@ def test_an_undone_repeat_check_leaves_the_earlier_answer(root: Path, clock: Clo
     assert earlier.id is not None
     assert user.undo(earlier.id).outcome == "undone", "and the earlier one can be undone in turn"
     assert earlier.pair not in {label.pair for label in current(lines(root))}
+
+
+def test_a_repeat_check_falls_with_the_answer_that_it_repeats(root: Path, clock: Clock) -> None:
+    user, offer, earlier = repeat_check(root, clock)
+    assert offer in user.batch(1, [offer]).pairs
+    assert earlier.id is not None
+    user.undo(earlier.id)
+    assert offer.id not in {kept.id for kept in user.batch(1, [offer]).pairs}
+    user.vote(offer, 1)  # the page had it on its screen already
+    assert (lines(root)[-1].id, lines(root)[-1].repeat) == (offer.id, False)
 
 
 def test_repeat_checks_can_be_off_and_come_at_the_rate_that_was_asked(tmp_path: Path, clock: Clock) -> None:

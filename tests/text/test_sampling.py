@@ -1,5 +1,6 @@
 """What is drawn, and that nothing beside it matters."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_an_answer_ends_with_the_token_that_ends_it_or_at_the_limit(tmp_path: Pa
         assert 2 not in one.tokens[:-1]
         assert one.finished or len(one.tokens) == 10
     assert {len(one.tokens) for one in ended} - {10}  # an end before the limit was kept
+
+
+def test_any_of_several_tokens_ends_an_answer(tmp_path: Path) -> None:
+    model = dataclasses.replace(tiny(tmp_path), ends=frozenset((2, 9)))
+    drawn = sample(model, [[4]] * 200, np.random.default_rng(0).random((200, 10)))
+    assert drawn is not None
+    assert {int(one.tokens[-1]) for one in drawn if one.finished} == {2, 9}
+    for one in drawn:
+        assert not {2, 9} & set(one.tokens[:-1].tolist())
 
 
 def test_tokens_are_drawn_as_often_as_their_probability_says(tmp_path: Path) -> None:

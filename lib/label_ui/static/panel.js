@@ -32,9 +32,9 @@ export class Panel {
     }
   }
 
-  // Why this pair was chosen. Nothing is said of a repeat check: a labeller who knows about it takes more care.
+  // Why this pair was chosen. A repeat check reads as any random pair: a labeller who knows about it takes more care.
   reason(offer) {
-    const text = !offer || offer.repeat ? "" : offer.reason || offer.strategy;
+    const text = offer ? offer.reason || (offer.repeat ? "" : offer.strategy) : "";
     Object.assign($("why"), { textContent: text, title: text && `Why this pair was chosen: ${text}` });
   }
 
