@@ -68,11 +68,14 @@ class Site:
                 return self
         raise AssertionError("the script ended without printing its link")
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self.process is not None:
-            self.process.send_signal(how)
-            self.process.communicate(timeout=600)
-            self.process = None
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> str:
+        """What it has printed since its link."""
+        if self.process is None:
+            return ""
+        self.process.send_signal(how)
+        said, _ = self.process.communicate(timeout=600)
+        self.process = None
+        return str(said)
 
     def labels(self) -> list[dict[str, Any]]:
         path = self.db / "labels.json"

@@ -171,7 +171,8 @@ class LabelledDB:
         return round(self._now(), 3)
 
     def clip(self, id: str) -> Clip:
-        """A clip. One that cannot be shown is broken from then on. Raises KeyError, SegmentError."""
+        """A clip. One that cannot be shown is broken from then on. Raises KeyError, SegmentError; the latter also for
+        a name that only a foreign line of labels gives it."""
         return self._shown(id, self._clips.clip, of_answers=False)
 
     def answer(self, id: str) -> Answer:
@@ -182,7 +183,7 @@ class LabelledDB:
         if self.answers is not of_answers:
             raise KeyError(id)
         name = self.name_of(id)
-        found = signature(self.root / name)
+        found = signature(self._segments.path(name))
         try:
             return load(id)
         except SegmentError as error:

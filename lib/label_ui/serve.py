@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import getpass
+import logging
 import os
 import socket
 import ssl
@@ -122,6 +123,7 @@ def serve(config: LabelConfig) -> None:
     base = url or f"{scheme}://{_address(config.host)}:{port}"
     name = config.name.strip() if config.name else None
     app = build_api(desk, PageSettings(name, config.speed, config.start_paused))
+    logging.getLogger("nicegui").setLevel(logging.ERROR)  # its warnings show the address of what is not found
     # NiceGUI looks at every object there is when it starts, at those that PyTorch has deprecated too.
     warnings.filterwarnings("ignore", category=FutureWarning, module="nicegui")
     add_pages(app, desk, keys, _fitting(config, desk), url)

@@ -78,6 +78,7 @@ MAX_RESPONSE_MS = 10**9
 _log = logging.getLogger(__name__)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_LINE = 65_536  # bytes; a label takes some 200
+_LARGEST = 1 << 30  # bytes of a file, five million labels
 
 
 def pair_of(name1: str, name2: str) -> Pair:
@@ -262,7 +263,7 @@ class LabelLog:
         Torn or foreign lines are left out, listed in `problems`, and reported once. Cheap to call again.
 
         Raises:
-          UserError: the path is no regular file, or another user's.
+          UserError: the path is no regular file, or another user's, or larger than labels can be.
           OSError: it cannot be read; a missing file is no error but has no labels.
         """
         try:
@@ -276,6 +277,9 @@ class LabelLog:
                 status = _status(os.fstat(fd))
                 if status == self._seen:
                     return list(self._labels)
+                size = os.fstat(fd).st_size
+                if size > _LARGEST:
+                    raise UserError(f"{self.path}: {size} bytes, expected at most {_LARGEST}; move it away")
                 data = file.read()
         data = data.removeprefix(_BYTE_ORDER_MARK)
         if hashlib.blake2b(memoryview(data)[: self._size]).digest() != self._digest.digest():

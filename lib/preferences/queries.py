@@ -124,16 +124,14 @@ class RandomPairs:
         return sum(len(group) * (len(group) - 1) // 2 for group in self._groups(names))
 
     def some(self, names: Sequence[str], size: int, rng: np.random.Generator) -> list[str]:
-        """At most `size` of the segments that can form pairs, sorted: whole groups, drawn at random."""
+        """At most `size` of the segments that can form pairs, sorted: groups drawn at random, whole unless one alone is larger."""
         groups = self._groups(names)
-        if len(groups) == 1:
-            chosen = rng.choice(len(groups[0]), min(size, len(groups[0])), replace=False)
-            return [groups[0][i] for i in sorted(chosen)]
         found: list[str] = []
         for at in rng.permutation(len(groups)):
-            if found and len(found) + len(groups[at]) > size:
+            group = groups[at]
+            if found and len(found) + len(group) > size:
                 break
-            found += groups[at][:size]
+            found += [group[i] for i in rng.permutation(len(group))[:size]]
         return sorted(found)
 
     def _groups(self, names: Sequence[str]) -> list[Sequence[str]]:

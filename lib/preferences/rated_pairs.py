@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.preferences.labels import Pair
-from lib.preferences.queries import Query, RandomPairs
+from lib.preferences.queries import Either, Query, RandomPairs
 
 _CANDIDATES = 10  # pairs looked at for each one asked, as in Christiano et al.
 POOL_SIZE = 256  # segments that candidate pairs are drawn among, at most
@@ -44,11 +44,14 @@ def candidate_names(
 def candidate_pairs(
     pairs: RandomPairs, names: Sequence[str], taken: Container[Pair], count: int, rng: np.random.Generator
 ) -> list[Pair]:
-    """Pairs to choose `count` from: ten times as many, drawn at random among few segments."""
-    found = pairs.propose(candidate_names(pairs, names, count, rng), taken, _CANDIDATES * count, rng)
-    if len(found) < count:  # nearly all pairs of these segments are taken
-        found = pairs.propose(names, taken, count, rng)
-    return [query.pair for query in found]
+    """Pairs to choose `count` from: ten times as many, drawn at random among few segments, and then among all."""
+    size = _CANDIDATES * count
+    few = candidate_names(pairs, names, count, rng)
+    found = [query.pair for query in pairs.propose(few, taken, size, rng)]
+    if len(found) < size:  # as where each prompt has two answers, or most pairs of these segments are taken
+        more = pairs.propose(names, Either(taken, set(found)), size - len(found), rng)
+        found += [query.pair for query in more]
+    return found
 
 
 def disagreement(chances: np.ndarray) -> np.ndarray:

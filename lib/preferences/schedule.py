@@ -16,7 +16,9 @@ from pathlib import Path
 
 from lib.cli import UserError
 from lib.files import NotRecorded, signature, write_atomic
+from lib.preferences.closed_pickle import Refused
 from lib.preferences.labels import LabelLog, usable
+from lib.preferences.segments import read_regular
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""
@@ -25,6 +27,7 @@ SCHEDULES = ("constant", "paper")
 LEAST_LABELS = 10
 """The fewest labels that a reward model is fitted to."""
 
+_LARGEST = 65_536  # bytes of such a file; it takes some 300
 _SECONDS = 1.0  # between two writes while nothing but the steps has changed
 
 
@@ -137,8 +140,10 @@ class ProgressReader:
         try:
             now = signature(self._path)
             if now != self._seen:
-                self._seen, self._found = now, None if now is None else _parsed(self._path.read_bytes())
-        except OSError:
+                self._seen, self._found = now, None
+                if now is not None and not self._path.is_symlink():
+                    self._found = _parsed(read_regular(self._path, _LARGEST))
+        except (OSError, Refused):
             self._seen, self._found = None, None
         return self._found
 

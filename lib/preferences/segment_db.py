@@ -14,8 +14,8 @@ from lib.cli import UserError
 from lib.preferences.closed_pickle import printable
 from lib.preferences.segments import Segment, SegmentError, load_as
 
-_FOLDER = re.compile(r"[0-9]{2,}")
-_NAME = re.compile(r"[0-9]{2,}/[0-9]+\.dat")
+_FOLDER = re.compile(r"[0-9]{2,20}")
+_NAME = re.compile(r"[0-9]{2,20}/[0-9]{1,20}\.dat")
 # A folder's modification time is as coarse as its file system's clock (2 s on FAT), so a scan made this soon
 # after it may have missed a file that came later within the same tick.
 _MTIME_GRAIN_NS = 2_500_000_000

@@ -39,6 +39,7 @@ import numpy as np
 from lib.cli import UserError
 from lib.preferences.answers import Answer, holds_answers, load_answer
 from lib.preferences.labels import TEACHERS, TEXT_TEACHERS, Label, LabelLog, Pair, current, is_own
+from lib.preferences.prompts import is_text
 from lib.preferences.queries import Query
 from lib.preferences.rated_pairs import ClipRater, sigmoid
 from lib.preferences.schedule import LabelCount, ProgressReader
@@ -230,12 +231,16 @@ def make_text_teacher(
       keyword: of `keyword`.
 
     Raises:
-      UserError: the keyword is missing, or belongs to another teacher; or β leaves no use for ε.
+      UserError: the keyword is missing, no text, or belongs to another teacher; or β leaves no use for ε.
     """
     if (keyword is not None) != (name == "keyword"):
         raise UserError(
             f"--teacher keyword and --keyword WORD go together; got --teacher {name}"
             + ("" if keyword is None else f" --keyword {keyword}")
+        )
+    if keyword is not None and not is_text(keyword):
+        raise UserError(
+            "--keyword: expected a word in UTF-8, got one that is not; check the terminal's locale"
         )
     if beta is not None and threshold:
         raise UserError(
@@ -400,7 +405,11 @@ class SimulatedLabeller:
     def _answer(self, name1: str, name2: str, mean: float) -> tuple[int | None, bool]:
         """The teacher's answer to two readable segments, and whether it is wrong on purpose."""
         if self._teacher.choose is not None:
-            meant = self._teacher.choose(self._load(name1), self._load(name2))
+            swapped = self._rng.random() < 0.5  # names are sorted, and a judge may prefer what it sees first
+            first, second = (name2, name1) if swapped else (name1, name2)
+            meant = self._teacher.choose(self._load(first), self._load(second))
+            if meant and swapped:
+                meant = 3 - meant
             if meant and self._rng.random() < self._teacher.error_rate:
                 return 3 - meant, True
             return meant, False

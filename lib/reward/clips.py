@@ -69,7 +69,7 @@ class Clips(Material[RewardModel, PreferenceData]):
         units = []
         for index in range(len(segments)):
             (db, name), sidecar = segments.source(index), segments.sidecar(index)
-            units.append((str(db.root), (sidecar and sidecar.moment) or name))
+            units.append((str(db.root.resolve()), (sidecar and sidecar.moment) or name))
         return by_unit(self.data.pairs, units)
 
     def network(self) -> nn.Module:

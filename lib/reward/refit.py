@@ -192,6 +192,7 @@ def _refit(
         progress.line(f"left out: {problem}")
     check_enough(data.pairs)
     pairs, names = material.units()
+    before = _without_strangers(before, config.dbs, progress)
     train, test = _split(config, data, pairs, names, before, progress)
     start = () if config.fresh_weights else _fitting(before.weights, material)
     begins, new = "", config.ensemble - len(start)
@@ -270,6 +271,27 @@ def _split(
     if not before.version:
         return split_by_segment(pairs, config.held_out, config.seed, eligible, data.db_of)
     return grown_split(pairs, config.held_out, config.seed + before.version, eligible, trained, held)
+
+
+def _without_strangers(before: _Published, dbs: Sequence[Path], progress: Progress) -> _Published:
+    """The last model's facts; without its weights where it was fitted to a DB that is not among these.
+
+    It may have moved, and then nothing tells which of its clips were held out.
+    """
+    here = {db.resolve() for db in dbs}
+    known = {db for db, _ in before.trained | before.held if db}  # answers are known by their prompts alone
+    gone = sorted(db for db in known if Path(db).resolve() not in here)
+    if not gone:
+        return before
+    progress.line(
+        f"beginning with new weights: version {before.version} knows clips of {', '.join(gone)}, which is no DB of this fit"
+    )
+    return dataclasses.replace(
+        before,
+        weights=(),
+        trained=frozenset(unit for unit in before.trained if unit[0] not in gone),
+        held=frozenset(unit for unit in before.held if unit[0] not in gone),
+    )
 
 
 def _wherever(names: Iterable[Unit]) -> list[tuple[Path, str]]:

@@ -114,7 +114,7 @@ def import_preferences(file: Path, path: Path) -> str:
             for text in texts:
                 if (prompt, text) not in names:
                     names[prompt, text] = folders.add(
-                        Answer(prompt, text, True, origin={"file": file.name[:1000]})
+                        Answer(prompt, text, True, origin={"file": _spelt(file.name)[:1000]})
                     )
                     added += 1
             progress.update(f"{number} of {len(rows)} lines")
@@ -124,7 +124,7 @@ def import_preferences(file: Path, path: Path) -> str:
             pair = (names[prompt, texts[0]], names[prompt, texts[1]])
             lines[pair_of(*pair)] += 1
             count = lines[pair_of(*pair)]
-            labeller = file.stem[:60] + (f" {count}" if count > 1 else "")
+            labeller = _spelt(file.stem)[:60] + (f" {count}" if count > 1 else "")
             try:
                 log.append(Label(*(pair if first else pair[::-1]), 1 if first else 2, annotator=labeller))
             except OSError as error:
@@ -141,6 +141,11 @@ def import_preferences(file: Path, path: Path) -> str:
     return f"{path}: {added} answers and {lines.total()} labels of {file}" + (
         f"; {' and '.join(left_out)} left out" if left_out else ""
     )
+
+
+def _spelt(name: str) -> str:
+    """A file's name as UTF-8 can spell it, which Linux does not ask of names."""
+    return name.encode(errors="replace").decode()
 
 
 def _read(file: Path) -> Iterator[_Row]:
@@ -173,7 +178,8 @@ def _row(line: dict[str, Any]) -> _Row:
     if not isinstance(answers[0], list):
         asked = as_prompt(prompt)
     else:  # messages, the last of which is the answer; before them may stand the prompt
-        before = prompt if isinstance(prompt, list) else []
+        answers = [_plain(answer) for answer in answers]
+        before = _plain(prompt) if isinstance(prompt, list) else []
         dialogues = [one if one[: len(before)] == before else [*before, *one] for one in answers]
         if any(not answer or answer[-1]["role"] != "assistant" for answer in answers):
             raise ValueError("no answer")
@@ -182,6 +188,11 @@ def _row(line: dict[str, Any]) -> _Row:
     if not all(map(is_text, answers)):
         raise ValueError("no text")
     return _Row(asked, tuple(answers))
+
+
+def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages without keys that do not count here, such as a weight."""
+    return [{"role": one["role"], "content": one["content"]} for one in messages]
 
 
 def _dialogue(text: str) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from lib.label_ui.assign import CHECK_DISTANCE
 from lib.label_ui.db import NotSaved
 from lib.label_ui.desk import Desk
 from lib.label_ui.messages import Offer, Undo
-from lib.preferences.answers import holds_answers, prompt_of
+from lib.preferences.answers import Answer, holds_answers, prompt_of, save_answer
 from lib.preferences.labels import Label, LabelLog, current
 from lib.preferences.queries import Strategy
 from lib.preferences.schedule import LabelPlan, ProgressWriter, TrainingProgress
@@ -486,6 +487,22 @@ def test_a_labelled_pair_whose_clip_is_gone_cannot_be_opened(root: Path, desk: D
     LabelLog(root / "labels.json").append(Label(there, name, 1))
     with pytest.raises(KeyError):
         desk.votes.pair(desk.db.clip_id(there), desk.db.clip_id(name))
+
+
+@pytest.mark.parametrize("name", ["00/00000000.dat/x", "x" * 300, "a\0b", "../labels.json"])
+def test_a_name_that_only_a_foreign_line_has_is_no_answer(tmp_path: Path, clock: Clock, name: str) -> None:
+    save_answer(tmp_path / "00" / "00000000.dat", Answer("?", "one", finished=True))
+    desk = make_desk(tmp_path, clock)
+    assert desk.db.answer(desk.db.clip_id("00/00000000.dat")).text == "one"
+    with pytest.raises(SegmentError):
+        desk.db.answer(desk.db.clip_id(name))
+
+
+def test_a_clip_of_an_endless_name_is_none(root: Path, clock: Clock) -> None:
+    (root / ("0" * 101)).mkdir()
+    shutil.copy(next(root.glob("00/*.dat")), root / ("0" * 101) / f"{'1' * 211}.dat")
+    names = make_desk(root, clock).db.sync()
+    assert max(map(len, names)) < 20
 
 
 def test_a_db_that_was_empty_gets_the_strategies_of_what_comes(tmp_path: Path, clock: Clock) -> None:

@@ -162,10 +162,16 @@ def test_the_page_is_served_over_tls_and_takes_no_huge_message(tmp_path: Path) -
             refused = connection.getresponse()
             refused.read()
             assert refused.status == status, "the page's own origin is that of https"
+        connection.request(
+            "GET", "/x%1b%5b31m?token=secret", headers=here
+        )  # as a link on some other page may ask
+        assert connection.getresponse().status == 404
         address = f"wss://localhost:{site.port}/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
         with connect(address, ssl=trusted, additional_headers=here) as socket_io:
             socket_io.send("4" + "x" * MAX_BODY)
             with pytest.raises(ConnectionClosed, match="1009"):
                 list(socket_io)
     finally:
-        site.stop()
+        said = site.stop()
+    assert "secret" not in said
+    assert "\x1b" not in said

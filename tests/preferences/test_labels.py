@@ -436,6 +436,14 @@ def test_a_database_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_that_memory_could_not_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "labels.json"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(UserError, match=r"labels\.json: 1099511627776 bytes, expected at most"):
+        LabelLog(path).read()
+
+
 def test_no_link_folder_or_pipe_is_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious\n")
     (tmp_path / "link").symlink_to("victim")

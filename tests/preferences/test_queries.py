@@ -1,6 +1,7 @@
 """Which pair comes next, and who holds it."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 
@@ -37,6 +38,14 @@ def test_some_of_few_are_all_of_them() -> None:
     many = RandomPairs(lambda name: name[:2])
     names = [*(f"00/{number}" for number in range(4)), *(f"{number:02d}/0" for number in range(1, 60))]
     assert many.some(names, 40, np.random.default_rng(0)) == names[:4]
+
+
+def test_some_of_a_large_group_may_be_any_of_it() -> None:
+    pairs, rng = RandomPairs(lambda name: name[:2]), np.random.default_rng(0)
+    names = [f"{group:02d}/{number:02d}" for group in range(3) for number in range(16)]
+    often = Counter(name[3:] for _ in range(1000) for name in pairs.some(names, 10, rng))
+    assert len(often) == 16
+    assert min(often.values()) > 0.8 * max(often.values())
 
 
 QUERY = Query("a", "b", "random")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     writer.write(later)
     assert reader.read() == later
     assert later.due == 30
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "pipe", "sparse"])
+def test_a_file_that_never_ends_says_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / PROGRESS
+    if kind == "link":
+        (tmp_path / "elsewhere").write_bytes(written())
+        path.symlink_to("elsewhere")
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(written())
+        os.truncate(path, 1 << 40)
+    assert ProgressReader(tmp_path).read() is None
 
 
 def written(**changes: Any) -> bytes:

@@ -15,7 +15,7 @@ from lib.preferences import looks as looks_module
 from lib.preferences.labels import STRATEGIES, Pair
 from lib.preferences.looks import Looks, distances, features, k_centre_pairs, look_of
 from lib.preferences.queries import Query, RandomPairs, Strategy
-from lib.preferences.rated_pairs import disagreement, entropy, say_entropy, sigmoid
+from lib.preferences.rated_pairs import candidate_pairs, disagreement, entropy, say_entropy, sigmoid
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import Segment, SegmentError, Sidecar, save_segment
 from lib.preferences.strategies import WithRandomShare, make_strategy
@@ -514,3 +514,14 @@ def test_on_files(tmp_path: Path) -> None:
 
 def test_random_alone_has_no_share_to_mix(tmp_path: Path) -> None:
     assert isinstance(make_strategy("random", SegmentDB(tmp_path)), RandomPairs)
+
+
+def test_there_are_ten_candidates_for_a_pair_of_two_answers_too() -> None:
+    names = [f"{prompt:03d}/{answer}" for prompt in range(200) for answer in range(2)]
+    taken = {(f"{prompt:03d}/0", f"{prompt:03d}/1") for prompt in range(150)}
+    rng = np.random.default_rng(0)
+    for asked in (set[Pair](), taken):
+        for _ in range(50):
+            found = candidate_pairs(RandomPairs(lambda name: name[:3]), names, asked, 1, rng)
+            assert len(set(found)) == 10
+            assert asked.isdisjoint(found)

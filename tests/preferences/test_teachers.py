@@ -747,6 +747,17 @@ def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: 
     assert names[0] not in {(label.sample1, label.sample2)[label.label - 1] for label in said if label.label}
 
 
+def test_a_judge_that_likes_what_it_sees_first_favours_no_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_at_first.py").write_text("def pick(a, b): return 1\n")
+    monkeypatch.chdir(tmp_path)
+    database(tmp_path / "db", list(range(30)))
+    label_with_teacher(tmp_path / "db", "mine_at_first:pick", 300)
+    said = labels(tmp_path / "db")
+    assert 0.4 < sum(label.winner == min(label.pair) for label in said) / len(said) < 0.6
+
+
 @pytest.mark.parametrize("said", ["np.int64(1)", "1.0", "np.float32(1)"])
 def test_a_choice_may_be_any_kind_of_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
@@ -757,7 +768,8 @@ def test_a_choice_may_be_any_kind_of_number(
     database(tmp_path / "db", [3, 1])
     label_with_teacher(tmp_path / "db", f"{module}:pick", 1)
     (label,) = labels(tmp_path / "db")
-    assert (label.label, type(label.label)) == (1, int)
+    assert label.label in (1, 2)  # whichever was shown first
+    assert type(label.label) is int
 
 
 def test_arguments_with_defaults_are_not_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"db_path": clips, "teacher": "shorter"}, "compares answers, .* holds clips"),
         ({"db_path": texts, "teacher": "keyword"}, "--keyword WORD go together"),
         ({"db_path": texts, "teacher": "shorter", "keyword": "x"}, "--keyword WORD go together"),
+        (
+            {"db_path": texts, "teacher": "keyword", "keyword": "\udcff"},
+            "--keyword: expected a word in UTF-8",
+        ),
         ({"db_path": texts, "teacher": "shorter", "myopia": 0.5}, "--myopia belongs"),
         ({"db_path": texts, "teacher": "shorter", "strategy": "diversity"}, "compares frames"),
     ):

@@ -364,6 +364,43 @@ def test_a_db_is_known_again_however_its_path_is_spelt(
     assert {name for _, name in before["trained"]} <= names["trained"]
 
 
+def test_what_was_fitted_to_a_db_stays_fitted_to_it_in_another_folder(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = unlabelled(grey, tmp_path / "db")
+    more(db, grey, 40)()
+    monkeypatch.chdir(tmp_path)
+    drive(monkeypatch)
+    refit.keep_refitting(config(tmp_path, dbs=[Path("db")]))
+    more(db, grey, 40)()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    drive(monkeypatch)
+    refit.keep_refitting(config(tmp_path, dbs=[Path("../db")]))
+    after = published(tmp_path)["refit"]
+    assert {db for side in ("trained", "held") for db, _ in after[side]} == {str(tmp_path / "db")}
+    assert set(map(tuple, after["trained"])).isdisjoint(map(tuple, after["held"]))
+
+
+def test_a_db_that_moved_is_fitted_to_with_new_weights(
+    tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which of its clips were held out is not known, and judging by the others would flatter."""
+    db = unlabelled(grey, tmp_path / "db")
+    more(db, grey, 40)()
+    drive(monkeypatch)
+    refit.keep_refitting(config(tmp_path))
+    moved = db.rename(tmp_path / "moved")
+    more(moved, grey, 40)()
+    drive(monkeypatch)
+    refit.keep_refitting(config(tmp_path, dbs=[moved]))
+    said = capsys.readouterr().out
+    assert f"beginning with new weights: version 1 knows clips of {db}, which is no DB of this fit" in said
+    assert "held out, starting from version" not in said
+    after = published(tmp_path)["refit"]
+    assert {db for side in ("trained", "held") for db, _ in after[side]} == {str(moved)}
+
+
 def test_models_are_judged_by_chosen_pairs_where_there_are_no_others(
     tmp_path: Path, grey: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

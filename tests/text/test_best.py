@@ -1,6 +1,7 @@
 """Best of n, and preferences that go out to other trainers and come back."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -180,9 +181,14 @@ def test_messages_are_read_as_the_texts_in_them(tmp_path: Path) -> None:
         {"prompt": [asked], "chosen": [good], "rejected": [bad]},
         {"chosen": [asked, good], "rejected": [asked, bad]},
         {"prompt": "p", "chosen": [asked, good], "rejected": [asked, bad], "score_chosen": 8.5},
+        {
+            "prompt": [asked],
+            "chosen": [asked | {"weight": 0}, good],
+            "rejected": [asked, bad | {"weight": 1}],
+        },
     ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert "2 answers and 3 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    assert "2 answers and 4 labels of " in import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
     answers = SegmentDB(tmp_path / "db")
     for label in LabelLog(tmp_path / "db" / "labels.json").read():
         won = load_answer(answers, label.winner or "")
@@ -245,6 +251,14 @@ def test_answers_come_in_without_labels(tmp_path: Path) -> None:
     answers = SegmentDB(tmp_path / "db")
     assert sorted(load_answer(answers, name).text for name in answers.names) == ["a", "b", "c"]
     assert label_with_teacher(tmp_path / "db", "shorter", 3)
+
+
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"r\xe9ponses.jsonl")  # Latin-1
+    file.write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}))
+    assert "2 answers and 1 labels of " in import_preferences(file, tmp_path / "db")
+    assert "0 answers and 1 labels of " in import_preferences(file, tmp_path / "db")
+    assert {label.annotator for label in LabelLog(tmp_path / "db/labels.json").read()} == {"r?ponses"}
 
 
 def test_files_of_another_form_are_refused_before_anything_is_written(tmp_path: Path) -> None:
