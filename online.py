@@ -26,7 +26,7 @@ from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.schedule import SCHEDULES
 from lib.reward.config import FitConfig
-from lib.runs import STATE
+from lib.runs import STATE, read_config
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
@@ -191,8 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     if config.env == _DOT and config.check:
         return _check_dot(config, latest, time.monotonic() - began)
+    module = f"-e {config.env} " if ":" in config.env else ""  # which no file may name
     print(
-        f"\n./04_play.py -m {latest} -n 3 -r {config.out}/videos --reward {config.out}/rewards/reward-online.dat"
+        f"\n./04_play.py {module}-m {latest} -n 3 -r {config.out}/videos --reward {config.out}/rewards/reward-online.dat"
     )
     return 0
 
@@ -207,6 +208,12 @@ def learn(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> int | None:
     Returns:
       See `together`.
     """
+    run = last_run(config.out / "runs" / "agent")
+    began = config.env if run is None else read_config(run)["config"].get("env", config.env)
+    if began != config.env:
+        raise UserError(
+            f"--out {config.out}: expected a run of {config.env}, found one of {began}; take another --out"
+        )
     return None if over(config) else together(commands(config, trainer))
 
 
@@ -291,10 +298,13 @@ def _relay(name: str, lines: IO[str]) -> None:
         with _printing:
             try:
                 print(f"{name:>7} | {line}", end="", flush=True)
-            except OSError:
-                # Our reader has left: end all, and read on, or the stages could not say their last lines.
+            except OSError as error:
+                # Read on, or the stages could not say their last lines.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                signal.raise_signal(signal.SIGTERM)
+                if isinstance(error, BrokenPipeError):  # our reader has left
+                    from lib.interrupt import ask_to_stop
+
+                    ask_to_stop()
 
 
 def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threading.Thread]) -> None:

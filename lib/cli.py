@@ -293,7 +293,8 @@ def _add(
             "action": "extend",
         }
     elif item is bool:
-        options["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
+        own = field.metadata.get("default", default)
+        options["action"] = "store_true" if own is False else argparse.BooleanOptionalAction
     else:
         listed = "{" + ",".join(map(str, spec.choices)) + "}" if spec.choices else _METAVARS[item]
         options |= {"type": reader(item, spec), "metavar": spec.metavar or listed}

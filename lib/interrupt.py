@@ -45,6 +45,15 @@ class Interrupt:
             signal.signal(sig, handler)
 
 
+def ask_to_stop() -> None:
+    """Asks this process to stop as SIGTERM does, but never twice: from any thread, and though Ctrl-C has asked before."""
+    asks = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(asks, Interrupt):
+        asks.asked = True
+    else:
+        signal.raise_signal(signal.SIGTERM)
+
+
 def ending_with_parent() -> Callable[[], object] | None:
     """A `preexec_fn` that sends a child SIGTERM when the thread that started it dies, even by kill -9; None but on Linux.
 

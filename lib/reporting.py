@@ -5,11 +5,11 @@ TensorBoard is imported where it is used, so that ``--help`` is instant.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
 import shutil
-import signal
 import statistics
 import sys
 import threading
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from lib.cli import one_line
+from lib.interrupt import ask_to_stop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,8 +127,8 @@ def _silence_writer_thread() -> None:
 class Progress:
     """A run's progress: one live line on a terminal, a plain line every few seconds anywhere else.
 
-    When its reader is gone (`| head`, a lost connection), the process gets SIGTERM and saves its work, as on a closed
-    terminal.
+    When its reader is gone (`| head`), the process is asked to stop and saves its work. On a full disk, or a terminal that
+    was closed without stopping it (`disown`), it goes on and prints nothing more.
 
     Args:
       stream: Where to print; sys.stdout when None.
@@ -199,7 +200,12 @@ class Progress:
             self._stream.flush()
         except BrokenPipeError:
             self._gone = True
-            signal.raise_signal(signal.SIGTERM)
+            ask_to_stop()
+        except OSError as error:  # a run is worth more than its lines
+            self._gone = True
+            with contextlib.suppress(OSError):  # what is left in its buffer would fail once more at the end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+                print(f"nothing more is printed: {error.strerror}", file=sys.stderr)
 
 
 def format_count(value: float) -> str:

@@ -168,7 +168,8 @@ def parse_resumable(
         if field.name in began_with:
             value = began_with[field.name] = _with_paths(began_with[field.name], hints[field.name])
             defaults = {"default_factory": value.copy} if isinstance(value, list) else {"default": value}
-        again = dataclasses.field(kw_only=True, metadata=field.metadata, **defaults)
+        metadata = {**field.metadata, "default": field.default}  # which says whether there is a --no-…
+        again = dataclasses.field(kw_only=True, metadata=metadata, **defaults)
         made.append((field.name, hints[field.name], again))
     began = dataclasses.make_dataclass(config_class.__name__, made, bases=(config_class,), frozen=True)
     given: Any = parse(began, args, description)

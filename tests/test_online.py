@@ -21,7 +21,7 @@ from lib import cli
 from lib.checkpoints import save_checkpoint
 from lib.cli import UserError
 from lib.preferences.labels import LabelLog
-from lib.runs import save_state
+from lib.runs import save_state, write_config
 from tests.scripts import Forked, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -185,6 +185,7 @@ def test_a_stop_after_the_last_evaluation_leaves_nothing_to_resume(
     )
     assert online.learn(config) == 2
     save_state(run, "01_a2c.py", {"steps": 600, "examined": 300}, {}, {})
+    write_config(run, {"env": config.env})
     assert online.learn(config) == 2
     save_state(run, "01_a2c.py", {"steps": 600, "examined": 600}, {}, {})
     assert online.learn(config) is None
@@ -231,6 +232,28 @@ def test_more_steps_learn_at_a_rate_that_falls_over_all_of_them(tmp_path: Path) 
     assert "--lr-decay-steps" not in online.commands(config)["agent"]
 
 
+def test_a_folder_is_for_one_environment(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "agent" / "20260101-ppo-online"
+    save_state(run, "01_a2c.py", {"steps": 600}, {}, {})
+    write_config(run, {"env": "MovingDot-v0"})
+    with pytest.raises(
+        UserError, match="expected a run of CartPole-v1, found one of MovingDot-v0; take another"
+    ):
+        online.main(["--out", str(tmp_path), "--env", "CartPole-v1"])
+
+
+def test_a_module_of_ones_own_stands_in_the_command_that_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(online, "learn", lambda _: None)
+    for env, said in (
+        ("mine:Track-v0", "./04_play.py -e mine:Track-v0 -m "),
+        ("CartPole-v1", "./04_play.py -m "),
+    ):
+        assert online.main(["--out", str(tmp_path), "--env", env]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_it_ends_in_order_when_its_reader_leaves(tmp_path: Path) -> None:
     """The stages have more to say than a pipe holds, and save what they have."""
     stage = tmp_path / "stage.py"
@@ -256,6 +279,35 @@ def test_it_ends_in_order_when_its_reader_leaves(tmp_path: Path) -> None:
         timeout=50,  # after 60 seconds it would kill them
     )
     assert (done.returncode, done.stderr) == (online.STOPPED, "")
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
+
+
+def test_a_reader_that_leaves_by_the_same_ctrl_c_costs_nothing(tmp_path: Path) -> None:
+    """As tee does. The stages say a line before they save, which takes a while."""
+    stage = tmp_path / "stage.py"
+    stage.write_text(
+        "import pathlib, signal, sys, time\n"
+        "asked, own = [], pathlib.Path(sys.argv[1])\n"
+        "signal.signal(signal.SIGINT, lambda *_: asked.append(1))\n"
+        "own.touch()\n"
+        "while not asked: time.sleep(0.01)\n"
+        "print('stopping', flush=True)\n"
+        "time.sleep(1)\n"
+        "own.write_text('saved')\n"
+    )
+    stages = {name: [str(stage), name] for name in "ab"}
+    code = f"import sys, online; sys.exit(online.together({stages!r}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+    )
+    wait_until(lambda: all((tmp_path / name).exists() for name in "ab"))
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    process.wait(50)  # after 60 seconds it would kill them
     assert [(tmp_path / name).read_text() for name in "ab"] == ["saved", "saved"]
 
 

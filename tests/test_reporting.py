@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import math
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from lib import reporting
+from lib.interrupt import Interrupt
 
 
 def test_points_that_are_drawn_again_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +151,24 @@ def test_progress_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with reporting.Progress(out) as progress:
         progress.update("a")
     assert out.getvalue() == "a\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "stops"), [(errno.EPIPE, True), (errno.EIO, False), (errno.ENOSPC, False)]
+)
+@pytest.mark.parametrize("before", [False, True])
+def test_a_run_outlives_what_it_prints(number: int, stops: bool, before: bool) -> None:
+    """No reader, who may have gone by the same Ctrl-C; a terminal that is gone; a full disk."""
+
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(number, "broken")
+
+    with Interrupt() as interrupt, reporting.Progress(Broken()) as progress:
+        interrupt.asked = before
+        progress.line("a")
+        progress.line("b")
+        assert interrupt.asked == (stops or before)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class Flags:
     lr: float | None = flag(default=None)
     save: Path | None = flag(default=None)
     gentle: bool = flag(default=False)
+    clip_score: bool = flag(default=True)
+    bf16: bool | None = flag(default=None)
     resume: Path | None = flag(default=None)
     later: str = flag(default="was not there then")
     clip_range: float = flag(default=0.2, formerly="clip")
@@ -87,6 +90,15 @@ def test_a_resumed_run_has_the_flags_it_began_with(begun: Path) -> None:
     )
     assert type(found) is Flags
     assert resumed(f"--resume={begun}", "--save", "other").save == Path("other")
+
+
+def test_what_was_switched_off_may_be_said_again(tmp_path: Path) -> None:
+    config = Flags(dbs=[Path("a")], name="x", clip_score=False, bf16=False)
+    runs.write_config(tmp_path, vars(config))
+    again = resumed("--resume", tmp_path, "--no-clip-score", "--no-bf16")
+    assert again == dataclasses.replace(config, resume=tmp_path)
+    with pytest.raises(UserError, match="--bf16 cannot change: the run began with False"):
+        resumed("--resume", tmp_path, "--bf16")
 
 
 @pytest.mark.parametrize(

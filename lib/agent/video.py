@@ -1,6 +1,7 @@
 """mp4 videos of games, encoded by FFmpeg through PyAV; no display needed."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import av
@@ -37,19 +38,33 @@ class VideoWriter:
             self._stream = self._container.add_stream("libx264", rate=self._rate, options={"crf": "18"})
             self._stream.height, self._stream.width = picture.shape[:2]
             self._stream.pix_fmt = "yuv420p"
-        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(picture))))
+        with self._saying():
+            self._container.mux(
+                self._stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(picture)))
+            )
 
     def close(self) -> None:
-        """Completes the file."""
-        if self._stream is not None:
-            self._container.mux(self._stream.encode(None))
-        self._container.close()
-        self._partial.replace(self._path)
+        """Completes the file. Raises UserError, as `add`, when the disk is full; `discard` it then."""
+        with self._saying():
+            if self._stream is not None:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+            self._partial.replace(self._path)
 
     def discard(self) -> None:
         """Deletes what was written."""
-        self._container.close()
+        with contextlib.suppress(OSError):  # it may have failed before
+            self._container.close()
         self._partial.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _saying(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: could not be written: {error.strerror}; make room and start again"
+            ) from error
 
 
 def with_reward_strip(frame: np.ndarray, paid: Sequence[float]) -> np.ndarray:

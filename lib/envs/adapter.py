@@ -260,7 +260,10 @@ def _action_names(env: Environment | VectorEnvironment) -> list[str]:
     inner = env.unwrapped
     if isinstance(inner, gymnasium.vector.SyncVectorEnv):
         inner = inner.envs[0].unwrapped
-    return [str(name) for name in getattr(inner, "get_action_meanings", list)()]
+    try:
+        return [str(name) for name in getattr(inner, "get_action_meanings", list)()]
+    except Exception:  # somebody else's code; names are for show
+        return []
 
 
 def _check_kind(env: Any, many: bool) -> None:

@@ -67,6 +67,8 @@ def atari_settings(env_id: str) -> dict[str, Any] | None:
 def _registered(env_id: str) -> EnvSpec | None:
     """What `gymnasium.make` would find, the newest version by default; imports no module, because ids come from files."""
     name = atari_name(env_id)
+    if not name:  # of a module that registers ids of its own
+        return None
     versions = [spec for spec in gymnasium.registry.values() if spec.id.rpartition("-v")[0] == name]
     newest = max(versions, key=lambda spec: spec.version or 0, default=None)
     return gymnasium.registry.get(name, newest)

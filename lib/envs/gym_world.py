@@ -20,6 +20,7 @@ from lib.envs.pictures import PictureCheck, larger, smaller
 from lib.envs.world import TIME_LIMIT, LazyFrames, Step, WorldFailed
 
 Made = TypeVar("Made")
+Closed = TypeVar("Closed", Environment, gymnasium.vector.VectorEnv[Any, Any, Any])
 
 _OLD_GYM = "one of the old Gym is wrapped by shimmy (docs/environments.md)"
 
@@ -48,7 +49,7 @@ class GymWorld:
         _draw_into_memory()
         self.env_id, self.num_envs = env_id, num_envs
         self._check = PictureCheck("render()", env_id)
-        with _make(env_id, gymnasium.make, **env_kwargs) as env:
+        with _closing(_make(env_id, gymnasium.make, **env_kwargs)) as env:
             single, modes, space = (
                 EnvAdapter(env),
                 (env.metadata or {}).get("render_modes", []),  # None behind shimmy's wrapper of an old one
@@ -60,14 +61,14 @@ class GymWorld:
                     f"and render modes {modes} without 'rgb_array'; add it to metadata['render_modes'], and a render() "
                     f"that returns uint8 [H, W, 3]"
                 )
-            _try(env_id, env)
+            _try(env_id, env, single)
             if env.spec is None or env.spec.max_episode_steps is None:
                 env_kwargs = {"max_episode_steps": TIME_LIMIT, **env_kwargs}
         if single.shows_pictures:
             first = single.frames(np.zeros(space.shape or (), np.uint8))[0]
         else:
             env_kwargs = {**env_kwargs, "render_mode": "rgb_array"}
-            with _make(env_id, gymnasium.make, **env_kwargs) as env:
+            with _closing(_make(env_id, gymnasium.make, **env_kwargs)) as env:
                 first = self._frame(_drawn(env_id, env))
         height, width, _ = first.shape
         self._shape = (num_envs, height, width, 3)
@@ -98,7 +99,7 @@ class GymWorld:
         self._ended = np.zeros(self.num_envs, bool)
         off = np.zeros(self.num_envs, bool)
         score = np.zeros(self.num_envs, np.float32)
-        return Step(self._frames(observations), score, off, off, ~off, self._adapter.vectors(observations))
+        return Step(self._frames(observations), score, off, off, ~off, self._vectors(observations))
 
     def send(self, actions: np.ndarray) -> None:
         """Hand over the next actions. See `World.send`."""
@@ -108,6 +109,8 @@ class GymWorld:
         """Wait for the outcome of the actions sent last. See `World.recv`."""
         with self._as_world_failed():
             observations, score, terminated, truncated, _ = self._envs.step(self._actions)
+        with np.errstate(over="ignore"):
+            score = score.astype(np.float32)
         if not np.isfinite(score).all():
             raise WorldFailed(f"{self.env_id} failed: expected scores of finite numbers, got others")
         reset = self._ended
@@ -115,16 +118,21 @@ class GymWorld:
         # Some environments report both at the limit; a game that ended by itself needs no bootstrap.
         return Step(
             self._frames(observations),
-            score.astype(np.float32),
+            score,
             terminated.copy(),
             truncated & ~terminated,
             reset,
-            self._adapter.vectors(observations),
+            self._vectors(observations),
         )
 
     def close(self) -> None:
         """Close the environments. See `World.close`."""
-        self._envs.close()
+        with _closing(self._envs):
+            pass
+
+    def _vectors(self, observations: Any) -> np.ndarray | None:
+        with self._as_world_failed():
+            return self._adapter.vectors(observations)
 
     def _frames(self, observations: Any) -> np.ndarray:
         if self._adapter.shows_pictures:
@@ -152,6 +160,8 @@ class GymWorld:
         """
         try:
             yield
+        except WorldFailed:
+            raise
         except (Exception, SystemExit) as error:
             newest: list[Any] = self._envs._env_obs  # Gymnasium's own copy, before it stacks them
             for seen in newest:
@@ -205,7 +215,19 @@ def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
         raise UserError(f"environment {env_id!r} cannot be made: {_reason(error)}{mend}") from error
 
 
-def _try(env_id: str, env: Environment) -> None:
+@contextlib.contextmanager
+def _closing(env: Closed) -> Iterator[Closed]:
+    """Closes it at the end; where that fails, the environment's own code is at fault, and what was learned in it is kept."""
+    try:
+        yield env
+    finally:
+        try:
+            env.close()
+        except Exception as error:
+            print(f"an environment fails in close(): {_described(error)}", file=sys.stderr)
+
+
+def _try(env_id: str, env: Environment, adapter: EnvAdapter) -> None:
     """A reset and a step, which must return what Gymnasium and the environment's own space promise.
 
     Raises:
@@ -215,6 +237,7 @@ def _try(env_id: str, env: Environment) -> None:
     try:
         seen, _ = env.reset(seed=0)
         _check_space(env_id, env.observation_space, call, seen)
+        adapter.vectors(seen)
         call, results = "step()", "five results, observation, reward, terminated, truncated and info"
         made: Any = env.step(env.action_space.sample())
         seen, score, _, _, _ = made
@@ -241,7 +264,7 @@ def _check_space(env_id: str, space: gymnasium.Space[Any], call: str, seen: Any)
     room: Any = create_empty_array(space, 1)
     try:
         concatenate(space, [seen], room)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         single = isinstance(space, gymnasium.spaces.Box)
         got = f"{np.asarray(seen).dtype} {list(np.shape(seen))}" if single else one_line(repr(seen))
         raise WorldFailed(

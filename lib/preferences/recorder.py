@@ -126,7 +126,7 @@ class SegmentRecorder:
         for folder in self._db_path.glob("[0-9][0-9]*/"):
             remove_stale(folder, _TEMPORARY)
         present = [path for path in self._db_path.glob("*/*.dat") if path.stem.isdecimal()]
-        self._first_number = 1 + max((int(path.stem) for path in present), default=-1)
+        self.first_number = 1 + max((int(path.stem) for path in present), default=-1)
         self._max_bytes = np.inf if max_mb is None else max_mb * 1e6
         self._present_bytes = 0
         for path in present:
@@ -172,7 +172,7 @@ class SegmentRecorder:
             for env, source in enumerate(sources.tolist()):
                 if source >= 0:
                     self._reasons[env] = (
-                        f"{FORK}{self._first_env + source:02d}/{self._first_number + self.steps:08d}"
+                        f"{FORK}{self._first_env + source:02d}/{self.first_number + self.steps:08d}"
                     )
 
     def before(self, frames: np.ndarray, actions: np.ndarray, observations: np.ndarray | None = None) -> None:
@@ -274,7 +274,7 @@ class SegmentRecorder:
         return {
             "steps": self.steps,
             "stored": self.stored,
-            "first_number": self._first_number,
+            "first_number": self.first_number,
             "rng": self._rng.bit_generator.state,
             "event_rng": None if events is None else events.rng.bit_generator.state,
         }
@@ -285,7 +285,7 @@ class SegmentRecorder:
         The state is that of the first environments; recorders of others draw anew.
         """
         first = self._seed[1] == 0
-        self.steps, self._first_number = state["steps"], state["first_number"]
+        self.steps, self.first_number = state["steps"], state["first_number"]
         self.stored = state["stored"] if first else 0
         self._rng = np.random.default_rng([*self._seed, self.steps])
         if first:
@@ -340,7 +340,7 @@ class SegmentRecorder:
             reason=recording.reason,
         )
         segment = Segment(recording.frames, recording.actions, sidecar, recording.observations)
-        number = self._first_number + recording.step
+        number = self.first_number + recording.step
         while True:
             path = self._db_path / f"{self._first_env + env:02d}" / f"{number:08d}.dat"
             try:

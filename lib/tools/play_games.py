@@ -90,6 +90,6 @@ def _play_one(
                 video.add(picture if reward is None else with_reward_strip(picture, paid))
             score, steps = score + float(turn.outcome().score[0]), steps + 1
         if video is not None:
-            stack.pop_all()
             video.close()
+            stack.pop_all()
     return score, steps, sum(paid)

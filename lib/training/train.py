@@ -281,7 +281,8 @@ def _record(config: TrainConfig) -> Trained:
         progress.line(
             f"{config.env}: {config.num_envs} environments on {device}, recording to {config.db_path}"
         )
-        seed = game_seed(config.seed, 0, ranks.rank)
+        # The same command again, for more clips, must not record the same ones.
+        seed = game_seed(config.seed, recorder.first_number, ranks.rank)
         stop = Stop(stack.enter_context(Interrupt()))
         recording = Recording(recorder, stop)
         tap, held = Tap(recorder, recording), held_actions(config, world, seed)

@@ -8,6 +8,7 @@ import pytest
 
 from lib.agent.video import VideoWriter, with_reward_strip
 from lib.cli import UserError
+from tests.disk import disk_full_after
 
 
 def test_frames_come_back_enlarged_and_in_order(tmp_path: Path) -> None:
@@ -32,6 +33,23 @@ def test_a_discarded_video_leaves_nothing(tmp_path: Path) -> None:
     video = VideoWriter(tmp_path / "game.mp4", 15)
     video.add(np.zeros((84, 84, 3), np.uint8))
     video.discard()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("room", [0, 2000])
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def record(video: VideoWriter) -> None:
+        for _ in range(50):
+            video.add(rng.integers(0, 256, (84, 84, 3), dtype=np.uint8))
+        video.close()
+
+    with disk_full_after(room):
+        video = VideoWriter(tmp_path / "game.mp4", 15)
+        with pytest.raises(UserError, match=r"game\.mp4: could not be written: .*; make room"):
+            record(video)
+        video.discard()
     assert not list(tmp_path.iterdir())
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -187,6 +188,14 @@ def test_reads_the_settings_off_the_registry() -> None:
         assert atari_settings(no_game) is None
     assert atari_settings("MovingDot-v0") is None
     assert atari_settings("CartPole-v1") is None
+
+
+def test_one_game_without_a_version_makes_no_others_of_its_module() -> None:
+    gymnasium.register("MyPong", entry_point="ale_py.env:AtariEnv")
+    try:
+        assert atari_settings("anything:Beam-v0") is None
+    finally:
+        del gymnasium.registry["MyPong"]
 
 
 def test_an_atari_game_is_one_however_it_is_named() -> None:

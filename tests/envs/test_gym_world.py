@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pygame
 import pytest
+from gymnasium import spaces
 
 from lib.cli import UserError
 from lib.envs.gym_world import GymWorld
@@ -135,6 +136,37 @@ class Wearing(Counter):
         return super().render()
 
 
+class Strange(Counter):
+    """Shows observations of any space, and others from its third on; its own calls may fail, too."""
+
+    def __init__(
+        self,
+        space: gymnasium.Space[Any],
+        shown: tuple[Any, Any],
+        render_mode: str | None = None,
+        closes: bool = True,
+        score: float = 0.0,
+    ) -> None:
+        super().__init__(render_mode)
+        self.observation_space: gymnasium.Space[Any] = space  # type: ignore[assignment]
+        self._shown, self._closes, self._score = shown, closes, score
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._shown[0], {}
+
+    def step(self, action: np.int64) -> Any:
+        _, _, *others = super().step(action)
+        return self._shown[self._count > 1], self._score, *others
+
+    def get_action_meanings(self) -> list[str]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if not self._closes:
+            raise RuntimeError("lost the simulator")
+
+
 class Informative(Counter):
     """Its info differs in kind and shape between environments."""
 
@@ -167,6 +199,7 @@ gymnasium.register(id="TestMute-v0", entry_point=lambda **kwargs: Mute(**kwargs)
 gymnasium.register(id="TestUnseeded-v0", entry_point=lambda **kwargs: Unseeded(**kwargs))
 gymnasium.register(id="TestCareless-v0", entry_point=lambda **kwargs: Careless(**kwargs))
 gymnasium.register(id="TestWearing-v0", entry_point=lambda **kwargs: Wearing(**kwargs))
+gymnasium.register(id="TestStrange-v0", entry_point=lambda **kwargs: Strange(**kwargs))
 gymnasium.register(id="TestEndless-v0", entry_point=lambda **kwargs: Endless(**kwargs))
 gymnasium.register(id="TestInformative-v0", entry_point=lambda **kwargs: Informative(**kwargs))
 gymnasium.register(
@@ -410,6 +443,41 @@ def test_what_fails_while_it_is_played_is_said(way: str, says: str) -> None:
     with pytest.raises(WorldFailed, match=says) as caught:
         watch(world)
     assert "\n" not in str(caught.value)
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "shown"),
+    [
+        (spaces.Discrete(20), (0, 20)),
+        (spaces.MultiDiscrete([3, 4]), (np.array([0, 0]), np.array([2, 4]))),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), ((0, 0), (1,))),
+        (spaces.Text(30), ("north", "to the north")),  # of Gymnasium's own letters, which are without a space
+    ],
+)
+def test_an_observation_beyond_its_space_is_said(space: gymnasium.Space[Any], shown: tuple[Any, Any]) -> None:
+    world = GymWorld("TestStrange-v0", 2, space=space, shown=shown)
+    with pytest.raises(WorldFailed, match="TestStrange-v0") as caught:
+        watch(world)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="TestStrange-v0"):
+        GymWorld("TestStrange-v0", 2, space=space, shown=shown[::-1])
+
+
+def test_what_an_environment_does_at_its_end_and_calls_its_actions_matters_little(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = GymWorld("TestStrange-v0", 2, space=spaces.Discrete(2), shown=(0, 1), closes=False)
+    watch(world)
+    world.close()
+    assert "fails in close(): RuntimeError lost the simulator (test_gym_world.py" in capsys.readouterr().err
+    assert world.action_names[:2] == ["0", "1"]
+
+
+def test_a_score_that_float32_cannot_hold_is_said() -> None:
+    world = GymWorld("TestStrange-v0", 2, space=spaces.Discrete(2), shown=(0, 1), score=1e39)
+    with pytest.raises(WorldFailed, match="expected scores of finite numbers"):
+        watch(world)
     world.close()
 
 

@@ -453,6 +453,15 @@ def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Pa
     assert max(int(name[3:11]) for name in db.names) < 400
 
 
+def test_the_same_command_again_records_other_clips(start: Path, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.1, "steps": 400, "rollout": 5}
+    for _ in range(2):
+        train_quickly(dot(tmp_path, record_only=True, model=start, **flags))
+    db = SegmentDB(tmp_path / "db")
+    clips = {db.load(name).frames.tobytes() for name in db.names}
+    assert len(clips) == len(db.names) >= 8
+
+
 def test_recording_alone_needs_no_policy_and_ends_with_a_full_db(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
