@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,7 @@ from pathlib import Path
 
 from lib.cli import UserError
 from lib.files import NotRecorded, signature, write_atomic
-from lib.preferences.closed_pickle import Refused
 from lib.preferences.labels import LabelLog, usable
-from lib.preferences.segments import read_regular
 
 PROGRESS = "progress.json"
 """Name of the file in a DB."""
@@ -140,12 +139,16 @@ class ProgressReader:
         try:
             now = signature(self._path)
             if now != self._seen:
-                self._seen, self._found = now, None
-                if now is not None and not self._path.is_symlink():
-                    self._found = _parsed(read_regular(self._path, _LARGEST))
-        except (OSError, Refused):
+                self._seen, self._found = now, None if now is None else _parsed(self._bytes())
+        except OSError:
             self._seen, self._found = None, None
         return self._found
+
+    def _bytes(self) -> bytes:
+        # A stranger's file may be a link, a pipe or without an end.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(self._path, flags), "rb") as file:
+            return file.read(_LARGEST)
 
 
 def _parsed(data: bytes) -> TrainingProgress | None:

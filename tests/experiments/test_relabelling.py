@@ -14,7 +14,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.sac import SACNet
 from lib.checkpoints import save_checkpoint
 from lib.envs.spec import Spec
-from lib.runs import save_state
+from lib.runs import save_state, write_config
 from tests.agent.worlds import Bandit, Pays
 
 
@@ -62,7 +62,9 @@ def test_a_finished_run_is_not_started_again(tmp_path: Path, monkeypatch: pytest
     """Where it was killed before its line was written."""
     monkeypatch.setattr(online, "together", lambda stages: pytest.fail("started"))
     config, folder = RelabellingConfig(out=tmp_path, steps=600), tmp_path / "ppo-100-0"
-    save_state(folder / "runs" / "agent" / "run", "01_a2c.py", {"examined": 600}, {}, {})
+    run = folder / "runs" / "agent" / "run"
+    save_state(run, "01_a2c.py", {"examined": 600}, {}, {})
+    write_config(run, {"env": config.env})
     policy = {"state_dict": {}, "evaluation": {"scores": [1.0, 2.0]}}
     save_checkpoint(folder / "policy" / "latest.dat", "policy", policy, {}, {})
     pipeline = Pipeline(tmp_path)
