@@ -22,6 +22,7 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, as_flag, flag
 from lib.devices import half_of_the_cores
+from lib.files import make_folder
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.schedule import SCHEDULES
@@ -208,6 +209,7 @@ def learn(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> int | None:
     Returns:
       See `together`.
     """
+    make_folder(config.out, "--out")
     run = last_run(config.out / "runs" / "agent")
     began = config.env if run is None else read_config(run)["config"].get("env", config.env)
     if began != config.env:

@@ -29,7 +29,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # here, since scripts import this
     )
     sys.exit(2)
 
-from lib.flag_values import YES_NO, Flag, merged, reader, setting_reader, unwrap
+from lib.flag_values import YES_NO, Flag, beyond, merged, reader, setting_reader, unwrap
 
 Config = TypeVar("Config")
 
@@ -94,6 +94,20 @@ def former_names(config_class: type) -> dict[str, str]:
     """Today's field names by their old ones (`formerly` of :func:`flag`)."""
     specs = {field.name: field.metadata["flag"] for field in dataclasses.fields(config_class)}
     return {spec.formerly: name for name, spec in specs.items() if spec.formerly}
+
+
+def check(config: Any) -> None:
+    """Refuses values of a configuration, which a program may have made, that its flags would refuse.
+
+    Raises:
+      UserError: the first one's flag, what was expected and what came.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        for one in value if isinstance(value, list) else [value]:
+            expected = "" if one is None else beyond(one, type(one), field.metadata["flag"])
+            if expected:
+                raise UserError(f"{as_flag(field.name)}: {expected}; got {one!r}")
 
 
 def parse(

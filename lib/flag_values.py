@@ -58,20 +58,25 @@ def reader(kind: type, spec: Flag) -> Callable[[str], Any]:
             value = _number(text)
         else:
             value = kind(text) if text or kind is str else None  # Path("") would be the current folder
-        if spec.choices is not None:
-            if value in spec.choices:
-                return value
-            listed = ", ".join(str(choice) for choice in spec.choices)
-            near = difflib.get_close_matches(text, [str(choice) for choice in spec.choices], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise argparse.ArgumentTypeError(f"expected one of {listed}; got {text!r}{hint}")
-        low = spec.min is not None and value is not None and value < spec.min
-        high = spec.max is not None and value is not None and value > spec.max
-        if value is None or low or high:
-            raise argparse.ArgumentTypeError(f"expected {_NOUNS[kind]}{_bounds(spec)}; got {text!r}")
-        return value
+        if value is not None and not (expected := beyond(value, kind, spec)):
+            return value
+        if value is None:
+            expected = f"expected {_NOUNS[kind]}{_bounds(spec)}"
+        near = difflib.get_close_matches(text, [str(choice) for choice in spec.choices or ()], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentTypeError(f"{expected}; got {text!r}{hint}")
 
     return read
+
+
+def beyond(value: Any, kind: type, spec: Flag) -> str:
+    """What was expected of a value that is none of a flag's choices, or out of its bounds; "" for any other."""
+    if spec.choices is not None:
+        listed = ", ".join(str(choice) for choice in spec.choices)
+        return "" if value in spec.choices else f"expected one of {listed}"
+    if (spec.min is not None and value < spec.min) or (spec.max is not None and value > spec.max):
+        return f"expected {_NOUNS[kind]}{_bounds(spec)}"
+    return ""
 
 
 def _bounds(spec: Flag) -> str:

@@ -121,7 +121,7 @@ def check_env_of_file(env_id: str, path: Path, flag: str) -> None:
         )
 
 
-def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
+def check_policy(network: PolicyNetwork, world: World, path: Path, flag: str = "--env") -> None:
     """Refuses a policy whose actions or observations differ from a world's.
 
     Raises:
@@ -131,7 +131,7 @@ def check_policy(network: PolicyNetwork, world: World, path: Path) -> None:
     if difference is not None:
         raise UserError(
             f"{path}: a policy for {difference[0]}, but {world.env_id} has {difference[1]}; "
-            "take a policy for this environment, or name the policy's own with --env"
+            f"take a policy for this environment, or name the policy's own by {flag}"
         )
 
 

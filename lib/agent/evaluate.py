@@ -36,7 +36,7 @@ class Evaluation:
         named = {name: values.mean() for name, values in self.measures.items()} | self.overall
         measures = "".join(f"  {name} {value:.2f}" for name, value in named.items())
         return (
-            f"{format_score(self.scores)}  best {self.scores.max():.0f}"
+            f"{format_score(self.scores)}  best {self.scores.max():g}"
             f"  steps {self.steps.mean():.0f}{measures}"
         )
 

@@ -199,7 +199,8 @@ def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
             if "gym" in sys.modules:
                 mend += f" with Gymnasium; {_OLD_GYM}"
         if near:
-            mend = f"did you mean {' or '.join(folded[match] for match in near)}? If not, {mend}"
+            likely = " or ".join(f"{module}:{folded[match]}".removeprefix(":") for match in near)
+            mend = f"did you mean {likely}? If not, {mend}"
         raise UserError(f"no environment {env_id!r} is registered; {mend}") from error
     except (Exception, SystemExit) as error:
         # From Gymnasium, a missing package, or somebody else's environment.

@@ -42,6 +42,10 @@ def give_labels(config: LabelConfig) -> None:
         f"{summary.ties} of them alike, {summary.wrong} wrong on purpose"
         + (f"; it could not tell for {summary.skipped} more pairs" if summary.skipped else "")
     )
+    if config.strategy != "random" and summary.at_random:
+        print(
+            f"{summary.at_random} labels are on random pairs, by --random-share or for want of {config.strategy} ones."
+        )
     if summary.exhausted:
         print("Every pair has been answered.")
     elif summary.written < wanted:

@@ -264,6 +264,8 @@ class LabelSummary:
     """Queries written as cannot tell."""
     exhausted: bool
     """Every pair has been asked about."""
+    at_random: int
+    """Labels on random pairs, asked by chance or where the strategy had none left."""
     problems: list[str]
     """Segments that could not be read, one line each."""
 
@@ -358,7 +360,7 @@ class SimulatedLabeller:
             self._look()
         taken: set[Pair] = {label.pair for label in current(self._log.read())}
         mean = self._mean(names) if self._teacher.threshold else 0.0
-        written = wrong = ties = skipped = 0
+        written = wrong = ties = skipped = at_random = 0
         exhausted = False
         while written < count and written + skipped < _QUERIES_PER_LABEL * count:
             usable = [name for name in names if name not in self._problems]
@@ -378,10 +380,12 @@ class SimulatedLabeller:
                 if not self._write(query, said, written):
                     continue
                 written += said is not None
+                at_random += said is not None and query.strategy == "random"
                 skipped += said is None
                 ties += said == 0
                 wrong += erred
-        return LabelSummary(written, wrong, ties, skipped, exhausted, list(self._problems.values()))
+        problems = list(self._problems.values())
+        return LabelSummary(written, wrong, ties, skipped, exhausted, at_random, problems)
 
     def _write(self, query: Query, said: int | None, written: int) -> bool:
         """Appends an answer, `written` labels after the first; False if one of the two segments is gone."""

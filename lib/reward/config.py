@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cli import UserError, as_flag, flag
+from lib.cli import UserError, as_flag, check, flag
 from lib.reward.masks import PRESETS, read_mask
 
 MAY_DIFFER = ("checkpoint_minutes", "dev", "memory_mb")
@@ -215,9 +215,10 @@ class FitConfig:
     )
 
     def __post_init__(self) -> None:
-        # A script of the user's own may give text, as the wrappers take it.
+        # A script of the user's own may give text, as the wrappers take it, and values that no flag takes.
         object.__setattr__(self, "dbs", [Path(db) for db in self.dbs])
         object.__setattr__(self, "out", Path(self.out))
+        check(self)
         if not self.dbs:
             raise UserError("expected at least one DB, a folder of clips with a labels.json")
         if len({db.resolve() for db in self.dbs}) < len(self.dbs):

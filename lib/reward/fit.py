@@ -352,7 +352,8 @@ def fit_model(
         if member.best is None:
             raise Stopped
         if should_stop():
-            progress.line(f"stopped by request; keeping epoch {member.best_epoch}")
+            which = f" of member {number + 1} alone" if config.ensemble > 1 else ""
+            progress.line(f"stopped by request; keeping epoch {member.best_epoch}{which}")
         member.network.load_state_dict(member.best_state)
         member.network.eval()
         held_out.append(member.best if config.frame_stride == 1 else member.held_out())

@@ -125,7 +125,7 @@ class SegmentStore:
         """Checks what a segment shows and takes; raises UserError if that differs from those before it."""
         if self.features is not None and segment.observations is not None:
             raise UserError(
-                f"{db.root / name}: --features needs pictures, but these clips hold vectors; leave it out"
+                f"{db.root / name}: expected a clip of pictures, which --features and --policy look at, got one of vectors"
             )
         here, counted = segment.spec, segment.sidecar is not None or segment.continuous
         if self._spec is None:

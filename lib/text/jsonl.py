@@ -48,6 +48,8 @@ def export_preferences(path: Path, file: Path, chat: bool) -> str:
     Raises:
       UserError: the DB holds no answers, or dialogues where texts are wanted, or the file cannot be written.
     """
+    if file.exists() and not file.is_file():
+        raise UserError(f"--export-jsonl {file}: expected a file to write, found a folder, device or pipe")
     db = SegmentDB(path)
     if not holds_answers(db):
         raise UserError(f"--export-jsonl {path}: expected a DB of answers, found none in it")
@@ -75,7 +77,7 @@ def export_preferences(path: Path, file: Path, chat: bool) -> str:
             )
         lines.append(json.dumps(values, ensure_ascii=False) + "\n")
     try:
-        write_atomic(file, "".join(lines).encode())
+        write_atomic(file.resolve(), "".join(lines).encode())
     except OSError as error:
         raise UserError(f"{file}: could not be written: {error.strerror}") from None
     return f"{file}: {len(lines)} preferences" + (

@@ -238,7 +238,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
     world = make_world(env_id, config.audit_games)
     try:
-        check_policy(network, world, config.audit)
+        check_policy(network, world, config.audit, "--audit-env")
         model.check(world.spec, checkpoint, world.env_id)
         policy = network.to(device).eval().acting(bf16)
         fresh = play_and_rate(policy, world, model, _SEED + config.seed, device, WINDOWS)

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from lib.agent.actor_critic import ActorCritic
-from lib.agent.checkpoints import CheckpointFolder, PolicyNetwork, check_policy, load_policy, network_of
+from lib.agent.checkpoints import (
+    CheckpointFolder,
+    PolicyNetwork,
+    check_policy,
+    env_of,
+    load_policy,
+    network_of,
+)
 from lib.agent.config import ALGORITHMS, TrainConfig, shown_value
 from lib.agent.dqn import DQN
 from lib.agent.evaluate import evaluate
@@ -21,6 +28,7 @@ from lib.cli import UserError, as_flag
 from lib.devices import own_threads
 from lib.envs.atari import time_limit
 from lib.envs.forking import ForkingAtari
+from lib.envs.ids import same_environment
 from lib.envs.make import make_world
 from lib.envs.world import World, WorldFailed
 from lib.interrupt import Interrupt
@@ -326,6 +334,8 @@ def _policy_to_train(
     if config.model is None:
         return network, {}
     _check_kind(config, network, config.model)
+    if config.env == TrainConfig.env and not same_environment(kept := env_of(origin)[:200], config.env):
+        raise UserError(f"{config.model} plays {kept}, and --env is {config.env} by default: add -e {kept}")
     for name, attribute in (("network", "kind"), ("dueling", "dueling"), ("quantiles", "quantiles")):
         given, flag = getattr(config, name), as_flag(name)
         if given != ALGORITHMS[config.algo].get(name) and given != (kept := getattr(network, attribute)):

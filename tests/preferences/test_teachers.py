@@ -747,6 +747,12 @@ def test_a_teacher_of_ones_own_chooses_between_two(tmp_path: Path, monkeypatch: 
     assert names[0] not in {(label.sample1, label.sample2)[label.label - 1] for label in said if label.label}
 
 
+def test_labels_on_random_pairs_are_counted(tmp_path: Path) -> None:
+    database(tmp_path / "db", [1, 2, 3, 4])
+    summary = label_with_teacher(tmp_path / "db", "score", 4, strategy="fork", random_share=0.0)
+    assert summary.at_random == 4, "none of these forks"
+
+
 def test_a_judge_that_likes_what_it_sees_first_favours_no_clip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,21 @@ def test_a_script_may_name_folders_by_text(db: Path, tmp_path: Path) -> None:
     assert (made.dbs, made.out) == ([db], tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"input": "frames"}, "--input: expected one of .*frame.*; got 'frames'"),
+        ({"loss": "bt"}, "--loss: expected one of .*; got 'bt'"),
+        ({"epochs": 0}, "--epochs: expected a whole number of at least 1; got 0"),
+        ({"ensemble": 0}, "--ensemble: expected a whole number .*; got 0"),
+        ({"error_rate": 3.0}, "--error-rate: expected a number from .*; got 3.0"),
+    ],
+)
+def test_what_no_flag_takes_a_script_may_not_say_either(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        FitConfig(**{"dbs": [Path("db")], "name": "x", "out": Path("out"), **given})
+
+
 def test_continuations_of_one_moment_are_on_one_side(tmp_path: Path) -> None:
     """Frames of one moment look the same, so that a fit to one pair of them would know the others."""
     folder = forked_db(tmp_path / "db", 12)

@@ -253,6 +253,19 @@ def test_answers_come_in_without_labels(tmp_path: Path) -> None:
     assert label_with_teacher(tmp_path / "db", "shorter", 3)
 
 
+def test_an_export_replaces_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}))
+    import_preferences(tmp_path / "x.jsonl", tmp_path / "db")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(UserError, match="expected a file to write, found a folder, device or pipe"):
+            export_preferences(tmp_path / "db", path, chat=True)
+    (tmp_path / "link").symlink_to("there.jsonl")
+    export_preferences(tmp_path / "db", tmp_path / "link", chat=True)
+    assert (tmp_path / "link").is_symlink()
+    assert "chosen" in (tmp_path / "there.jsonl").read_text()
+
+
 def test_a_file_may_have_any_name(tmp_path: Path) -> None:
     file = tmp_path / os.fsdecode(b"r\xe9ponses.jsonl")  # Latin-1
     file.write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}))

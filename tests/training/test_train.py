@@ -28,6 +28,7 @@ from lib.reporting import Charts
 from lib.training.evaluation import _layout
 from lib.training.train import train
 from tests.reward.models import save_unfitted
+from tests.scripts import ROOT
 from tests.training.evaluations import one_game
 
 train_quickly = partial(train, evaluate=one_game)
@@ -451,6 +452,29 @@ def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Pa
     assert sidecar.origin["model"] == str(start)
     assert {path.name for path in made.run_dir.iterdir()} == {"config.json"}
     assert max(int(name[3:11]) for name in db.names) < 400
+
+
+def test_a_policy_of_another_environment_needs_its_name(tmp_path: Path) -> None:
+    """Or Seaquest, the default, would be played by it wherever its actions fit."""
+    content = torch.load(ROOT / "examples/seaquest/a2c.dat")
+    content["config"]["env"] = "BoxingNoFrameskip-v4"
+    torch.save(content, model := tmp_path / "boxing.dat")
+    config = TrainConfig(
+        name="x", model=model, record_only=True, db_path=tmp_path / "db", runs=tmp_path / "runs"
+    )
+    with pytest.raises(
+        UserError, match=r"boxing.dat plays BoxingNoFrameskip-v4, .* add -e BoxingNoFrameskip-v4"
+    ):
+        train(config)
+
+
+def test_a_db_is_for_one_environment(start: Path, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"db_path": tmp_path / "db", "record_prob": 0.1, "steps": 400, "rollout": 5}
+    train_quickly(dot(tmp_path, record_only=True, model=start, **flags))
+    with pytest.raises(
+        UserError, match=r"holds clips of MovingDot-v0, not of PongNoFrameskip-v4; take another folder"
+    ):
+        train_quickly(dot(tmp_path, record_only=True, env="PongNoFrameskip-v4", **flags))
 
 
 def test_the_same_command_again_records_other_clips(start: Path, tmp_path: Path) -> None:
