@@ -10,7 +10,7 @@ from lib.agent.network import autocast
 from lib.envs.make import Counter, Probe, counter, probes
 from lib.envs.play import Policy, Turn, play
 from lib.envs.world import World
-from lib.reporting import format_score
+from lib.reporting import decimals, format_score
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Evaluation:
     def __str__(self) -> str:
         named = {name: values.mean() for name, values in self.measures.items()} | self.overall
         measures = "".join(f"  {name} {value:.2f}" for name, value in named.items())
+        best = float(self.scores.max())
         return (
-            f"{format_score(self.scores)}  best {self.scores.max():g}"
+            f"{format_score(self.scores)}  best {best:.{0 if best.is_integer() else decimals(best)}f}"
             f"  steps {self.steps.mean():.0f}{measures}"
         )
 

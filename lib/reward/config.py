@@ -167,7 +167,9 @@ class FitConfig:
         help="language model whose upper layers are fitted (default: the one that gave the answers)",
     )
     cut: int | None = flag(
-        default=None, min=0, metavar="N", help="freeze the first N layers (default: two thirds)"
+        default=None,
+        metavar="N",
+        help="freeze the first N layers, or all but the last N of −N (default: two thirds)",
     )
     upper: int = flag(default=0, min=0, metavar="N", help="fit up to N layers above --cut; 0: the head alone")
     pooling: str = flag(

@@ -269,8 +269,10 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
 def _shape(config: FitConfig, language: LanguageModel) -> Shape:
     count = len(language.network.model.layers)
     at = round(count * 2 / 3) if config.cut is None else config.cut
-    if at < -count:  # from the end, as --algo dpo counts
-        raise UserError(f'--unfrozen {-at}: {language.folder} has {count} layers; take fewer, or "all"')
+    if at < -count:
+        raise UserError(
+            f'--cut {at}, or --unfrozen {-at}: {language.folder} has {count} layers; take fewer, or "all"'
+        )
     at = count + at if at < 0 else at
     upper = min(config.upper, count - at)
     if at > count:

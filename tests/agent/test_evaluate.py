@@ -76,6 +76,8 @@ def test_says_mean_interval_and_best() -> None:
     # Student's t for 3 degrees of freedom is 3.18245; the standard error of 0, 0, 10, 10 is √(100/3)/2.
     text = str(Evaluation(np.array([0.0, 0, 10, 10]), np.array([5, 6, 7, 8]), {"depth": np.full(4, 0.25)}))
     assert text == "score 5.0 ± 9.2 (95 %, 4 games)  best 10  steps 6  depth 0.25"
+    small = Evaluation(np.array([0.3654, 0.1]), np.array([5, 7]), {})
+    assert "  best 0.365  " in str(small)
 
 
 def test_seeds_decide_games_and_actions() -> None:

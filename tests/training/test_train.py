@@ -20,6 +20,7 @@ from lib.agent.config import TrainConfig
 from lib.agent.evaluate import Evaluation, evaluate
 from lib.agent.network import PolicyNet
 from lib.agent.rollout import Rollout
+from lib.checkpoints import load_checkpoint
 from lib.cli import UserError
 from lib.files import NotRecorded
 from lib.preferences.recorder import SegmentRecorder
@@ -456,7 +457,7 @@ def test_recording_alone_fills_a_db_and_learns_nothing(start: Path, tmp_path: Pa
 
 def test_a_policy_of_another_environment_needs_its_name(tmp_path: Path) -> None:
     """Or Seaquest, the default, would be played by it wherever its actions fit."""
-    content = torch.load(ROOT / "examples/seaquest/a2c.dat")
+    content = load_checkpoint(ROOT / "examples/seaquest/a2c.dat")
     content["config"]["env"] = "BoxingNoFrameskip-v4"
     torch.save(content, model := tmp_path / "boxing.dat")
     config = TrainConfig(
