@@ -193,7 +193,7 @@ def test_a_stop_after_the_last_evaluation_leaves_nothing_to_resume(
 
 
 def test_only_the_dot_has_its_own_recipe() -> None:
-    own = {"gamma": 0.9, "lr_decay_steps": 1_100_000, "num_envs": 32}
+    own = {"gamma": 0.9, "entropy": 0.06, "lr_decay_steps": 1_100_000, "num_envs": 32}
     some = online.OnlineConfig(steps=1_000_000)
     assert own.items() <= online.train_flags(some).items()
     other = dataclasses.replace(some, env="PongNoFrameskip-v4")
