@@ -297,6 +297,8 @@ def together(stages: dict[str, list[str]]) -> int | None:
 
 
 def _relay(name: str, lines: IO[str]) -> None:
+    from lib.interrupt import ask_to_stop
+
     for line in lines:
         with _printing:
             try:
@@ -305,8 +307,6 @@ def _relay(name: str, lines: IO[str]) -> None:
                 # Read on, or the stages could not say their last lines.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 if isinstance(error, BrokenPipeError):  # our reader has left
-                    from lib.interrupt import ask_to_stop
-
                     ask_to_stop()
 
 

@@ -21,7 +21,7 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
-from lib.files import write_atomic
+from lib.files import make_folder, write_atomic
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import LabelLog, usable
 from lib.reward.config import FitConfig
@@ -391,12 +391,9 @@ def settle(config: Any, *free: str) -> None:
                 f"the experiment in {out} was begun by another version of this code; name another --out"
             )
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if found := next(out.iterdir(), None):  # stages remove what they are about to make
-            raise UserError(
-                f"--out {out}: expected a new folder or that of this experiment, but it holds {found.name}; name another --out"
-            )
-    except OSError as error:
-        raise UserError(f"--out {out}: expected a folder to write to: {error.strerror}") from error
+    make_folder(out, "--out")
+    if found := next(out.iterdir(), None):  # stages remove what they are about to make
+        raise UserError(
+            f"--out {out}: expected a new folder or that of this experiment, but it holds {found.name}; name another --out"
+        )
     write_config(out, fields)

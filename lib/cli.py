@@ -102,10 +102,12 @@ def check(config: Any) -> None:
     Raises:
       UserError: the first one's flag, what was expected and what came.
     """
+    hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        value, hint = getattr(config, field.name), unwrap(hints[field.name])
+        kind = typing.get_args(hint)[0] if isinstance(value, list) else hint
         for one in value if isinstance(value, list) else [value]:
-            expected = "" if one is None else beyond(one, type(one), field.metadata["flag"])
+            expected = "" if one is None else beyond(one, kind, field.metadata["flag"])
             if expected:
                 raise UserError(f"{as_flag(field.name)}: {expected}; got {one!r}")
 

@@ -58,10 +58,9 @@ def reader(kind: type, spec: Flag) -> Callable[[str], Any]:
             value = _number(text)
         else:
             value = kind(text) if text or kind is str else None  # Path("") would be the current folder
-        if value is not None and not (expected := beyond(value, kind, spec)):
+        expected = beyond(value, kind, spec)
+        if not expected:
             return value
-        if value is None:
-            expected = f"expected {_NOUNS[kind]}{_bounds(spec)}"
         near = difflib.get_close_matches(text, [str(choice) for choice in spec.choices or ()], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise argparse.ArgumentTypeError(f"{expected}; got {text!r}{hint}")
@@ -70,13 +69,13 @@ def reader(kind: type, spec: Flag) -> Callable[[str], Any]:
 
 
 def beyond(value: Any, kind: type, spec: Flag) -> str:
-    """What was expected of a value that is none of a flag's choices, or out of its bounds; "" for any other."""
+    """What was expected of a value that is none of a flag's choices, out of its bounds or None; "" for any other."""
     if spec.choices is not None:
         listed = ", ".join(str(choice) for choice in spec.choices)
         return "" if value in spec.choices else f"expected one of {listed}"
-    if (spec.min is not None and value < spec.min) or (spec.max is not None and value > spec.max):
-        return f"expected {_NOUNS[kind]}{_bounds(spec)}"
-    return ""
+    low = spec.min is not None and value is not None and value < spec.min
+    high = spec.max is not None and value is not None and value > spec.max
+    return f"expected {_NOUNS[kind]}{_bounds(spec)}" if value is None or low or high else ""
 
 
 def _bounds(spec: Flag) -> str:

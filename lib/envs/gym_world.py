@@ -127,8 +127,7 @@ class GymWorld:
 
     def close(self) -> None:
         """Close the environments. See `World.close`."""
-        with _closing(self._envs):
-            pass
+        _close(self._envs)
 
     def _vectors(self, observations: Any) -> np.ndarray | None:
         with self._as_world_failed():
@@ -218,14 +217,18 @@ def _make(env_id: str, make: Callable[..., Made], **env_kwargs: Any) -> Made:
 
 @contextlib.contextmanager
 def _closing(env: Closed) -> Iterator[Closed]:
-    """Closes it at the end; where that fails, the environment's own code is at fault, and what was learned in it is kept."""
     try:
         yield env
     finally:
-        try:
-            env.close()
-        except Exception as error:
-            print(f"an environment fails in close(): {_described(error)}", file=sys.stderr)
+        _close(env)
+
+
+def _close(env: Environment | gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+    """Closes it; where its own code fails, what was learned in it is worth more."""
+    try:
+        env.close()
+    except Exception as error:
+        print(f"an environment fails in close(): {_described(error)}", file=sys.stderr)
 
 
 def _try(env_id: str, env: Environment, adapter: EnvAdapter) -> None:

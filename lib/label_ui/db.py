@@ -171,8 +171,7 @@ class LabelledDB:
         return round(self._now(), 3)
 
     def clip(self, id: str) -> Clip:
-        """A clip. One that cannot be shown is broken from then on. Raises KeyError, SegmentError; the latter also for
-        a name that only a foreign line of labels gives it."""
+        """A clip. One that cannot be shown is broken from then on. Raises KeyError, SegmentError."""
         return self._shown(id, self._clips.clip, of_answers=False)
 
     def answer(self, id: str) -> Answer:

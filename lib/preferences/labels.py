@@ -274,12 +274,14 @@ class LabelLog:
             raise UserError(f"{self.path}: cannot be read: {error.strerror}") from None
         else:
             with open(fd, "rb") as file:
-                status = _status(os.fstat(fd))
+                found = os.fstat(fd)
+                status = _status(found)
                 if status == self._seen:
                     return list(self._labels)
-                size = os.fstat(fd).st_size
-                if size > _LARGEST:
-                    raise UserError(f"{self.path}: {size} bytes, expected at most {_LARGEST}; move it away")
+                if found.st_size > _LARGEST:
+                    raise UserError(
+                        f"{self.path}: {found.st_size} bytes, expected at most {_LARGEST}; move it away"
+                    )
                 data = file.read()
         data = data.removeprefix(_BYTE_ORDER_MARK)
         if hashlib.blake2b(memoryview(data)[: self._size]).digest() != self._digest.digest():

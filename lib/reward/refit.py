@@ -7,9 +7,8 @@ moment the same command continues from the last model.
 
 import contextlib
 import dataclasses
-import functools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,11 @@ def _last(config: FitConfig, progress: Progress) -> _Published:
             content["version"],
             int(refit["labels"]),
             [member["state_dict"] for member in content["members"]],
-            *(frozenset((str(db), str(name)) for db, name in refit[side]) for side in ("trained", "held")),
+            # Older files spell a DB as the command line did.
+            *(
+                frozenset((db and str(Path(db).resolve()), str(name)) for db, name in refit[side])
+                for side in ("trained", "held")
+            ),
         )
     except (UserError, KeyError, TypeError, ValueError) as error:
         progress.line(f"beginning with new weights: {error}")
@@ -259,10 +262,8 @@ def _split(
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training and held-out pairs; no unit ever changes sides."""
-    here = _wherever(names)
     trained, held = (
-        np.array([name in side for name in here], bool)
-        for side in (set(_wherever(before.trained)), set(_wherever(before.held)))
+        np.array([name in side for name in names], bool) for side in (before.trained, before.held)
     )
     eligible = data.at_random & ~trained[pairs.first] & ~trained[pairs.second]
     if not eligible.any():  # training waits for a model of these few
@@ -278,9 +279,8 @@ def _without_strangers(before: _Published, dbs: Sequence[Path], progress: Progre
 
     It may have moved, and then nothing tells which of its clips were held out.
     """
-    here = {db.resolve() for db in dbs}
-    known = {db for db, _ in before.trained | before.held if db}  # answers are known by their prompts alone
-    gone = sorted(db for db in known if Path(db).resolve() not in here)
+    here = {"", *(str(db.resolve()) for db in dbs)}  # "": answers are known by their prompts alone
+    gone = sorted({db for db, _ in before.trained | before.held} - here)
     if not gone:
         return before
     progress.line(
@@ -292,9 +292,3 @@ def _without_strangers(before: _Published, dbs: Sequence[Path], progress: Progre
         trained=frozenset(unit for unit in before.trained if unit[0] not in gone),
         held=frozenset(unit for unit in before.held if unit[0] not in gone),
     )
-
-
-def _wherever(names: Iterable[Unit]) -> list[tuple[Path, str]]:
-    """Units with the path of their DB resolved."""
-    resolved = functools.cache(lambda db: Path(db).resolve())
-    return [(resolved(db), name) for db, name in names]

@@ -334,8 +334,11 @@ def _policy_to_train(
     if config.model is None:
         return network, {}
     _check_kind(config, network, config.model)
-    if config.env == TrainConfig.env and not same_environment(kept := env_of(origin)[:200], config.env):
-        raise UserError(f"{config.model} plays {kept}, and --env is {config.env} by default: add -e {kept}")
+    played = env_of(origin)[:200]
+    if config.env == TrainConfig.env and not same_environment(played, config.env):
+        raise UserError(
+            f"{config.model} plays {played}, and --env is {config.env} by default: add -e {played}"
+        )
     for name, attribute in (("network", "kind"), ("dueling", "dueling"), ("quantiles", "quantiles")):
         given, flag = getattr(config, name), as_flag(name)
         if given != ALGORITHMS[config.algo].get(name) and given != (kept := getattr(network, attribute)):

@@ -75,6 +75,7 @@ def test_a_script_may_name_folders_by_text(db: Path, tmp_path: Path) -> None:
         ({"loss": "bt"}, "--loss: expected one of .*; got 'bt'"),
         ({"epochs": 0}, "--epochs: expected a whole number of at least 1; got 0"),
         ({"ensemble": 0}, "--ensemble: expected a whole number .*; got 0"),
+        ({"lr": -1}, "--lr: expected a number of at least .*; got -1"),
         ({"error_rate": 3.0}, "--error-rate: expected a number from .*; got 3.0"),
     ],
 )
