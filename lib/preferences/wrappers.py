@@ -29,7 +29,7 @@ class Tape:
       **recorder: further arguments of `SegmentRecorder`.
 
     Raises:
-      UserError: there is no picture to record.
+      UserError: there is no picture to record, or the DB holds clips of another environment.
       OSError: the DB cannot be created.
     """
 
@@ -140,8 +140,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         wrappers on one DB get a part each.
 
     Raises:
-      UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, or there is
-        no picture. From `step`: a frame is not a picture, or differs in size from the first, or a reward is not finite.
+      UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, there is
+        no picture, or the DB holds clips of another environment. From `step`: a frame is not a picture, or differs in size from the first, or a reward is not finite.
       OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 

@@ -1,7 +1,5 @@
 """Recording clips while a policy plays."""
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +9,12 @@ from lib.agent.exploration import HeldActions
 from lib.agent.forks import Forks
 from lib.agent.rollout import Player
 from lib.cli import UserError
-from lib.envs.ids import same_environment
 from lib.envs.make import counter, probes
 from lib.envs.world import Step, World
 from lib.files import NotRecorded, make_folder
 from lib.preferences.answers import hold_answers
 from lib.preferences.events import LARGE_SCORE, LOST_LIFE, NOVELTY, Events, kinds_of
 from lib.preferences.recorder import SegmentRecorder
-from lib.preferences.segment_db import SegmentDB
-from lib.preferences.segments import SegmentError
 from lib.reward.model import RewardModel
 from lib.training.loop import Hook, Stop
 
@@ -33,14 +28,13 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
       share: which of `--num-envs` they are; each has a folder of its own in the DB.
 
     Raises:
-      UserError: the folder cannot be written or holds answers, or an event cannot be seen in this environment.
+      UserError: the folder cannot be written, holds answers or clips of another environment, or an event cannot be seen in this one.
     """
     if config.db_path is None:
         return None
     if hold_answers([config.db_path]):
         raise UserError(f"--db-path {config.db_path}: holds answers of a language model; take another folder")
     make_folder(config.db_path, "--db-path")
-    check_same_environment(config.db_path, config.env)
     try:
         return SegmentRecorder(
             config.db_path,
@@ -62,22 +56,6 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
         raise UserError(
             f"--db-path {config.db_path}: expected a folder to write to: {error.strerror}"
         ) from error
-
-
-def check_same_environment(path: Path, env_id: str) -> None:
-    """Refuses a DB that holds clips of another environment, which cannot be compared with those to come.
-
-    Raises:
-      UserError: names both.
-    """
-    db = SegmentDB(path)
-    for name in db.names[-1:]:
-        with contextlib.suppress(SegmentError):  # dropped, or broken, which others will say
-            sidecar = db.load(name).sidecar
-            if sidecar is not None and not same_environment(sidecar.env_id, env_id):
-                raise UserError(
-                    f"--db-path {path}: holds clips of {sidecar.env_id}, not of {env_id}; take another folder"
-                )
 
 
 def make_forks(

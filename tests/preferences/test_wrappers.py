@@ -161,6 +161,16 @@ def test_says_what_it_cannot_record(tmp_path: Path) -> None:
         EpisodeRecorderWrapper(many, tmp_path)
 
 
+def test_a_db_is_for_one_environment(tmp_path: Path) -> None:
+    env = EpisodeRecorderWrapper(Lives(ends=60), tmp_path, record_prob=1)
+    env.reset(seed=0)
+    for _ in range(51):
+        env.step(np.int64(0))
+    EpisodeRecorderWrapper(Lives(ends=60), tmp_path)
+    with pytest.raises(UserError, match=r"holds clips of Lives, not of MovingDotEnv; take another folder"):
+        EpisodeRecorderWrapper(MovingDotEnv(), tmp_path)
+
+
 def test_a_reward_that_is_no_number_is_said_at_once(tmp_path: Path) -> None:
     odd = gymnasium.wrappers.TransformReward(MovingDotEnv(), lambda reward: np.inf)
     env = EpisodeRecorderWrapper(odd, tmp_path, record_prob=1)
