@@ -2,8 +2,8 @@
 """Labels while it trains: agent, labelling and reward model at once, each its own command, on one DB.
 
 Without flags: the moving dot, taught by a simulated teacher, with a check of the result. The same command continues
-where the last one was stopped (the agent with its first flags, except --steps, --labels and --dev); delete the folder to
-start over. Ctrl-C ends all three.
+where the last one was stopped, and may ask for more --steps and --labels; delete the folder to start over. Ctrl-C ends all
+three.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,12 +22,11 @@ from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, as_flag, flag
 from lib.devices import half_of_the_cores
-from lib.files import make_folder
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import STRATEGIES
 from lib.preferences.schedule import SCHEDULES
 from lib.reward.config import FitConfig
-from lib.runs import STATE, read_config
+from lib.runs import STATE, settle
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
@@ -36,7 +35,11 @@ TRAINER = ("01_a2c.py",)
 
 _GRACE = 60.0
 """Seconds that a process has to save what it has."""
-_TIES = ("name", "dbs", "db_path", "reward", "watch_reward", "watch", "out", "save", "runs", "steps")
+TIES = (
+    *("name", "env", "seed", "steps", "dbs", "db_path", "reward", "watch_reward", "watch"),
+    *("out", "save", "runs", "resume"),
+)
+"""Flags of the scripts by which stages find each other, or that are given for all of them."""
 _printing = threading.Lock()
 _DOT = "MovingDot-v0"
 _GOOD = 0.9  # of the way from chance to the best possible score
@@ -171,13 +174,24 @@ def commands(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> dict[str
     }
 
 
+def refuse_tied(stage: str, given: dict[str, Any]) -> None:
+    """Refuses `TIES` among the flags that a field hands on to a script.
+
+    Raises:
+      UserError: one of them is given.
+    """
+    for name in TIES:
+        if name in given:
+            raise UserError(f"{as_flag(stage)} {name}: it is set for all runs alike; leave it out")
+
+
 def _with(stage: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """A stage's own flags and those given for it.
 
     Raises:
-      UserError: one of those by which the stages find each other is given.
+      UserError: one of `TIES` is given.
     """
-    for name in _TIES:
+    for name in TIES:
         if name in own and name in given:
             raise UserError(f"--{stage} {name}: online.py sets it, to {own[name]}; leave it out")
     return own | given
@@ -186,13 +200,25 @@ def _with(stage: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, A
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(OnlineConfig, argv, description=__doc__)
     cli.expect_package("torch")  # or each of the three says that it is missing
-    began = time.monotonic()
+    commands(config)  # what it refuses is not settled
+    begun = (config.out / "db" / "labels.json").exists() or last_run(
+        config.out / "runs" / "agent"
+    ) is not None
+    fixed = replace(config, train={**config.train, "lr_decay_steps": None})  # which may follow --steps
+    settle(
+        fixed, "people", "steps", "labels", "strategy", "refit_every", "check", "label", "fit", begun=begun
+    )
+    from lib.reporting import format_duration
+
+    began = None if over(config) else time.monotonic()
     latest = config.out / "policy" / "latest.dat"
-    status = learn(config)
+    status = None if began is None else learn(config)
     if status is not None:
         return status
     if config.env == _DOT and config.check:
-        return _check_dot(config, latest, time.monotonic() - began)
+        return _check_dot(
+            config, latest, "" if began is None else f" {format_duration(time.monotonic() - began)}."
+        )
     module = f"-e {config.env} " if ":" in config.env else ""  # which no file may name
     print(
         f"\n./04_play.py {module}-m {latest} -n 3 -r {config.out}/videos --reward {config.out}/rewards/reward-online.dat"
@@ -210,13 +236,6 @@ def learn(config: OnlineConfig, trainer: Sequence[str] = TRAINER) -> int | None:
     Returns:
       See `together`.
     """
-    make_folder(config.out, "--out")
-    run = last_run(config.out / "runs" / "agent")
-    began = config.env if run is None else read_config(run)["config"].get("env", config.env)
-    if began != config.env:
-        raise UserError(
-            f"--out {config.out}: expected a run of {config.env}, found one of {began}; take another --out"
-        )
     return None if over(config) else together(commands(config, trainer))
 
 
@@ -327,12 +346,12 @@ def _stop(processes: dict[str, "subprocess.Popen[str]"], readers: Sequence[threa
         reader.join()
 
 
-def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
+def _check_dot(config: OnlineConfig, latest: Path, took: str) -> int:
     """Compares the score with the best that is possible on the moving dot; the exit status."""
     from lib.checkpoints import load_checkpoint
     from lib.envs.moving_dot import mean_best_score
     from lib.preferences.schedule import LabelCount
-    from lib.reporting import format_duration, format_mean, mean_interval
+    from lib.reporting import format_mean, mean_interval
 
     scores = load_checkpoint(latest, "policy")["evaluation"].get("scores")
     if not scores:
@@ -342,7 +361,7 @@ def _check_dot(config: OnlineConfig, latest: Path, seconds: float) -> int:
     print(
         f"\nscore {format_mean(scores)} a game (95 %, {len(scores)} games), which the agent never saw, after "
         f"{LabelCount(config.out / 'db').read()} labels: {share:.0%} of the way from chance ({_CHANCE:.0f}) to the best "
-        f"there is ({best:.1f}). {format_duration(seconds)}."
+        f"there is ({best:.1f}).{took}"
     )
     if share < _GOOD:
         print(f"expected at least {_GOOD:.0%}", file=sys.stderr)

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.label_page import record, resident, segments_for
 from benchmarks.site import Site, large_db
 from lib import cli
-from lib.cli import flag
+from lib.cli import UserError, flag
 from lib.preferences.segment_db import SegmentDB
 
 _BATCH = 6
@@ -222,6 +222,8 @@ def load(site: Site, labellers: int, rate: float, seconds: float) -> Outcome:
 def report(site: Site, outcome: Outcome) -> Iterator[str]:
     """The results of a load, in lines."""
     yield from outcome.errors
+    if not outcome.waits:
+        raise UserError("expected answers, got none in that time; take more --minutes or a higher --rate")
     median, late, worst = np.percentile(outcome.waits, [50, 95, 100])
     third = outcome.memory[len(outcome.memory) // 3]
     yield f"{len(outcome.acknowledged)} votes acknowledged, {len(lost_or_doubled(site, outcome))} lost or doubled"

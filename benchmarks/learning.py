@@ -66,6 +66,8 @@ def final_score(config: LearningConfig, seed: int, changes: dict[str, Any], fold
         "save": folder / "save",
         "runs": folder,
     }
+    if twice := min(given.keys() & changes.keys(), default=None):
+        raise UserError(f"{twice}: it is set for ours and theirs alike; leave it out")
     checkpoint = train_quietly(TrainConfig(**given | changes))
     return mean_interval(load_checkpoint(checkpoint, "policy")["evaluation"]["scores"])[0]
 

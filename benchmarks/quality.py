@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.quiet import fit_quietly
 from lib import cli
+from lib.checkpoints import storable
 from lib.cli import UserError, flag
 from lib.files import make_folder
 from lib.preferences.labels import Label
@@ -192,6 +193,7 @@ def measure(config: QualityConfig) -> Path:
     make_folder(config.out, "--out")
     results = config.out / f"{config.teacher}.jsonl"
     settings = {name: getattr(config, name) for name in _SETTINGS} | {"db": str(config.db.resolve())}
+    settings |= fit_defaults()
     done = {(r["recipe"], r["labels"], r["seed"]) for r in read_rows(results, settings)}
     for count in sorted(config.labels):
         for seed in config.seeds:
@@ -224,6 +226,12 @@ def _fit_and_test(
         "held_out_accuracy": fitted.best.accuracy,
         "epochs": len(fitted.history),
     }
+
+
+def fit_defaults() -> dict[str, Any]:
+    """The defaults of 03_reward_train.py, as a setting: fits by those of another version are not of one kind with today's."""
+    config = FitConfig(dbs=[Path("db")], name="defaults", out=Path("rewards"))
+    return {"defaults": json.loads(json.dumps(storable(config)))}
 
 
 def read_rows(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:

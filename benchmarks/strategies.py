@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality import read_rows
+from benchmarks.quality import fit_defaults, read_rows
 from benchmarks.quiet import fit_quietly
 from lib import cli
 from lib.cli import UserError, flag
@@ -246,6 +246,7 @@ def measure(config: BenchmarkConfig) -> Path:
     make_folder(config.out, "--out")
     results = config.out / f"strategies-{config.db.name}.json"
     settings = {key: getattr(config, key) for key in _SETTINGS} | {"db": str(config.db.resolve())}
+    settings |= fit_defaults()
     for seed in range(config.seeds):
         for strategy in config.strategies:
             if any(

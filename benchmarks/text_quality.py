@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.quality import accuracy_table, read_rows
+from benchmarks.quality import accuracy_table, fit_defaults, read_rows
 from lib import cli
 from lib.cli import UserError, flag
 from lib.files import make_folder
@@ -80,6 +80,7 @@ def measure(config: TextQualityConfig) -> Path:
     results = config.out / f"{config.teacher}.jsonl"
     best_db = config.best_db and str(config.best_db.resolve())
     settings = {"db": str(config.db.resolve()), "error_rate": config.error_rate, "best_db": best_db}
+    settings |= fit_defaults()
     done = {tuple(row[key] for key in _FIT) for row in read_rows(results, settings)}
     for seed in config.seeds:
         fits = [
@@ -210,7 +211,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = [
         ((fit, judge), row["labels"], row[judge])
         for fit, row in zip(fits, rows, strict=True)
-        for judge in row.keys() - {*_FIT, *_SETTINGS, "held_out", "best"}
+        for judge in row.keys() - {*_FIT, *_SETTINGS, "defaults", "held_out", "best"}
     ]
     lines = []
     tried = [(fit, row["labels"], row["best"]) for fit, row in zip(fits, rows, strict=True) if "best" in row]

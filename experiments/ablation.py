@@ -7,7 +7,7 @@ Ends in ablation.md and ablation.svg; results.jsonl has a line for each finished
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from experiments.pipeline import (
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
+from lib.preferences.labels import LabelLog, usable
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
 from online import record_prob
@@ -52,7 +53,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Defaults of the flags that depend on --preset."""
 
 FITS: dict[str, dict[str, Any]] = {
-    "original": {"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5},
+    "original": {
+        **{"loss": "original", "lr": 1e-4, "batch_size": 64, "dropout": 0.5},
+        **{"l2": 0.0, "half_frames": False},
+    },
     "single": {},
     "ensemble": {"ensemble": 3},
 }
@@ -416,7 +420,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rows:
         from experiments.curves import read_curves
 
-        page = table(config, rows, pipeline.seconds)
+        given = usable(LabelLog(config.out / "db" / "labels.json").read())
+        page = table(replace(config, labels=given), rows, pipeline.seconds)
         (config.out / "ablation.md").write_text(page)
         chart(
             config.out / "ablation.svg",

@@ -130,7 +130,7 @@ def table(config: EnvironmentsConfig, measured: Sequence[Sequence[dict[str, Any]
     """
     task, flags = TASKS[config.task], rounds_config(config, 0)
     lines = [
-        f"{flags.env}, taught by {flags.labels} labels a round of teacher `{flags.teacher}` ({flags.error_rate:.0%} errors). "
+        f"{flags.env}, taught by at most {flags.labels} labels a round of teacher `{flags.teacher}` ({flags.error_rate:.0%} errors). "
         f"`{task.measure}`: {task.says}. Means of {flags.games} full games ± 95 %. {format_duration(seconds)} in all.",
         "",
         f"| seed | | {task.measure} | score | steps a game | learned return |",

@@ -44,8 +44,6 @@ def halve(source: Path, target: Path) -> None:
     """
     found = load_checkpoint(source)
     kind, config, parents = (found.pop(key) for key in ("kind", "config", "parents"))
-    for made_by in ("format_version", "versions", "git_commit", "created"):
-        found.pop(made_by, None)
     save_checkpoint(target, kind, _halved(found), _without_folders(config), _without_folders(parents))
 
 

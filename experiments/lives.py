@@ -19,6 +19,7 @@ from lib.agent.checkpoints import check_policy, env_of, load_policy
 from lib.agent.evaluate import Observer, evaluate
 from lib.cli import UserError, flag
 from lib.devices import has_fast_bf16, resolve_device
+from lib.envs.ids import MAX_SEED
 from lib.envs.make import make_world
 from lib.envs.play import Turn
 from lib.envs.seaquest import TOP, SurfaceCounter, diver_aboard, oxygen, submarine_depth
@@ -35,7 +36,7 @@ class LivesConfig:
     model: Path = flag("-m", help="policy checkpoint")
     games: int = flag(default=12, min=1, help="full games")
     dev: str = flag(default="cpu", help="device of the network: cpu, cuda, cuda:1")
-    seed: int = flag(default=0, min=0, help="seed of the games and the actions")
+    seed: int = flag(default=0, min=0, max=MAX_SEED, help="seed of the games and the actions")
 
 
 @dataclass(frozen=True)

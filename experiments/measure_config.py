@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.cli import flag
+from lib.envs.ids import MAX_SEED
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,4 @@ class MeasureConfig:
         "not play well then",
     )
     dev: str = flag(default="cpu", help="device of the networks: cpu, cuda, cuda:1")
-    seed: int = flag(default=0, min=0, help="seed of the games and the actions")
+    seed: int = flag(default=0, min=0, max=MAX_SEED, help="seed of the games and the actions")

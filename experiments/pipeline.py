@@ -15,17 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lib.runs
 import online
 from experiments.measure_config import MeasureConfig
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
 from lib.cli import UserError, flag
-from lib.files import make_folder, write_atomic
+from lib.files import write_atomic
+from lib.flag_values import Flag
 from lib.label_ui.config import LabelConfig
 from lib.preferences.labels import LabelLog, usable
 from lib.reward.config import FitConfig
-from lib.runs import locked, read_config, write_config
+from lib.runs import locked
 
 if TYPE_CHECKING:
     from lib.training.parts import Trained
@@ -130,7 +132,8 @@ class Pipeline:
           seed: of the pairs and the errors.
           **more: further flags of 02_label_ui.py.
         """
-        missing = labels - usable(LabelLog(db / "labels.json").read())
+        log = LabelLog(db / "labels.json")
+        missing = labels - usable(log.read())
         if missing <= 0 and not self.done(name):
             return
         config = LabelConfig(
@@ -141,6 +144,8 @@ class Pipeline:
             from lib.label_ui.simulated import give_labels
 
             give_labels(config)
+            if (found := usable(log.read())) < labels:
+                print(f"expected {labels} labels in {db}, found {found}; the experiment goes on with these")
 
         self.run(name, title, "02_label_ui.py", config, work)
 
@@ -234,7 +239,7 @@ class Pipeline:
             raise TimeUp
         with locked(self._log.parent, "--out"):  # two would remove what the other makes
             command = [*script.split(), *cli.words(config)]
-            run = None if runs is None else self._unfinished(name, runs)
+            run = None if runs is None else online.last_run(runs)
             if run is not None and online.trained(run, config.steps):
                 self._note(name, "done", 0.0, ["(finished when it was stopped)"])
                 print(f"== {title}: done before", flush=True)
@@ -244,7 +249,15 @@ class Pipeline:
             else:
                 for path in makes:
                     _remove(path)
-            self._attempt(name, title, command, lambda: work(run))
+            try:
+                self._attempt(name, title, command, lambda: work(run))
+            except UserError:
+                if run is not None:
+                    print(
+                        f"what was made so far is in {run}; without that folder the stage begins anew",
+                        flush=True,
+                    )
+                raise
 
     def _attempt(self, name: str, title: str, command: list[str], work: Callable[[], bool | None]) -> None:
         """Works at a stage, and notes how that ended; raises as `run`."""
@@ -295,13 +308,6 @@ class Pipeline:
         attempt = {"stage": name, "how": how, "seconds": round(seconds, 1), "command": command}
         self._attempts.append(attempt)
         write_lines(self._log, self._attempts)
-
-    def _unfinished(self, name: str, runs: Path) -> Path | None:
-        """The run of a stage that can be resumed: it has a state, and resuming it did not fail the last time."""
-        last = next((each for each in reversed(self._attempts) if each["stage"] == name), None)
-        if last is not None and last["how"] == "failed" and "--resume" in last["command"]:
-            return None
-        return online.last_run(runs)
 
 
 @contextlib.contextmanager
@@ -358,42 +364,26 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-_WHERE = ("out", "dev", "max_minutes")
-"""Fields of an experiment that say where and for how long it runs, not what it is."""
-
-
 def settle(config: Any, *free: str) -> None:
     """Makes the folder of an experiment, or checks that it is that of this very experiment.
 
+    Until a stage has been done, stopped or saved its state, the same folder takes another configuration.
+
     Args:
-      config: its configuration, a dataclass with the folder as `out`; kept in `<out>/config.json`.
-      free: fields that may change from run to run, beside those of `_WHERE`.
+      config: its configuration, a dataclass with the folder as `out`; see `lib.runs.settle`.
+      free: fields that may change from run to run.
 
     Raises:
-      UserError: the folder holds an experiment of another configuration or something else, or cannot be written to.
+      UserError: there is no such teacher, KEY=VALUE names a flag that the experiment sets, the folder holds an experiment of
+        another configuration or something else, or cannot be written to.
     """
-    out: Path = config.out
-
-    def decisive(fields: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if name not in (*_WHERE, *free)}
-
-    fields = decisive(dataclasses.asdict(config))
-    if (out / "config.json").exists():
-        before, now = decisive(read_config(out)["config"]), json.loads(json.dumps(fields, default=str))
-        for name in sorted(before.keys() & now.keys()):
-            if before[name] != now[name]:
-                raise UserError(
-                    f"{cli.as_flag(name)}: the experiment in {out} has {before[name]!r}, got {now[name]!r}; repeat its "
-                    "flags, or name another --out"
-                )
-        if before.keys() != now.keys():
-            raise UserError(
-                f"the experiment in {out} was begun by another version of this code; name another --out"
-            )
-        return
-    make_folder(out, "--out")
-    if found := next(out.iterdir(), None):  # stages remove what they are about to make
-        raise UserError(
-            f"--out {out}: expected a new folder or that of this experiment, but it holds {found.name}; name another --out"
-        )
-    write_config(out, fields)
+    for field in dataclasses.fields(config):
+        given = getattr(config, field.name)
+        if field.metadata.get("flag", Flag()).of is not None:
+            online.refuse_tied(field.name, given)
+        elif (
+            field.name == "teacher"
+        ):  # or a mistyped one would be found only when the first policy has learned
+            LabelConfig(db_path=config.out, teacher=given, watch=True)
+    tried = any(attempt["how"] != "failed" for attempt in read_lines(config.out / "stages.jsonl"))
+    lib.runs.settle(config, *free, begun=tried or any(config.out.rglob(lib.runs.STATE)))

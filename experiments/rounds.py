@@ -16,6 +16,7 @@ from experiments.pipeline import Pipeline, by_preset, fill_in, max_minutes, sett
 from lib import cli
 from lib.agent.config import TrainConfig
 from lib.agent.play_config import PlayConfig
+from lib.checkpoints import load_checkpoint
 from lib.cli import flag
 from lib.reporting import format_duration, format_mean
 from lib.reward.config import FitConfig
@@ -165,6 +166,12 @@ class Version:
         return self.out / "runs" / f"v{self.number}"
 
     @property
+    def labels(self) -> int:
+        """Comparisons that its round's reward model was fitted to, all of them so far; 0 for v0."""
+        reward = self.out / "rewards" / f"reward-r{self.number}.dat"
+        return load_checkpoint(reward, "reward")["parents"]["labels"] if self.number else 0
+
+    @property
     def measures(self) -> Path:
         """What `experiments.measures` found."""
         return self.out / "measures" / f"v{self.number}.json"
@@ -266,17 +273,20 @@ def learn_from_comparisons(config: RoundsConfig, pipeline: Pipeline) -> list[Ver
     return versions
 
 
-def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: float) -> str:
+def table(
+    config: RoundsConfig, measured: Sequence[dict[str, Any]], labels: Sequence[int], seconds: float
+) -> str:
     """The page of results.
 
     Args:
       config: of the experiment.
       measured: what `experiments.measures` found, v0 first.
+      labels: that each version comes from.
       seconds: what the experiment took.
     """
     original = config.env == _GAME
     lines = [
-        f"{config.v0_steps:,} steps on the score, then {config.rounds} × {config.steps:,} on what {config.labels} labels a "
+        f"{config.v0_steps:,} steps on the score, then {config.rounds} × {config.steps:,} on what at most {config.labels} labels a "
         f"round say (teacher `{config.teacher}`, {config.error_rate:.0%} errors), seed {config.seed}. Versions are where "
         f"their training ended. Means of {config.games} full games ± 95 %. {format_duration(seconds)} in all.",
         "",
@@ -290,7 +300,7 @@ def table(config: RoundsConfig, measured: Sequence[dict[str, Any]], seconds: flo
         points, length = ORIGINAL.get(version, (None, None))
         cells = [
             f"v{version}",
-            str(version * config.labels),
+            str(labels[version]),
             f"{lives['scores'][best]:,.0f} in {lives['steps'][best]:,} steps",
             *([f"{points:,} in {length:,} steps" if points else "–"] if original else []),
             format_mean(games["score"], 0 if original else 1),
@@ -346,7 +356,7 @@ def report(config: RoundsConfig, versions: Sequence[Version], seconds: float) ->
         began += config.v0_steps if version.number == 0 else config.steps
     kinds = {COLOURS[version]: f"v{version}" for version in range(min(len(COLOURS), config.rounds + 1))}
     write_chart(config.out / "rounds.svg", panels, kinds)
-    page = table(config, measured, seconds)
+    page = table(config, measured, [version.labels for version in versions], seconds)
     (config.out / "rounds.md").write_text(page)
     return page
 

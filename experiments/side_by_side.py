@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from lib import cli
 from lib.agent.checkpoints import check_env_of_file, check_policy, env_of, load_policy
 from lib.cli import UserError, flag
+from lib.envs.ids import MAX_SEED
 from lib.envs.make import make_world
 from lib.envs.play import play
 from lib.envs.world import STEPS_PER_SECOND
@@ -37,7 +38,9 @@ class SideBySideConfig:
     out: Path = flag(metavar="FILE", help="animated WebP to write")
     seconds: float = flag(default=12.0, min=0.1, help="seconds of play; when a game ends, the next begins")
     env: str | None = flag("-e", default=None, metavar="ID", help="environment (default: the left policy's)")
-    seed: int = flag(default=0, min=0, help="seed of the games and the actions, the same for both")
+    seed: int = flag(
+        default=0, min=0, max=MAX_SEED, help="seed of the games and the actions, the same for both"
+    )
 
 
 def played(policy: Path, env: str, steps: int, seed: int) -> Iterator[np.ndarray]:

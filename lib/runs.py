@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lib.checkpoints import load_checkpoint, save_checkpoint, storable
 from lib.cli import UserError, as_flag, former_names, parse
-from lib.files import remove_stale, write_atomic
+from lib.files import make_folder, remove_stale, write_atomic
 from lib.provenance import made_by
 
 STATE = "state.dat"
@@ -97,6 +97,47 @@ def write_config(run_dir: Path, config: Any, resumed: bool = False) -> None:
         write_atomic(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise UserError(f"{path}: could not be written: {error.strerror}") from error
+
+
+_WHERE = ("out", "dev", "max_minutes")
+"""Fields that say where and for how long something runs, not what it is."""
+
+
+def settle(config: Any, *free: str, begun: bool = True) -> None:
+    """Makes the folder of several stages, or checks that it is that of this very configuration.
+
+    Args:
+      config: a dataclass with the folder as `out`; kept in `<out>/config.json`, with each command line that continued.
+      free: fields that may change from command to command, beside those of `_WHERE`.
+      begun: whether anything was made so far; otherwise another configuration takes the place of the one before.
+
+    Raises:
+      UserError: the folder is that of another configuration or holds something else, or cannot be written to.
+    """
+    out: Path = config.out
+
+    def decisive(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name not in (*_WHERE, *free)}
+
+    fields = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    settled = (out / "config.json").exists()
+    if settled:
+        before, now = decisive(read_config(out)["config"]), decisive(fields)
+        if begun and before.keys() != now.keys():
+            raise UserError(f"{out} was begun by another version of this code; name another --out")
+        for name in sorted(before.keys() & now.keys()) if begun else ():
+            if before[name] != now[name]:
+                raise UserError(
+                    f"{as_flag(name)}: {out} was begun with {before[name]!r}, got {now[name]!r}; repeat its "
+                    "flags, or name another --out"
+                )
+    else:
+        make_folder(out, "--out")
+        if found := next(out.iterdir(), None):  # stages remove what they are about to make
+            raise UserError(
+                f"--out {out}: expected a new folder or one that this command made, but it holds {found.name}; name another --out"
+            )
+    write_config(out, fields, resumed=settled and begun)
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.examples import halve
 from lib.agent.checkpoints import load_policy
 from lib.checkpoints import load_checkpoint
 from lib.preferences.segment_db import SegmentDB
@@ -24,6 +25,18 @@ def test_policies_are_small_and_play() -> None:
         logits, _ = network(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
         assert logits.shape == (2, 18)
         assert logits.isfinite().all()
+
+
+def test_a_copy_says_who_made_the_policy(tmp_path: Path) -> None:
+    content = load_checkpoint(SEAQUEST / "v0.dat") | {"git_commit": "f" * 40, "created": "2026-01-01"}
+    torch.save(content, tmp_path / "v0.dat")
+    halve(tmp_path / "v0.dat", tmp_path / "copy.dat")
+    copy = load_checkpoint(tmp_path / "copy.dat", "policy")
+    assert [copy[key] for key in ("git_commit", "created", "versions")] == [
+        "f" * 40,
+        "2026-01-01",
+        content["versions"],
+    ]
 
 
 @pytest.mark.parametrize(("game", "actions"), [("Pong", 6), ("Enduro", 9)])

@@ -34,12 +34,15 @@ _ON_PAGE = 20
 
 
 class AnswersEvaluation(Evaluation):
-    """N answers in the places of games: `scores` are the judge's values, or learned rewards, and `steps` tokens."""
+    """N prompts in the places of games: `scores` are the judge's values, or learned rewards, and `steps` tokens.
+
+    All are means over a prompt's answers, which are alike: intervals are over prompts.
+    """
 
     def __str__(self) -> str:
         parts = [f"{name} {format_mean(values, 2)}" for name, values in self.measures.items()]
         parts += [f"{name} {value:.2f}" for name, value in self.overall.items()]
-        return f"{', '.join(parts)}, tokens {self.steps.mean():.0f} (95 %, {len(self.scores)} answers)"
+        return f"{', '.join(parts)}, tokens {self.steps.mean():.0f} (95 %, {len(self.scores)} prompts)"
 
 
 class AnswersMeasure:
@@ -83,9 +86,15 @@ class AnswersMeasure:
             "kl": seen.exact_kl.sum(0).double().cpu().numpy(),
             "finished": np.array([float(answer.finished) for answer in answers]),
         }
-        steps = np.array([len(answer.tokens) for answer in answers])
+        measures = {name: self._of_prompts(values) for name, values in measures.items()}
+        steps = self._of_prompts(np.array([len(answer.tokens) for answer in answers]))
         overall = {"distinct_2": distinct_2(answer.text for answer in answers), **self._of_the_best()}
-        return AnswersEvaluation(next(iter(judged.values()), learned), steps, measures, overall), None
+        scores = measures[next(iter(judged), "learned")]
+        return AnswersEvaluation(scores, steps, measures, overall), None
+
+    def _of_prompts(self, values: np.ndarray) -> np.ndarray:
+        """Means over the answers to each prompt."""
+        return values.reshape(len(self._held_out), -1).mean(1)
 
     def _of_the_best(self) -> dict[str, float]:
         """What the best of n answers of the reference are worth: to the first judge, and to the reward model that chose."""

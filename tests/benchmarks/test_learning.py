@@ -53,6 +53,11 @@ def test_a_run_is_trained_and_judged(tmp_path: Path) -> None:
     assert settings["steps"] == 200
 
 
+def test_what_the_title_says_is_what_was_trained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="steps: it is set for ours and theirs alike; leave it out"):
+        learning.final_score(learning.LearningConfig(), 0, {"steps": 1000}, tmp_path)
+
+
 def test_a_run_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.dat: .* no such file"):
         learning.final_score(learning.LearningConfig(), 0, {"model": Path("none.dat")}, tmp_path)

@@ -1,14 +1,17 @@
 """The table of how good reward models get, from fits recorded earlier."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.quality import Task, _table, read_rows
+from benchmarks.quality import Task, _table, fit_defaults, read_rows
 from lib.cli import UserError
 from lib.preferences.segment_db import SegmentDB
 from lib.preferences.teachers import make_teacher
+from lib.reward.config import FitConfig
 
 
 def test_fits_of_a_recipe_that_is_no_more_come_last() -> None:
@@ -29,6 +32,15 @@ def test_fits_on_another_db_or_with_other_settings_do_not_count(tmp_path: Path) 
     assert len(read_rows(path, {"db": "a"})) == 1
     assert read_rows(path, {"db": "b"}) == []
     assert read_rows(path, {"db": "a", "test_pairs": 6}) == []
+
+
+def test_fits_by_other_defaults_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one mean would be of two recipes."""
+    path = tmp_path / "score.jsonl"
+    path.write_text(json.dumps({"recipe": "ours", **fit_defaults()}) + "\n")
+    assert len(read_rows(path, fit_defaults())) == 1
+    monkeypatch.setattr("benchmarks.quality.FitConfig", partial(FitConfig, lr=1e-9))
+    assert read_rows(path, fit_defaults()) == []
 
 
 def test_clips_that_are_all_alike_test_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.quality import ORIGINAL
 from experiments import ablation
 from experiments.ablation import ARMS, Ablation, AblationConfig, summary, table
 from experiments.curves import Curve
@@ -124,20 +125,23 @@ def test_the_command_says_what_is_done_and_goes_on_with_more_seeds(
     flags = ["--out", str(out), "--v0", str(config.v0), "--db", str(config.db), "--arms", "original", "kl"]
     assert ablation.main([*flags, "--seeds", "1", "--max-minutes", "0"]) == TIME_IS_UP
     capsys.readouterr()
+    LabelLog(out / "db" / "labels.json").append(
+        Label("00/00000000.dat", "00/00000001.dat", 1, teacher="seaquest")
+    )
     finish(out, "labels", "reward-original-0", "original-0", "reward-single-0", "kl-0")
     evaluated(out, {"original-0": 10.0, "kl-0": 20.0})
     assert ablation.main([*flags, "--seeds", "1"]) == 0
     page = (out / "ablation.md").read_text()
     assert page in capsys.readouterr().out
     assert f"| {ARMS['kl'].title} | 1 | 20 | 20 | 20 |" in page
-    assert page.startswith("200,000 steps of finetuning on 300 labels")
+    assert page.startswith("200,000 steps of finetuning on 1 labels")  # as many as there are
     assert "25s in all" in page
     assert ">kl</text>" in (out / "ablation.svg").read_text()
     assert ablation.main([*flags, "--seeds", "2", "--max-minutes", "0"]) == TIME_IS_UP
     said = capsys.readouterr().out
     assert "time is up" in said
     assert page in said
-    with pytest.raises(UserError, match=r"--labels: the experiment in .* has 300, got 20"):
+    with pytest.raises(UserError, match=r"--labels: .* was begun with 300, got 20"):
         ablation.main([*flags, "--labels", "20"])
 
 
@@ -159,3 +163,7 @@ def test_the_table_and_the_chart(config: AblationConfig) -> None:
         {"original": [{"score": curve(1, 2)}], "kl": [{"score": curve(1, 2, 3)}, {"score": curve(3, 4)}]},
     )
     assert path.read_text().count("stroke-width: 1.8; stroke-linecap: square") == 2, "one line an arm"
+
+
+def test_the_originals_recipe_is_the_one_of_the_benchmark() -> None:
+    assert ablation.FITS["original"] == ORIGINAL

@@ -91,12 +91,14 @@ def test_a_stage_that_was_stopped_is_not_taken_for_done(
     runs.clear()
     demo.main(flags)
     assert runs == []
-    with pytest.raises(UserError, match=r"--seed: the experiment in .* has 0, got 1"):
+    with pytest.raises(UserError, match=r"--seed: .* was begun with 0, got 1"):
         demo.main([*flags, "--seed", "1"])
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, runs: list[str]) -> None:
     (tmp_path / "db").mkdir()
-    with pytest.raises(UserError, match="expected a new folder or that of this experiment, but it holds db"):
+    with pytest.raises(
+        UserError, match="expected a new folder or one that this command made, but it holds db"
+    ):
         demo.main(["--out", str(tmp_path)])
     assert (tmp_path / "db").is_dir()

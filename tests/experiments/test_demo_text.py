@@ -72,7 +72,8 @@ def test_another_algorithm_does_not_go_on_with_answers_of_the_first_ones_model(
     line = ["--out", str(tmp_path / "out"), "--rounds", "2", "--algos"]
     with pytest.raises(pytest.fail.Exception):
         demo_text.main([*line, "ppo"])
-    with pytest.raises(UserError, match=r"--algos: the experiment in .* has \['ppo'\], got \['rloo'\]"):
+    (tmp_path / "out" / "stages.jsonl").write_text('{"stage": "answers", "how": "done"}\n')
+    with pytest.raises(UserError, match=r"--algos: .* was begun with \['ppo'\], got \['rloo'\]"):
         demo_text.main([*line, "rloo"])
 
 

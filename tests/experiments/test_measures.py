@@ -139,3 +139,9 @@ def test_a_policy_that_does_not_know_its_environment_is_refused(tmp_path: Path) 
     out = tmp_path / "v0.json"
     main(["-m", str(bare), "-o", str(out), "-e", "MovingDot-v0", "--games", "2", "--lives", "1"])
     assert json.loads(out.read_text())["trained_steps"] is None
+
+
+def test_a_seed_that_no_game_takes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["-m", "v0.dat", "-o", "v0.json", "--seed", "4000000000"])
+    assert "--seed: expected a whole number from 0 to 2000000000" in capsys.readouterr().err

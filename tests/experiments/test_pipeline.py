@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from experiments.pipeline import Pipeline, TimeUp, settle
+from lib.agent.config import TrainConfig
 from lib.cli import UserError, flag
+from lib.envs.moving_dot import MovingDotEnv
 from lib.interrupt import Interrupt
-from lib.runs import save_state, write_config
+from lib.preferences.wrappers import EpisodeRecorderWrapper
+from lib.runs import read_config, save_state, write_config
 from tests.disk import disk_full_after
 
 Work = Callable[[Path | None], bool | None]
@@ -198,32 +203,19 @@ def test_a_stage_continues_from_its_state(tmp_path: Path) -> None:
     assert save.is_dir()
 
 
-def test_a_state_that_cannot_be_resumed_is_left(tmp_path: Path) -> None:
-    runs, made = tmp_path / "runs", tmp_path / "made"
+def test_a_resume_that_fails_costs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A device that is missing, or a full disk, say: the next attempt resumes the same run."""
+    runs, save, resumed = tmp_path / "runs", tmp_path / "save", list[Path | None]()
+    save.mkdir()
     (runs / "run").mkdir(parents=True)
-    write_config(runs / "run", {"epochs": 3, "steps": None})  # a fit
     save_state(runs / "run", "reward", {}, {}, {})
-    with pytest.raises(UserError):
-        stage(tmp_path, fail, runs=runs)
-    stage(tmp_path, append(made), makes=runs, runs=runs)
-    assert made.read_text() == "+"
-    assert not runs.exists()
-
-
-def test_after_a_resume_that_failed_the_next_attempt_can_be_resumed(tmp_path: Path) -> None:
-    runs, resumed = tmp_path / "runs", list[Path | None]()
-
-    def stop(run: Path | None) -> bool:
-        resumed.append(run)
-        if run is None:
-            save_state(runs / str(len(resumed)), "reward", {}, {}, {})
-        return True
-
-    for work, how in ((stop, KeyboardInterrupt), (fail, UserError), (stop, KeyboardInterrupt)):
-        with pytest.raises(how):
-            stage(tmp_path, work, makes=runs, runs=runs)
-    stage(tmp_path, lambda run: resumed.append(run), makes=runs, runs=runs)
-    assert resumed == [None, None, runs / "2"]
+    for _ in range(2):
+        with pytest.raises(UserError):
+            stage(tmp_path, fail, makes=save, runs=runs)
+        assert f"what was made so far is in {runs}/run; without that folder" in capsys.readouterr().out
+    stage(tmp_path, lambda run: resumed.append(run), makes=save, runs=runs)
+    assert resumed == [runs / "run"]
+    assert save.is_dir()
 
 
 def test_a_fit_that_was_stopped_is_resumed(tmp_path: Path) -> None:
@@ -255,18 +247,61 @@ class Config:
     out: Path
     steps: int = 5
     model: Path | None = None
+    teacher: str = "score"
+    train: dict[str, Any] = flag(default={}, of=TrainConfig)
 
 
 def test_a_folder_is_for_one_experiment(tmp_path: Path) -> None:
     out = tmp_path / "new" / "experiment"
     settle(Config(out, model=Path("a.dat")))
+    stage(out, lambda _: None)
     out = out.rename(tmp_path / "moved")
     settle(Config(out, model=Path("a.dat")))
-    with pytest.raises(UserError, match=r"--steps: the experiment in .* has 5, got 6; repeat its flags"):
+    with pytest.raises(UserError, match=r"--steps: .* was begun with 5, got 6; repeat its flags"):
         settle(Config(out, 6, Path("a.dat")))
     settle(Config(out, 6, Path("a.dat")), "steps")
-    with pytest.raises(UserError, match=r"--model: .* has 'a\.dat', got None"):
+    with pytest.raises(UserError, match=r"--model: .* was begun with 'a\.dat', got None"):
         settle(Config(out))
+    assert len(read_config(out)["resumed"]) == 2  # each with its commit
+
+
+def test_until_a_stage_was_done_or_stopped_flags_may_change(tmp_path: Path) -> None:
+    """Or what was mistyped would be settled."""
+    settle(Config(tmp_path / "out", 5))
+    with pytest.raises(UserError):
+        stage(tmp_path / "out", fail)
+    settle(Config(tmp_path / "out", 6))
+    assert read_config(tmp_path / "out")["config"]["steps"] == 6
+    save_state(tmp_path / "out" / "runs" / "run", "a2c", {}, {}, {})  # killed
+    with pytest.raises(UserError, match="was begun with 6"):
+        settle(Config(tmp_path / "out", 7))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"train": {"db_path": Path("mine")}}, "--train db_path: it is set for all runs alike; leave it out"),
+        ({"train": {"steps": 7}}, "--train steps: it is set"),
+        ({"teacher": "socre"}, "--teacher: expected one of .* got 'socre'"),
+    ],
+)
+def test_what_no_stage_could_use_is_refused_before_all_of_them(
+    given: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """A folder of the user's would even be removed, as a leftover of the stage."""
+    with pytest.raises(UserError, match=said):
+        settle(Config(tmp_path / "out", **given))
+    assert not (tmp_path / "out").exists()
+
+
+def test_fewer_labels_than_asked_for_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dots = EpisodeRecorderWrapper(MovingDotEnv(), tmp_path / "db", record_prob=1)
+    dots.reset(seed=0)
+    for _ in range(4 * 51):
+        if dots.step(np.int64(0))[2:4] != (False, False):
+            dots.reset()
+    Pipeline(tmp_path).label("labels", "Some", tmp_path / "db", "score", 50, error_rate=0.0, seed=0)
+    assert "expected 50 labels" in capsys.readouterr().out
 
 
 def test_a_folder_of_another_program_is_refused(tmp_path: Path) -> None:

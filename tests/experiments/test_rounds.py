@@ -114,6 +114,7 @@ def test_the_table() -> None:
                 [1000, 1000], [80, 1840, 20], refuels=[3, 3], rescues=[0, 0], kl=[0.1, 0.1], learned=[7, 7]
             ),
         ],
+        [0, 97],
         125,
     )
     lines = page.splitlines()
@@ -127,7 +128,7 @@ def test_the_table() -> None:
         "| v0 | 0 | 460 in 4,600 steps | 460 in 580 steps | 200 ± 1271 | 2000 ± 0 | 0.50 ± 6.35 |"
     )
     assert v0.endswith("| – | – |")
-    assert v1.startswith("| v1 | 100 | 1,840 in 18,400 steps | 900 in 1,120 steps | 1000 ± 0 |")
+    assert v1.startswith("| v1 | 97 | 1,840 in 18,400 steps | 900 in 1,120 steps | 1000 ± 0 |")
     assert v1.endswith("| 7.0 ± 0.0 | 0.100 ± 0.000 |")
     assert "1,840 and 1,820" in page
     assert "1000 ± 0 and 1,721" in page
@@ -136,7 +137,7 @@ def test_the_table() -> None:
 
 def test_another_game_is_not_held_against_the_original() -> None:
     config = RoundsConfig(env="MovingDot-v0", rounds=1)
-    page = table(config, [measured([50], [1], kl=[0]), measured([60], [1], kl=[0])], 1)
+    page = table(config, [measured([50], [1], kl=[0]), measured([60], [1], kl=[0])], [0, 100], 1)
     assert "original" not in page
     assert "1,721" not in page
 

@@ -355,3 +355,16 @@ def test_an_evaluation_says_what_the_best_of_n_answers_of_the_reference_is_worth
     again, _ = measure(None, None)
     assert again.overall["best_of_3"] == first.overall["best_of_3"]
     assert AnswersMeasure(learner, prompts, {}, 1, 1, seed=5)(None, None)[0].overall.keys() == {"distinct_2"}
+
+
+def test_the_answers_to_one_prompt_are_one_value_of_an_evaluation(tmp_path: Path) -> None:
+    """They are alike, so an interval over all answers would be too narrow."""
+    learner = tiny_learner(tmp_path, algo="rloo", answers=2)
+    prompts = learner._prompts
+    found, _ = AnswersMeasure(learner, prompts, {"long": lambda a: len(a.tokens)}, 3, 1, seed=5)(None, None)
+    drawn = learner.answer([prompt for prompt in prompts for _ in range(3)], [10_000, 5])
+    assert drawn is not None
+    each = [np.mean([len(a.tokens) for a in drawn if a.prompt == p.prompt]) for p in prompts]
+    assert found.scores.tolist() == pytest.approx(each)
+    assert found.steps.tolist() == pytest.approx(each)
+    assert str(found).endswith(f"(95 %, {len(prompts)} prompts)")
