@@ -118,7 +118,8 @@ def setting_reader(flag_name: str, config_class: type) -> Callable[[str], tuple[
         if field is None or not equals:
             near = difflib.get_close_matches(key.strip(" -").replace("-", "_"), fields, n=1)
             mend = f"write {flag_name} {near[0]}=VALUE" if near else "KEY is a flag without its dashes"
-            raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}; {mend}")
+            said = f"no flag is called {key!r}" if equals else f"expected KEY=VALUE, got {text!r}"
+            raise argparse.ArgumentTypeError(f"{said}; {mend}")
         hint = unwrap(typing.get_type_hints(config_class)[field.name])
         spec = field.metadata["flag"]
         if hint is bool:

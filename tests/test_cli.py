@@ -224,8 +224,9 @@ def test_fields_of_another_configuration_are_given_as_key_and_value(
     assert cli.parse(Pipeline, given) == Pipeline(train=found)
     assert cli.parse(Pipeline, []).train == {"lr": 0.5}
     for text, says in {
-        "epochs=3": "--train: expected KEY=VALUE, got 'epochs=3'; KEY is a flag without its dashes",
-        "num_env=3": "--train: expected KEY=VALUE, got 'num_env=3'; write --train num_envs=VALUE",
+        "epochs=3": "--train: no flag is called 'epochs'; KEY is a flag without its dashes",
+        "num_env=3": "--train: no flag is called 'num_env'; write --train num_envs=VALUE",
+        "num_envs": "--train: expected KEY=VALUE, got 'num_envs'; write --train num_envs=VALUE",
         "num_envs=0": "--train: num_envs: expected a whole number from 1 to 512; got '0'",
         "freeze=1": "--train: freeze: expected yes or no, got '1'",
     }.items():

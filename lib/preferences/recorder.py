@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lib.cli import UserError
-from lib.envs.ids import same_environment
 from lib.envs.world import Step
 from lib.files import NotRecorded, remove_stale
 from lib.preferences.dropping import drop_oldest
@@ -22,7 +20,6 @@ from lib.preferences.segments import (
     RANDOM,
     SEGMENT_LENGTH,
     Segment,
-    SegmentError,
     Sidecar,
     save_segment,
 )
@@ -31,17 +28,6 @@ _TEMPORARY = re.compile(r"\.[0-9]+\.dat\.[0-9]+-[0-9a-f]{8}\.tmp")  # as save_se
 _IN_VAIN = 20  # recordings cut short before `obstacle` says so
 # Of the limit, what dropping old segments comes down to: finding them takes some milliseconds, so not every time.
 _ROOM = 0.95
-
-
-def _check_same_environment(path: Path, env_id: str) -> None:
-    db = SegmentDB(path)
-    for name in db.names[-1:]:
-        with contextlib.suppress(SegmentError):  # dropped, or broken, which others will say
-            sidecar = db.load(name).sidecar
-            if sidecar is not None and not same_environment(sidecar.env_id, env_id):
-                raise UserError(
-                    f"{path}: holds clips of {sidecar.env_id}, not of {env_id}; take another folder"
-                )
 
 
 class SegmentRecorder:
@@ -122,7 +108,7 @@ class SegmentRecorder:
         self._cut_short = 0  # recordings that a game did not last for
         self._db_path = db_path
         self._db_path.mkdir(parents=True, exist_ok=True)
-        _check_same_environment(db_path, env_id)
+        SegmentDB(db_path).check_environment(env_id)
         self._env_id = env_id
         self._num_actions = num_actions
         names = tuple(name[:MAX_ACTION_NAME] for name in action_names)

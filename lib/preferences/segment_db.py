@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lib.cli import UserError
+from lib.envs.ids import same_environment
 from lib.preferences.closed_pickle import printable
 from lib.preferences.segments import Segment, SegmentError, load_as
 
@@ -103,6 +104,27 @@ class SegmentDB:
           SegmentError: as `load_segment`; also when the name is not a segment's or leads out of the database.
         """
         return load_as(self.path(name), f"{self.root.name}/{name}")
+
+    def environment(self) -> str:
+        """The environment of its newest readable clip; "" where that names none, or there is none."""
+        for name in reversed(self.names):
+            with contextlib.suppress(SegmentError):
+                sidecar = self.load(name).sidecar
+                return "" if sidecar is None else sidecar.env_id
+        return ""
+
+    def check_environment(self, env_id: str) -> None:
+        """Refuses clips to come that could not be compared with those that it holds.
+
+        Args:
+          env_id: their environment.
+
+        Raises:
+          UserError: names both environments.
+        """
+        found = self.environment()
+        if not same_environment(found, env_id):
+            raise UserError(f"{self.root}: holds clips of {found}, not of {env_id}; take another folder")
 
     def path(self, name: str) -> Path:
         """The file of that name, such as a label gives it; it need not exist.

@@ -39,7 +39,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
       target: the DB to add to, created if missing.
 
     Raises:
-      UserError: the source is no DB, or both are the same.
+      UserError: the source is no DB, both are the same, or the target holds clips of another environment.
       OSError: something cannot be written; what was copied until then is whole.
     """
     db, log = SegmentDB(source), LabelLog(source / "labels.json")
@@ -47,6 +47,7 @@ def copy_preferences(source: Path, target: Path) -> Copied:
     if source.resolve() == target.resolve():
         raise UserError(f"{source}: expected two DBs to copy preferences between, got the same one twice")
     target_db, target_log = SegmentDB(target), LabelLog(target / "labels.json")
+    target_db.check_environment(db.environment())
     # Counted, as a line may repeat an earlier one: what holds is said last.
     held, seen = Counter(map(_said, target_log.read())), Counter[str]()
     lines = log.read()

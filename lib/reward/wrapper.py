@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from lib.cli import UserError
 from lib.envs.adapter import EnvAdapter
 from lib.preferences.recorder import SegmentRecorder
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.transfer import Copied, copy_preferences
 from lib.preferences.wrappers import Tape, lives_in
 from lib.reward.live import LiveReward as LiveReward  # users import it from here
@@ -140,8 +141,10 @@ class _Preferences:
         return copy_preferences(self._own_db(), Path(folder))
 
     def load_preferences(self, folder: str | Path) -> Copied:
-        """Add the labels of another DB and the segments they name. See `copy_preferences`."""
-        return copy_preferences(Path(folder), self._own_db())
+        """Add the labels of another DB of this environment and the segments they name. See `copy_preferences`."""
+        own = self._own_db()
+        SegmentDB(Path(folder)).check_environment(self._adapter.env_id)
+        return copy_preferences(Path(folder), own)
 
     def _own_db(self) -> Path:
         if self._db is None:

@@ -184,7 +184,7 @@ def finetune(config: TextConfig) -> Trained:
         if first and not stop.asked:
             side_by_side(config, learner, held_out, run_dir, progress)
         stopped = ranks.together(stop.asked)  # torchrun ends the others when one has failed
-        where = f"saved {checkpoints.saved}" if checkpoints.saved else "nothing saved: no --save"
+        where = f"saved {checkpoints.saved}" if checkpoints.saved else "no policy saved: no --save"
         if stopped:
             progress.line(f"stopped by request, {where}; resume with --resume {run_dir}")
         else:

@@ -14,6 +14,7 @@ from lib.envs.make import make_world
 from lib.envs.play import Policy, play
 from lib.envs.world import World
 from lib.files import make_folder
+from lib.preferences.segment_db import SegmentDB
 from lib.preferences.segments import SEGMENT_LENGTH
 from lib.provenance import now
 from lib.reporting import Charts
@@ -187,11 +188,17 @@ def check_audit(config: FitConfig) -> None:
     """Refuses, before the fit, a setup that could not be audited afterwards.
 
     Raises:
-      UserError: There is no policy, or only one member, which cannot disagree with itself.
+      UserError: There is no policy, only one member, which cannot disagree with itself, or an environment that only a
+        user may name.
     """
     if config.audit is None:
         return
-    load_policy(config.audit)
+    origin = load_policy(config.audit)[1]
+    if config.audit_env is None:
+        db_env_id = SegmentDB(config.dbs[0]).environment()
+        check_env_of_file(
+            db_env_id or env_of(origin), config.dbs[0] if db_env_id else config.audit, "--audit-env"
+        )
     members = (
         config.ensemble
         if config.audit_reward is None

@@ -372,7 +372,7 @@ def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> 
     """Raises UserError if the run ended because nothing could be recorded any more."""
     saved, line, error = run.checkpoints.saved, run.progress.line, run.recording.error
     why = "" if broken else f": no {'step made' if config.save else '--save'}"
-    where = f"saved {saved}" if saved else f"nothing saved{why}"
+    where = f"saved {saved}" if saved else f"no policy saved{why}"
     if run.ranks.rank:  # which is not the one that saves
         where = f"rank {run.ranks.rank}"
     if broken:

@@ -164,3 +164,13 @@ def test_a_db_is_not_copied_to_itself_nor_from_nowhere(tmp_path: Path, segment: 
     with pytest.raises(UserError, match="no such folder"):
         copy_preferences(tmp_path / "nowhere", tmp_path / "to")
     assert not (tmp_path / "to").exists()
+
+
+def test_clips_of_two_environments_are_not_mixed(tmp_path: Path, segment: Segment) -> None:
+    assert segment.sidecar is not None
+    other = dataclasses.replace(segment, sidecar=dataclasses.replace(segment.sidecar, env_id="Other-v0"))
+    make_db(tmp_path / "from", segment, {A: 1, B: 2}).append(Label(A, B, 2))
+    make_db(tmp_path / "to", other, {C: 3})
+    with pytest.raises(UserError, match=f"to: holds clips of Other-v0, not of {segment.sidecar.env_id}"):
+        copy_preferences(tmp_path / "from", tmp_path / "to")
+    assert SegmentDB(tmp_path / "to").names == [C]

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
@@ -536,7 +537,9 @@ def test_what_pays_without_a_model(tmp_path: Path) -> None:
 
 def test_preferences_go_from_one_environment_to_another(tmp_path: Path) -> None:
     grey_db(tmp_path / "mine", segments=6, labels=4)
-    mine, yours = (PreferenceEnv(Counting(), db=tmp_path / name, record_prob=0) for name in ("mine", "yours"))
+    grey = Counting()
+    grey.spec = EnvSpec("Grey-v0")
+    mine, yours = (PreferenceEnv(grey, db=tmp_path / name, record_prob=0) for name in ("mine", "yours"))
     labels = LabelLog(tmp_path / "mine" / "labels.json").read()
     named = {name for label in labels for name in label.pair}
     saved = mine.save_preferences(tmp_path / "saved")
@@ -546,6 +549,8 @@ def test_preferences_go_from_one_environment_to_another(tmp_path: Path) -> None:
     assert LabelLog(tmp_path / "yours" / "labels.json").read() == labels
     assert set(SegmentDB(tmp_path / "yours").names) == named
     assert yours.load_preferences(tmp_path / "saved").labels == 0
+    with pytest.raises(UserError, match="saved: holds clips of Grey-v0, not of Counting"):
+        PreferenceEnv(Counting(), db=tmp_path / "other").load_preferences(tmp_path / "saved")
     assert len(SegmentDB(tmp_path / "mine").names) == 6
 
 

@@ -123,6 +123,15 @@ def test_what_cannot_be_audited_is_refused_before_the_fit(db: Path, tmp_path: Pa
         check_audit(config(db, tmp_path, audit=player, audit_reward=single.path, ensemble=3))
 
 
+def test_an_environment_that_the_user_must_name_is_asked_for_before_the_fit(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    save(tmp_path / "db", 0, clip(20, env_id="elsewhere:Dot-v0"))
+    flags = {"audit": policy(tmp_path / "policy.dat"), "ensemble": 2}
+    with pytest.raises(UserError, match=r"db: names the environment elsewhere:Dot-v0, .* add --audit-env"):
+        check_audit(config(tmp_path / "db", tmp_path, **flags))
+    check_audit(config(tmp_path / "db", tmp_path, **flags, audit_env="MovingDot-v0"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["MovingDot-v0", "elsewhere:Dot-v0"])
 def test_the_script_audits_a_model_that_exists(

@@ -428,7 +428,7 @@ def test_an_interrupted_evaluation_is_none(
     assert said.count("steps: score") == when
     if when == 0:
         assert saved is None
-        assert "stopped by request, nothing saved: no step made\n" in said
+        assert "stopped by request, no policy saved: no step made\n" in said
     else:
         assert f"stopped by request, saved {saved}\n" in said
         content = torch.load(tmp_path / "save" / "latest.dat", weights_only=True)
