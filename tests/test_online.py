@@ -192,9 +192,9 @@ def test_a_stop_after_the_last_evaluation_leaves_nothing_to_resume(
     assert online.learn(dataclasses.replace(config, steps=700)) == 2
 
 
-def test_only_the_dot_has_its_own_recipe() -> None:
+def test_only_the_dot_has_its_own_recipe(tmp_path: Path) -> None:
     own = {"gamma": 0.9, "entropy": 0.06, "lr_decay_steps": 1_100_000, "num_envs": 32}
-    some = online.OnlineConfig(steps=1_000_000)
+    some = online.OnlineConfig(out=tmp_path, steps=1_000_000)
     assert own.items() <= online.train_flags(some).items()
     other = dataclasses.replace(some, env="PongNoFrameskip-v4")
     assert not own.keys() & online.train_flags(other).keys()
@@ -202,10 +202,9 @@ def test_only_the_dot_has_its_own_recipe() -> None:
     assert online.train_flags(dataclasses.replace(some, train={"algo": "a2c"})) == {"algo": "a2c"}
 
 
-def test_more_flags_reach_their_stage() -> None:
-    config = cli.parse(
-        online.OnlineConfig, ["--train", "num_envs=4", "--label", "keyword=red", "--fit", "epochs=2"]
-    )
+def test_more_flags_reach_their_stage(tmp_path: Path) -> None:
+    flags = ["--train", "num_envs=4", "--label", "keyword=red", "--fit", "epochs=2"]
+    config = cli.parse(online.OnlineConfig, [*flags, "--out", str(tmp_path)])
     commands = {name: shlex.join(words) for name, words in online.commands(config).items()}
     assert "--num-envs 4" in commands["agent"]
     assert "--keyword red" in commands["labels"]
