@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "1. An agent learns on the game's score, and clips of its play are recorded",
         TrainConfig(
             name="demo-v0",
-            num_envs=64,  # quicker than 16, which learn more only later than this
+            num_envs=64,  # quicker than 16, which learn more only later than this; so is the small network
+            network="small",
             steps=config.v0_steps,
             eval_every=config.v0_steps,
             eval_games=config.games,
