@@ -381,9 +381,7 @@ def settle(config: Any, *free: str) -> None:
         given = getattr(config, field.name)
         if field.metadata.get("flag", Flag()).of is not None:
             online.refuse_tied(field.name, given)
-        elif (
-            field.name == "teacher"
-        ):  # or a mistyped one would be found only when the first policy has learned
+        elif field.name == "teacher":  # a mistyped one would be found when the first policy has learned
             LabelConfig(db_path=config.out, teacher=given, watch=True)
     tried = any(attempt["how"] != "failed" for attempt in read_lines(config.out / "stages.jsonl"))
     lib.runs.settle(config, *free, begun=tried or any(config.out.rglob(lib.runs.STATE)))

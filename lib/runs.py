@@ -123,10 +123,10 @@ def settle(config: Any, *free: str, begun: bool = True) -> None:
     settled = (out / "config.json").exists()
     if settled:
         before, now = decisive(read_config(out)["config"]), decisive(fields)
-        if begun and before.keys() != now.keys():
+        if before.keys() != now.keys():
             raise UserError(f"{out} was begun by another version of this code; name another --out")
-        for name in sorted(before.keys() & now.keys()) if begun else ():
-            if before[name] != now[name]:
+        for name in now:
+            if begun and before[name] != now[name]:
                 raise UserError(
                     f"{as_flag(name)}: {out} was begun with {before[name]!r}, got {now[name]!r}; repeat its "
                     "flags, or name another --out"

@@ -261,7 +261,7 @@ def test_a_folder_is_for_one_experiment(tmp_path: Path) -> None:
         settle(Config(out, 6, Path("a.dat")))
     settle(Config(out, 6, Path("a.dat")), "steps")
     with pytest.raises(UserError, match=r"--model: .* was begun with 'a\.dat', got None"):
-        settle(Config(out))
+        settle(Config(out, 6))
     assert len(read_config(out)["resumed"]) == 2  # each with its commit
 
 
@@ -307,6 +307,9 @@ def test_fewer_labels_than_asked_for_are_said(tmp_path: Path, capsys: pytest.Cap
 def test_a_folder_of_another_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(UserError, match="belongs to another program"):
+        settle(Config(tmp_path))
+    write_config(tmp_path, {"name": "x"})  # a run of a script
+    with pytest.raises(UserError, match="was begun by another version of this code"):
         settle(Config(tmp_path))
 
 
