@@ -146,15 +146,18 @@ class CheckpointFolder:
 
     Attributes:
       root: the folder.
+      run: name of the run's own folder, which no other run has; checkpoints keep it, because several runs may save here.
     """
 
     suffix = ".dat"
+    run = ""
 
     def __init__(self, root: Path) -> None:
         make_folder(root, "--save")
         remove_stale(root)
         self.root = root
         self._best: dict[str, float] = {}
+        self._own: dict[str, str] = {}  # of each best, even where another run's has taken the link
         self._written: set[str] = set()
         self._kept: set[str] = set()
 
@@ -193,11 +196,12 @@ class CheckpointFolder:
                 evaluation=evaluation,
                 config=config,
                 parents=parents,
+                run=self.run,
             )
             self._written.add(name)
             for link, value in _criteria(evaluation).items():
                 if value > self._best.get(link, -float("inf")):
-                    self._best[link] = value
+                    self._best[link], self._own[link] = value, name
                     self._point(link, name)
             self._point("latest.dat", name)
             self._prune()
@@ -209,7 +213,7 @@ class CheckpointFolder:
         return f"model_{steps:06d}-rw={float(games.scores.mean()):.0f}-steps={games.steps.mean():.0f}{self.suffix}"
 
     def _write(self, path: Path, policy: Any, **about: Any) -> None:
-        """Writes a checkpoint, and about it `steps`, `evaluation`, `config` and `parents`."""
+        """Writes a checkpoint, and about it `steps`, `evaluation`, `config`, `parents` and `run`."""
         save_policy(path, policy.network, **about)
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -224,30 +228,28 @@ class CheckpointFolder:
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to know of the folder, for `restore`."""
-        return {"best": dict(self._best), "written": sorted(self._written), "kept": sorted(self._kept)}
+        best = {"best": dict(self._best), "own": dict(self._own)}
+        return {**best, "written": sorted(self._written), "kept": sorted(self._kept)}
 
-    def restore(self, state: dict[str, Any], steps: int, name: str, created: str) -> None:
-        """Continues a run from its state, and includes what the run wrote after that state.
+    def restore(self, state: dict[str, Any], steps: int) -> None:
+        """Continues a run from its state, and includes what the run wrote after that state: bests of their criterion.
 
         Args:
           state: what `state` said.
           steps: how long the policy had been trained by then.
-          name: of the run; policies that it wrote later count as bests of their criterion.
-          created: when the state was written; what is older is an earlier run's of the same name.
         """
-        self._best = dict(state["best"])
+        self._best, self._own = dict(state["best"]), dict(state.get("own", {}))  # older states lack "own"
         self._written, self._kept = set(state["written"]), set(state["kept"])
         for link in LINKS:
             try:
                 content = self._read(self._at(link))
             except UserError:  # not there
                 continue
-            config = content.get("config")
-            ours = isinstance(config, dict) and config.get("name") == name
-            if ours and content.get("steps", 0) > steps and str(content.get("created", "")) >= created:
-                self._written.add(self._at(link).resolve().name)
+            if content.get("run") == self.run and content.get("steps", 0) > steps:
+                name = self._at(link).resolve().name
+                self._written.add(name)
                 if link in (found := _criteria(content["evaluation"])):
-                    self._best[link] = found[link]
+                    self._best[link], self._own[link] = found[link], name
 
     def keep_best(self) -> Path:
         """Keeps the best by mean score permanently, even if a later one is better.
@@ -266,6 +268,7 @@ class CheckpointFolder:
           link: of LINKS.
         """
         self._best.pop(link, None)
+        self._own.pop(link, None)
 
     def _point(self, link: str, name: str) -> None:
         """Moves a link to a new checkpoint."""
@@ -277,9 +280,9 @@ class CheckpointFolder:
     def _prune(self) -> None:
         """Deletes the checkpoints that no link needs any more.
 
-        Files of an earlier run are kept: they may be hours of work.
+        Files of another run are kept: they may be hours of work.
         """
-        wanted = {self._at(link).resolve().name for link in LINKS} | self._kept
+        wanted = {self._at(link).resolve().name for link in LINKS} | self._kept | set(self._own.values())
         for name in self._written - wanted:
             self._drop(self.root / name)
         self._written &= wanted

@@ -183,13 +183,14 @@ class TextConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.merge is not None:
-            return
         for field in fields(self):
             default = [] if field.default is MISSING else field.default
             if not self._uses(field.name) and getattr(self, field.name) != default:
                 algo = "without --algo" if self.algo is None else f"with --algo {self.algo}"
+                algo = algo if self.merge is None else "with --merge"
                 raise UserError(f"{as_flag(field.name)} has no effect {algo}: leave it out")
+        if self.merge is not None:
+            return
         if getattr(self, "answers", None) is None and self._uses("answers"):
             object.__setattr__(self, "answers", _GROUPS.get(self.algo or "", 2))  # frozen from here on
         needed = {
@@ -242,7 +243,9 @@ class TextConfig:
             raise UserError(f"--kl-horizon {self.kl_horizon}: expected at least --rollout, {self.rollout}")
 
     def _uses(self, name: str) -> bool:
-        """Whether a flag has an effect with --algo."""
+        """Whether a flag has an effect with --algo or --merge."""
+        if self.merge is not None:
+            return name in ("model", "merge")
         if self.algo in _USED:
             return name in _USED[self.algo]
         return name != "db_path" and (self.algo == "ppo" or name not in _OF_CRITICS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -134,6 +135,8 @@ class OnAnswers(Material[Model, TextData]):
         store = AnswerStore()
         found = read_labels(config.dbs, store, config.weights(), config.only, lines, prompt_of)
         language = load_language_model(_folder(config, store), self.device, self.bf16, chat)
+        if chat is None:
+            language = _as_asked(language, store.answers)
         self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
 
     @property
@@ -257,13 +260,28 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
     """The language model of `-m`, or the one that gave the answers."""
     if config.model is not None:
         return config.model
-    policies = {answer.policy for answer in store.answers}
+    # One folder may be spelt in two ways.
+    policies = {str(Path(answer.policy).resolve()) if answer.policy else "" for answer in store.answers}
     if len(policies) != 1 or "" in policies:
         raise UserError(
             "expected -m FOLDER, the language model whose layers are fitted: the answers are "
             + ("imported, which names none" if "" in policies else f"from {len(policies)} models")
         )
-    return Path(policies.pop())
+    return Path(store.answers[0].policy)
+
+
+def _as_asked(language: LanguageModel, answers: Sequence[Answer]) -> LanguageModel:
+    """The language model without its chat template, where it gave its answers to bare prompts."""
+    bare = dataclasses.replace(language, chat=False)
+    own = [
+        answer for answer in answers if answer.tokenizer == language.vocabulary and len(answer.prompt_tokens)
+    ]
+    if own and all(
+        isinstance(answer.prompt, str) and answer.prompt_tokens.tolist() == bare.encode(answer.prompt)
+        for answer in own
+    ):
+        return bare
+    return language
 
 
 def _shape(config: FitConfig, language: LanguageModel) -> Shape:

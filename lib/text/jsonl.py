@@ -53,6 +53,8 @@ def export_preferences(path: Path, file: Path, chat: bool) -> str:
     db = SegmentDB(path)
     if not holds_answers(db):
         raise UserError(f"--export-jsonl {path}: expected a DB of answers, found none in it")
+    if file.resolve().is_relative_to(path.resolve()):  # such as its labels.json
+        raise UserError(f"--export-jsonl {file}: expected a file outside the DB; name another")
     lines, left_out = [], 0
     for label in current(LabelLog(path / "labels.json").read()):
         if label.label not in (1, 2) or prompt_of(label.sample1) != prompt_of(label.sample2):

@@ -309,6 +309,11 @@ def load_text_reward(
         check_weights(member.get("state_dict"), str(path))
     if loaded is not None and loaded.weights == wanted:
         language = loaded
+        if language.chat != chat:
+            raise UserError(
+                f"{path}: was fitted on prompts {'in' if chat else 'without'} the chat template; "
+                f"{'leave out' if chat else 'add'} --no-chat"
+            )
     else:
         language = load_language_model(folder, device, bf16, chat)
     if language.weights != wanted:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib.cli import UserError
 from lib.preferences.answers import Answer
 from lib.preferences.prompts import Prompt
 from lib.text.language import LanguageModel
@@ -118,6 +119,11 @@ def sample(
         log_p = log_softmax_of(network.lm_head, states, temperature)
         chosen = _chosen(log_p, uniform[rows, step])
         said = log_p.gather(1, chosen[:, None])[:, 0]
+        if not said.isfinite().all():
+            raise UserError(
+                "expected a language model whose weights are numbers, got others: copy the model again or, if it is being "
+                "finetuned, take a smaller --lr"
+            )
         ended = torch.isin(chosen, ends)
         columns = (rows, chosen, said, ended)
         for row, token, log_prob, end in zip(*(column.tolist() for column in columns), strict=True):
@@ -149,4 +155,5 @@ def _chosen(log_p: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
       int64 `[B]`, never a token of probability 0.
     """
     reached = log_p.double().exp().cumsum(1)
-    return torch.searchsorted(reached, (uniform * reached[:, -1])[:, None], right=True)[:, 0]
+    found = torch.searchsorted(reached, (uniform * reached[:, -1])[:, None], right=True)[:, 0]
+    return found.clamp(max=log_p.shape[1] - 1)  # where there is no number, there is no such token

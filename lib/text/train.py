@@ -36,7 +36,7 @@ from lib.text.roles import kind_of
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
-from lib.training.drift import DRIFTED, Drift
+from lib.training.drift import DRIFTED, Drift, best_of_run
 from lib.training.evaluation import EvaluationHook
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
@@ -53,17 +53,16 @@ class TextFolder(CheckpointFolder):
     Args:
       root: where to.
       base: the model that all of them are finetuned from.
-      run: the name of the run's folder, which no other run has.
     """
 
     suffix = ""
 
-    def __init__(self, root: Path, base: Root, run: str) -> None:
+    def __init__(self, root: Path, base: Root) -> None:
         super().__init__(root)
-        self._base, self._run = base, run
+        self._base = base
 
     def _name(self, steps: int, games: Evaluation) -> str:
-        return f"model_{steps:06d}-{self._run}"
+        return f"model_{steps:06d}-{self.run}"
 
     def _write(self, path: Path, policy: Any, **about: Any) -> None:
         save_policy(path, policy, self._base, storable({**about, **made_by()}))
@@ -159,7 +158,7 @@ def finetune(config: TextConfig) -> Trained:
         )
 
         run_dir = run_folder(config, config.algo or "", ranks, stack)
-        folder = None if config.save is None or not first else TextFolder(config.save, root, run_dir.name)
+        folder = None if config.save is None or not first else TextFolder(config.save, root)
         charts = open_charts(config, run_dir, state, first, stack)
         progress.line(
             f"{config.model}: {said}, {len(prompts)} prompts and {len(held_out)} held out, on {device}, "
@@ -185,6 +184,9 @@ def finetune(config: TextConfig) -> Trained:
             side_by_side(config, learner, held_out, run_dir, progress)
         stopped = ranks.together(stop.asked)  # torchrun ends the others when one has failed
         where = f"saved {checkpoints.saved}" if checkpoints.saved else "no policy saved: no --save"
+        # Learned rewards of two models, which are the score where there is no judge, have no common unit.
+        if checkpoints.saved and not stopped and (judges or newest is None):
+            where += f"; {best_of_run(evaluation, config, checkpoints.saved.parent / 'best')}"
         if stopped:
             progress.line(f"stopped by request, {where}; resume with --resume {run_dir}")
         else:

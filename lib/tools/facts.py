@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -103,7 +104,8 @@ def of_answers(db: SegmentDB) -> tuple[list[str], list[str]]:
     """Facts from a sample of a DB's answers; their models are folders, not artefacts of ours."""
     names = db.names
     every = max(1, math.ceil(len(names) / _SAMPLED))
-    sampled, models, broken = names[::every], dict[str, None](), 0
+    # By chance: of each prompt the models answered in one order, so that every n-th answer may be by one of them alone.
+    sampled, models, broken = random.Random(0).sample(names, -(-len(names) // every)), dict[str, None](), 0
     for name in sampled:
         try:
             models[load_answer(db, name).policy or "an unnamed author"] = None

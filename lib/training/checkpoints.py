@@ -51,6 +51,8 @@ class Checkpoints(Hook):
         stage: str,
     ) -> None:
         self.folder = folder
+        if folder is not None:
+            folder.run = run_dir.name
         self.saved: Path | None = None
         self.hooks: list[Hook] = []
         self._config, self._run_dir, self._parents = config, run_dir, parents
@@ -134,4 +136,4 @@ class Checkpoints(Hook):
         self._saved_at = state["saved_at"]
         self._monitor.last_good = self._run_dir / STATE
         if self.folder is not None:
-            self.folder.restore(state["folder"], state["steps"], str(self._config.name), state["created"])
+            self.folder.restore(state["folder"], state["steps"])

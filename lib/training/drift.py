@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from lib.agent.finetune_metrics import Reading
 from lib.learner import Advance, Learner
@@ -18,7 +19,7 @@ def best_before(history: Sequence[Reading], patience: int) -> Reading | None:
     return max(history[:-patience], key=lambda reading: reading.score, default=None)
 
 
-def drifting(history: Sequence[Reading], patience: int) -> str | None:
+def drifting(history: Sequence[Reading], patience: int, unit: str = "steps") -> str | None:
     """Whether the learned reward is being exploited: it rises, while the score and agreement on fresh clips fall.
 
     Each of the last `patience` evaluations is compared with the best before them. In every one the learned return is
@@ -29,6 +30,7 @@ def drifting(history: Sequence[Reading], patience: int) -> str | None:
     Args:
       history: the evaluations that compare: all so far, the first before any training, or those since the newest reward model.
       patience: how many evaluations in a row.
+      unit: what a step is.
 
     Returns:
       One line with the figures, or None.
@@ -45,9 +47,10 @@ def drifting(history: Sequence[Reading], patience: int) -> str | None:
         return None
     last = recent[-1]
     digits = max(1, decimals(best.score, best.interval))
+    paid = max(1, *(decimals(reading.learned or 0.0) for reading in (best, last)))
     said = (
-        f"drift: since {format_count(best.steps)} steps the learned return rose from {best.learned:.1f} to "
-        f"{last.learned:.1f} while the score fell from {best.score:.{digits}f} to {last.score:.{digits}f}"
+        f"drift: since {format_count(best.steps)} {unit} the learned return rose from {best.learned:.{paid}f} to "
+        f"{last.learned:.{paid}f} while the score fell from {best.score:.{digits}f} to {last.score:.{digits}f}"
     )
     if best.agreement is not None and last.agreement is not None:
         said += f" and agreement with the teacher from {best.agreement:.2f} to {last.agreement:.2f}"
@@ -104,7 +107,7 @@ class Drift(Hook):
             return
         self._seen = len(self._evaluation.readings)
         history, patience = self._evaluation.comparable, self._config.drift_patience
-        warning = drifting(history, patience)
+        warning = drifting(history, patience, self._evaluation.unit)
         if warning is None:
             return
         best = best_before(history, patience)
@@ -122,3 +125,12 @@ class Drift(Hook):
 def start_of(config: RunConfig) -> str:
     """The policy that a finetune started from, in words."""
     return "the policy it started from" + ("" if config.model is None else f", {config.model}")
+
+
+def best_of_run(evaluation: EvaluationHook, config: RunConfig, best: Path) -> str:
+    """Which policy had the best score, for a run's last line; `best` is the link to the best that was saved."""
+    first, *others = evaluation.readings
+    if config.finetunes and others and max(reading.score for reading in others) <= first.score:
+        digits = max(1, decimals(first.score))
+        return f"no checkpoint beat {start_of(config)} (score {first.score:.{digits}f})"
+    return f"the best is {best}"

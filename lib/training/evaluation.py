@@ -127,6 +127,11 @@ class EvaluationHook(Hook):
         self._since = 0
 
     @property
+    def unit(self) -> str:
+        """What a step is."""
+        return self._monitor.unit
+
+    @property
     def comparable(self) -> list[Reading]:
         return self.readings[self._since :]
 

@@ -42,7 +42,7 @@ from lib.reward.model import RewardModel
 from lib.training import loop
 from lib.training.charts import LOG_SECONDS, ChartsHook
 from lib.training.checkpoints import Checkpoints
-from lib.training.drift import DRIFTED, Drift, start_of
+from lib.training.drift import DRIFTED, Drift, best_of_run
 from lib.training.evaluation import Evaluate, EvaluationHook, GamesMeasure
 from lib.training.loop import Hook, Stop
 from lib.training.newest_reward import NewestReward
@@ -386,14 +386,6 @@ def _say_the_end(config: TrainConfig, run: Run, stopped: bool, broken: bool) -> 
     if drifted:
         where = f"stopped by {DRIFTED}, {where}"
     if saved is not None:
-        where += f"; {_best(run.evaluation, config, saved.parent)}"
+        where += f"; {best_of_run(run.evaluation, config, saved.parent / 'best.dat')}"
     if drifted or saved is not None:
         line(where)
-
-
-def _best(evaluation: EvaluationHook, config: TrainConfig, save: Path) -> str:
-    """Which policy had the best score, for a run's last line."""
-    first, *others = evaluation.readings
-    if config.finetunes and others and max(reading.score for reading in others) <= first.score:
-        return f"no checkpoint beat {start_of(config)} (score {first.score:.1f})"
-    return f"the best is {save / 'best.dat'}"

@@ -1,5 +1,6 @@
 """Best of n, and preferences that go out to other trainers and come back."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -73,12 +74,11 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
 
 def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:
     language = tiny(tmp_path / "model", chat=True)
-    model = TextRewardModel(
-        language, [TextMember(TextRewardNet(language.network.model, Shape(2, 0)), 0.0, 1.0)]
-    )
-    save_text_reward(tmp_path / "reward.dat", model, {}, {}, {})
     (tmp_path / "prompts.txt").write_text("w1 w2\n")
     for chat, expected in ((None, [1, 5, 6, 2, 1]), (False, [5, 6])):
+        asked = dataclasses.replace(language, chat=chat is None)
+        member = TextMember(TextRewardNet(language.network.model, Shape(2, 0)), 0.0, 1.0)
+        save_text_reward(tmp_path / "reward.dat", TextRewardModel(asked, [member]), {}, {}, {})
         [choice] = best_of(
             PlayConfig(
                 model=tmp_path / "model",
@@ -130,6 +130,10 @@ def test_preferences_go_out_and_come_back(chat: bool, tmp_path: Path) -> None:
     label_with_teacher(db, "shorter", 30)
     label_with_teacher(db, "no-questions", 5)  # ties, as there are no questions
     file = tmp_path / "preferences.jsonl"
+    given = (db / "labels.json").read_bytes()
+    with pytest.raises(UserError, match="expected a file outside the DB"):
+        export_preferences(db, db / "labels.json", chat)
+    assert (db / "labels.json").read_bytes() == given
     assert "30 preferences; 5 ties" in export_preferences(db, file, chat)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     if chat:

@@ -274,8 +274,9 @@ def test_a_run_that_a_judge_likes_ever_less_ends_where_asked(
     changed = {"judge": judge, "drift_patience": 1, "stop_on_drift": True, "eval_updates": 1, "kl": 0.0}
     checkpoint, _ = finetuned(dataclasses.replace(config, updates=30, **changed))  # type: ignore[arg-type]
     said = capsys.readouterr().out
-    assert re.search(r"drift: since \S+ steps the learned return rose .* while the score fell", said)
+    assert re.search(r"drift: since \S+ answers the learned return rose .* while the score fell", said)
     assert "stopped by --stop-on-drift" in said
+    assert "no checkpoint beat the policy it started from" in said
     assert read_policy(checkpoint)["steps"] < 30 * config.rollout
 
 

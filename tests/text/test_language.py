@@ -163,6 +163,19 @@ def test_a_merged_model_has_the_vocabulary_that_reward_models_know(tmp_path: Pat
     assert load_language_model(tmp_path / "whole", torch.device("cpu")).vocabulary == language.vocabulary
 
 
+def test_a_merged_model_is_what_was_learned(tmp_path: Path) -> None:
+    """In bf16, as its root is stored, half of a short finetune's changes would be rounded away."""
+    language = load_language_model(save_tiny(tmp_path / "model"), torch.device("cpu"))
+    save_whole(tmp_path / "half", language.network.bfloat16(), language.tokenizer)
+    language = load_language_model(tmp_path / "half", torch.device("cpu"))
+    language.network.model.layers[3].mlp.up_proj.weight.data *= 1 + 1e-4
+    save_policy(tmp_path / "policy", language, root_of(language, 2), {})
+    merge(tmp_path / "policy", tmp_path / "whole")
+    whole = load_language_model(tmp_path / "whole", torch.device("cpu"))
+    for name, weight in language.network.state_dict().items():
+        assert torch.equal(whole.network.state_dict()[name], weight), name
+
+
 def test_a_full_disk_is_an_error_in_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     language = tiny(tmp_path / "model")
     root = root_of(language, 2)

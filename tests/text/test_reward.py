@@ -14,7 +14,7 @@ import torch
 
 from lib.cli import UserError
 from lib.learner import ALONE
-from lib.preferences.answers import Answer
+from lib.preferences.answers import Answer, save_answer
 from lib.preferences.teachers import label_with_teacher
 from lib.reporting import Charts
 from lib.reward import refit
@@ -36,7 +36,7 @@ from lib.text.reward import (
     save_text_reward,
 )
 from lib.tools.fit_labels import fit_labels
-from tests.text.dbs import answer_db, random_texts
+from tests.text.dbs import answer_db, answers_to, random_texts
 from tests.text.tiny import FAMILIES, save_tiny, tiny
 
 CPU = torch.device("cpu")
@@ -413,3 +413,38 @@ def test_stored_tokens_are_rated_and_text_of_another_vocabulary_is_encoded(tmp_p
     assert rated[0] == pytest.approx(rated[1]) == pytest.approx(rated[2])
     with pytest.raises(UserError, match="has the token 900"):
         model.rate([dataclasses.replace(foreign, tokenizer=language.vocabulary)])
+
+
+def test_prompts_are_put_to_the_model_as_they_were(tmp_path: Path) -> None:
+    """A reward model of bare prompts says so, and is not used where they are put into the chat template."""
+    language = tiny(tmp_path / "model", chat=True)
+    for chat in (False, True):
+        asked = dataclasses.replace(language, chat=chat)
+        db = tmp_path / f"db-{chat}"
+        db.mkdir()
+        for prompt in range(10):
+            tokens = asked.encode(f"w{prompt}")
+            for number, text in enumerate(("w1", "w1 w2", "w1 w2 w3")):
+                drawn = np.array(asked.encode_answer(text, True))
+                answer = Answer(
+                    *(f"w{prompt}", text, True, np.array(tokens), drawn),
+                    log_probs=np.zeros(len(drawn), np.float32),
+                    tokenizer=language.vocabulary,
+                )
+                save_answer(db / f"{prompt:02d}" / f"{number:08d}.dat", answer)
+        label_with_teacher(db, "shorter", 20)
+        config = _config(tmp_path, dbs=[db], model=tmp_path / "model", epochs=1, name=f"{chat}")
+        fit = fit_text(config)
+        assert load_text_reward(fit.path, CPU).language.chat is chat
+        other = dataclasses.replace(language, chat=not chat)
+        with pytest.raises(UserError, match="leave out --no-chat" if chat else "add --no-chat"):
+            load_text_reward(fit.path, CPU, loaded=other)
+
+
+def test_a_folder_spelt_in_two_ways_is_one_model(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "model")
+    texts = random_texts(20, 2)
+    answer_db(tmp_path / "db", texts, policy=str(tmp_path / "model"))
+    answers_to(tmp_path / "db", "more", "w1", "w2 w3", folder="90", policy=f"{tmp_path}/db/../model")
+    label_with_teacher(tmp_path / "db", "shorter", 20)
+    assert fit_text(_config(tmp_path, model=None, epochs=1)).path.exists()

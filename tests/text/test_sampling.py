@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from lib.cli import UserError
 from lib.text.layers import token_log_probs
 from lib.text.sampling import _chosen, sample
 from tests.text.tiny import FAMILIES, tiny
@@ -76,3 +77,10 @@ def test_a_request_to_stop_ends_it_between_two_tokens(tmp_path: Path) -> None:
     asked = iter([False, False, True])
     chances = np.full((len(PROMPTS), 50), 0.5)
     assert sample(tiny(tmp_path), PROMPTS, chances, should_stop=lambda: next(asked)) is None
+
+
+def test_weights_that_are_no_numbers_are_said(tmp_path: Path) -> None:
+    model = tiny(tmp_path)
+    model.network.model.norm.weight.data[3] = torch.nan
+    with pytest.raises(UserError, match="expected a language model whose weights are numbers"):
+        sample(model, PROMPTS, np.full((len(PROMPTS), 5), 0.5))

@@ -16,6 +16,7 @@ import torch
 from lib import checkpoints, provenance, runs
 from lib.cli import UserError
 from lib.preferences import labels
+from lib.preferences.answers import Answer, save_answer
 from lib.preferences.labels import Label, LabelLog
 from lib.preferences.segments import save_segment
 from lib.tools.lineage import lineage_text
@@ -431,3 +432,17 @@ def test_a_configuration_in_another_encoding_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="that file is damaged"):
         lineage_text(tmp_path)
+
+
+def test_a_db_of_answers_names_all_its_models(tmp_path: Path) -> None:
+    """Of each prompt they answered in the same order, so that every n-th answer may be by one of them."""
+    for prompt in range(20):
+        policies = [*("first",) * 4, *("second",) * 2, "third"]
+        for number, policy in enumerate(policies):
+            answer = Answer(f"prompt {prompt}", "word", finished=True, policy=policy)
+            save_answer(tmp_path / f"{prompt:02d}" / f"{number:08d}.dat", answer)
+    (tmp_path / "labels.json").touch()
+    told = lineage_text(tmp_path)
+    assert "140 answers to 20 prompts, 20 of them read" in told
+    for name in ("first", "second", "third"):
+        assert f"by {name}" in told

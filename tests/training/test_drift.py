@@ -36,6 +36,10 @@ def test_a_drift_is_said_with_its_figures() -> None:
     assert drifting(without(history, "agreement", "disagreement"), 3) == said
     judged = [reading._replace(score=reading.score / 10_000, interval=0.0005) for reading in history]
     assert "while the score fell from 0.0460 to 0.0300" in str(drifting(judged, 3)), "a judge of answers"
+    paid = [reading._replace(learned=(reading.learned or 0) / 1000) for reading in history]
+    assert "since 100k answers the learned return rose from 0.0120 to 0.0260" in str(
+        drifting(paid, 3, "answers")
+    )
     assert best_before(history, 3) == UP
 
 

@@ -320,6 +320,7 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         return Evaluation(np.array([score]), np.array([9]), {"learned": np.array([-score])})
 
     network, first = PolicyNet(4), CheckpointFolder(tmp_path)
+    first.run = "x"
     first.save(ActorPolicy(network), 10, games(5), {"name": "x"}, {})
     state = first.state()
     first.save(ActorPolicy(network), 20, games(8), {"name": "x"}, {})
@@ -329,7 +330,8 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         "model_000020-rw=8-steps=9.dat",
     }  # each the best at something
     second = CheckpointFolder(tmp_path)
-    second.restore(state, 10, "x", "")
+    second.run = "x"
+    second.restore(state, 10)
     second.save(ActorPolicy(network), 21, games(7), {"name": "x"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=8-steps=9.dat"
     assert (tmp_path / "best-learned.dat").resolve().name == "model_000010-rw=5-steps=9.dat"
@@ -339,14 +341,18 @@ def test_a_folder_takes_in_what_was_written_after_the_state(tmp_path: Path) -> N
         "model_000010-rw=5-steps=9.dat",
         "model_000030-rw=9-steps=9.dat",
     }  # nothing is left behind
-    stranger = CheckpointFolder(tmp_path)
-    stranger.restore(state, 10, "y", "")
-    stranger.save(ActorPolicy(network), 40, games(6), {"name": "y"}, {})
+    # What another run left there stays, even one of the same name, and this one has bests of its own.
+    other = CheckpointFolder(tmp_path)
+    other.run = "y"
+    other.restore({"best": {}, "written": [], "kept": []}, 10)
+    other.save(ActorPolicy(network), 40, games(6), {"name": "x"}, {})
     assert (tmp_path / "best.dat").resolve().name == "model_000040-rw=6-steps=9.dat"
-    # Nor what an earlier run of the same name left there: it stays, and this one has bests of its own.
-    later = CheckpointFolder(tmp_path)
-    later.restore({"best": {}, "written": [], "kept": []}, 15, "y", "9999-01-01T00:00:00+00:00")
-    later.save(ActorPolicy(network), 20, games(3), {"name": "y"}, {})
-    assert (tmp_path / "best.dat").resolve().name == "model_000020-rw=3-steps=9.dat"
-    later.save(ActorPolicy(network), 25, games(4), {"name": "y"}, {})
+    second.save(ActorPolicy(network), 50, games(7), {"name": "x"}, {})
+    assert (tmp_path / "best.dat").resolve().name == "model_000040-rw=6-steps=9.dat"
+    assert (tmp_path / "model_000030-rw=9-steps=9.dat").exists()  # its own best, which no link shows any more
+    again = CheckpointFolder(tmp_path)
+    again.run = "x"
+    again.restore(second.state(), 50)
+    again.save(ActorPolicy(network), 60, games(8), {"name": "x"}, {})
+    assert (tmp_path / "model_000030-rw=9-steps=9.dat").exists()
     assert (tmp_path / "model_000040-rw=6-steps=9.dat").exists()

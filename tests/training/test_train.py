@@ -293,7 +293,7 @@ def test_a_drift_is_said_and_stops_the_run_where_asked(
     best = save / "model_000010-rw=50-steps=100.dat"
     said = capsys.readouterr().out.splitlines()
     assert (
-        "drift: since 10 steps the learned return rose from 2.0 to 5.0 while the score fell from 50.0 to 40.0 and "
+        "drift: since 10 steps the learned return rose from 2.00 to 5.00 while the score fell from 50.0 to 40.0 and "
         f"agreement with the teacher from 0.70 to 0.55; the best checkpoint before the drift is kept: {best}"
     ) in said
     assert f"stopped by --stop-on-drift, saved {last}; the best is {save / 'best.dat'}" in said
