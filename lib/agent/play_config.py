@@ -1,6 +1,6 @@
 """The flags of 04_play.py. Imports nothing heavy, so that --help is instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from lib.cli import UserError, as_flag, flag
@@ -89,5 +89,12 @@ class PlayConfig:
             raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
         if alone and self.prompts is not None:
             raise UserError(f"{as_flag(alone[0])} asks no model; leave out --prompts")
+        of_games, of_answers = ("games", "env", "reference"), ("best_of", "tokens")
+        how = as_flag(alone[0]) if alone else "--prompts"
+        unused = (*of_games, *of_answers) if alone else of_games if self.prompts is not None else of_answers
+        for field in fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                mend = f"without {how}" if unused is of_answers else f"with {how}"
+                raise UserError(f"{as_flag(field.name)} has no effect {mend}: leave it out")
         if self.prompts is not None and self.reward is None:
             raise UserError("--prompts expects --reward REWARD, a reward model for text")

@@ -34,6 +34,7 @@ from lib.text.reward import (
     TextRewardNet,
     frozen_states,
     save_text_reward,
+    spoken,
 )
 
 _LAYERS_LR = 0.1  # of --lr: fitted layers know much already, the head nothing
@@ -137,6 +138,13 @@ class OnAnswers(Material[Model, TextData]):
         language = load_language_model(_folder(config, store), self.device, self.bf16, chat)
         if chat is None:
             language = _as_asked(language, store.answers)
+        most = language.network.config.max_position_embeddings
+        long = sum(sum(map(len, spoken(language, answer))) > most for answer in store.answers)
+        if long:
+            found.problems.append(
+                f"{long} of {len(store.answers)} answers are with their prompts longer than the {most} tokens that "
+                f"{language.folder} was made for (max_position_embeddings): what is fitted to them is worth little"
+            )
         self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,15 @@ def test_the_best_of_n_is_the_one_that_is_paid_most(
         PlayConfig(info=tmp_path, prompts=tmp_path / "prompts.txt")
     with pytest.raises(UserError, match="--info and --export-jsonl: expected one of them"):
         PlayConfig(info=tmp_path, export_jsonl=[tmp_path, tmp_path / "x"])
+    some: dict[str, Any] = {"model": tmp_path / "model"}
+    asked = some | {"prompts": tmp_path / "prompts.txt", "reward": tmp_path / "reward.dat"}
+    for given, said in (
+        (asked | {"games": 3}, "--games has no effect with --prompts"),
+        (some | {"best_of": 3}, "--best-of has no effect without --prompts"),
+        ({"info": tmp_path, "env": "Pong-v5"}, "--env has no effect with --info"),
+    ):
+        with pytest.raises(UserError, match=said):
+            PlayConfig(**given)
 
 
 def test_the_best_of_n_answers_bare_prompts_where_asked(tmp_path: Path) -> None:

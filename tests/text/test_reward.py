@@ -448,3 +448,12 @@ def test_a_folder_spelt_in_two_ways_is_one_model(tmp_path: Path) -> None:
     answers_to(tmp_path / "db", "more", "w1", "w2 w3", folder="90", policy=f"{tmp_path}/db/../model")
     label_with_teacher(tmp_path / "db", "shorter", 20)
     assert fit_text(_config(tmp_path, model=None, epochs=1)).path.exists()
+
+
+def test_answers_longer_than_the_model_was_made_for_are_counted(
+    labelled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers_to(labelled / "db", "more", "w1 " * 300, "w2", folder="90")
+    label_with_teacher(labelled / "db", "shorter", 200)
+    fit_text(_config(labelled, epochs=1))
+    assert "1 of 242 answers are with their prompts longer than the 256 tokens" in capsys.readouterr().out
