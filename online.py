@@ -210,15 +210,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     from lib.reporting import format_duration
 
-    began = None if over(config) else time.monotonic()
-    latest = config.out / "policy" / "latest.dat"
-    status = None if began is None else learn(config)
+    latest, start = config.out / "policy" / "latest.dat", time.monotonic()
+    status = learn(config)
     if status is not None:
         return status
     if config.env == _DOT and config.check:
-        return _check_dot(
-            config, latest, "" if began is None else f" {format_duration(time.monotonic() - began)}."
-        )
+        # Of a run that was continued the time of this part alone would mislead.
+        took = "" if begun else f" {format_duration(time.monotonic() - start)}."
+        return _check_dot(config, latest, took)
     module = f"-e {config.env} " if ":" in config.env else ""  # which no file may name
     print(
         f"\n./04_play.py {module}-m {latest} -n 3 -r {config.out}/videos --reward {config.out}/rewards/reward-online.dat"

@@ -405,7 +405,7 @@ def chart(path: Path, curves: "dict[str, list[dict[str, Curve]]]") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     config = cli.parse(AblationConfig, argv, description=(__doc__ or "").splitlines()[0])
     for name, path in (("--v0", config.v0), ("--db", config.db)):
-        if path is not None and not path.exists():  # refused now: what `settle` writes down may not change
+        if path is not None and not path.exists():  # before anything is made
             raise UserError(f"{name} {path}: no such file or folder; check the path")
     # The same experiment may later have more seeds and more recipes.
     settle(config, "seeds", "arms")

@@ -70,7 +70,7 @@ class AirConfig:
 
 def main(argv: Sequence[str] | None = None) -> None:
     config = cli.parse(AirConfig, argv, description=__doc__)
-    if not config.out.exists():  # or a mistyped name would be settled
+    if not config.out.exists():  # a mistyped name makes no folder
         load_checkpoint(config.model, "policy")
     settle(config, "rounds", "score_steps")
     print(table(learn(config, Pipeline(config.out)), config.games))

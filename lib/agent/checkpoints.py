@@ -136,7 +136,7 @@ def check_policy(network: PolicyNetwork, world: World, path: Path, flag: str = "
 
 
 class CheckpointFolder:
-    """`model_<step>-rw=<score>-steps=<steps>.dat` files; only those that a link points to are kept.
+    """`model_<step>-rw=<score>-steps=<steps>.dat` files; of a run only its bests are kept and what a link points to.
 
     The symbolic links are for scripts and for the next stage: `best.dat` by mean score and `latest.dat`, and in a
     finetune `best-learned.dat` by learned return and `best-teacher.dat` by the teacher's preference for it over the

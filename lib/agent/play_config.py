@@ -89,12 +89,13 @@ class PlayConfig:
             raise UserError(f"{as_flag(alone[0])} plays nothing; leave out -m, or name its file after --info")
         if alone and self.prompts is not None:
             raise UserError(f"{as_flag(alone[0])} asks no model; leave out --prompts")
-        of_games, of_answers = ("games", "env", "reference"), ("best_of", "tokens")
-        how = as_flag(alone[0]) if alone else "--prompts"
-        unused = (*of_games, *of_answers) if alone else of_games if self.prompts is not None else of_answers
+        unused, mode = ["best_of", "tokens"], "without --prompts"
+        if self.prompts is not None:
+            unused, mode = ["games", "env", "reference"], "with --prompts"
+        elif alone:
+            unused, mode = ["games", "env", "reference", "best_of", "tokens"], f"with {as_flag(alone[0])}"
         for field in fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
-                mend = f"without {how}" if unused is of_answers else f"with {how}"
-                raise UserError(f"{as_flag(field.name)} has no effect {mend}: leave it out")
+                raise UserError(f"{as_flag(field.name)} has no effect {mode}: leave it out")
         if self.prompts is not None and self.reward is None:
             raise UserError("--prompts expects --reward REWARD, a reward model for text")

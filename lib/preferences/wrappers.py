@@ -141,7 +141,8 @@ class EpisodeRecorderWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
       UserError: it is no single environment of Gymnasium, the actions are neither discrete nor bounded, there is
-        no picture, or the DB holds clips of another environment. From `step`: a frame is not a picture, or differs in size from the first, or a reward is not finite.
+        no picture, or the DB holds clips of another environment. From `step`: a frame is not a picture, or differs in
+        size from the first, or a reward is not finite.
       OSError: the DB cannot be created; from `step`: a segment cannot be written.
     """
 

@@ -186,9 +186,10 @@ class TextConfig:
         for field in fields(self):
             default = [] if field.default is MISSING else field.default
             if not self._uses(field.name) and getattr(self, field.name) != default:
-                algo = "without --algo" if self.algo is None else f"with --algo {self.algo}"
-                algo = algo if self.merge is None else "with --merge"
-                raise UserError(f"{as_flag(field.name)} has no effect {algo}: leave it out")
+                mode = "without --algo" if self.algo is None else f"with --algo {self.algo}"
+                if self.merge is not None:
+                    mode = "with --merge"
+                raise UserError(f"{as_flag(field.name)} has no effect {mode}: leave it out")
         if self.merge is not None:
             return
         if getattr(self, "answers", None) is None and self._uses("answers"):

@@ -32,7 +32,7 @@ from lib.text.config import TextConfig
 from lib.text.fit import AnswerMember, OnAnswers
 from lib.text.language import LanguageModel, root_of, save_policy
 from lib.text.layers import above, branch, log_probs_of
-from lib.text.reward import States, above_states, before_tokens, spoken
+from lib.text.reward import States, above_states, before_tokens
 from lib.text.roles import spread, token_grid
 
 _AT_ONCE = 16
@@ -128,7 +128,7 @@ class Policies(OnAnswers[LanguageModel]):
     @functools.cached_property
     def states(self) -> list[Spoken]:
         data, found = self.data, list[Spoken]()
-        said = [spoken(data.language, answer)[1] for answer in data.store.answers]
+        said = [tokens for _, tokens in data.spoken]
         reference = PolicyNet(data.language, data.shape.at, self.beta)
         for start in range(0, len(said), _AT_ONCE):
             batch = data.states[start : start + _AT_ONCE]

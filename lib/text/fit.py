@@ -32,9 +32,9 @@ from lib.text.reward import (
     States,
     TextRewardModel,
     TextRewardNet,
-    frozen_states,
     save_text_reward,
     spoken,
+    trunk_states,
 )
 
 _LAYERS_LR = 0.1  # of --lr: fitted layers know much already, the head nothing
@@ -88,9 +88,15 @@ class TextData(Labelled):
     shape: Shape
 
     @functools.cached_property
+    def spoken(self) -> list[tuple[list[int], list[int]]]:
+        """The tokens of each answer's prompt, and its own."""
+        return [spoken(self.language, answer) for answer in self.store.answers]
+
+    @functools.cached_property
     def states(self) -> list[States]:
         """The frozen layers' output for each answer."""
-        return frozen_states(self.language, self.shape, self.store.answers)
+        at = self.shape.at
+        return trunk_states(self.language.network.model, [at], self.spoken)[at]
 
 
 TextFit = AnyFit[TextRewardModel, TextData]
@@ -138,14 +144,14 @@ class OnAnswers(Material[Model, TextData]):
         language = load_language_model(_folder(config, store), self.device, self.bf16, chat)
         if chat is None:
             language = _as_asked(language, store.answers)
+        self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
         most = language.network.config.max_position_embeddings
-        long = sum(sum(map(len, spoken(language, answer))) > most for answer in store.answers)
+        long = sum(len(prompt) + len(answer) > most for prompt, answer in self.data.spoken)
         if long:
-            found.problems.append(
+            self.data.problems.append(
                 f"{long} of {len(store.answers)} answers are with their prompts longer than the {most} tokens that "
                 f"{language.folder} was made for (max_position_embeddings): what is fitted to them is worth little"
             )
-        self.data = TextData(**vars(found), store=store, language=language, shape=_shape(config, language))
 
     @property
     def states(self) -> Sequence[States]:
@@ -280,6 +286,8 @@ def _folder(config: FitConfig, store: AnswerStore) -> Path:
 
 def _as_asked(language: LanguageModel, answers: Sequence[Answer]) -> LanguageModel:
     """The language model without its chat template, where it gave its answers to bare prompts."""
+    if not language.chat:
+        return language
     bare = dataclasses.replace(language, chat=False)
     own = [
         answer for answer in answers if answer.tokenizer == language.vocabulary and len(answer.prompt_tokens)

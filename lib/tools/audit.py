@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -194,11 +195,7 @@ def check_audit(config: FitConfig) -> None:
     if config.audit is None:
         return
     origin = load_policy(config.audit)[1]
-    if config.audit_env is None:
-        db_env_id = SegmentDB(config.dbs[0]).environment()
-        check_env_of_file(
-            db_env_id or env_of(origin), config.dbs[0] if db_env_id else config.audit, "--audit-env"
-        )
+    _environment(config, SegmentDB(config.dbs[0]).environment(), origin)
     members = (
         config.ensemble
         if config.audit_reward is None
@@ -209,6 +206,16 @@ def check_audit(config: FitConfig) -> None:
             f"--audit {config.audit} expected an ensemble, whose members can disagree, got a single reward model; "
             f"fit with --ensemble 3"
         )
+
+
+def _environment(config: FitConfig, db_env_id: str, origin: dict[str, Any]) -> str:
+    """Where to play: in what `--audit-env` names, or else the DBs, or else the policy; refuses what only a user may name."""
+    assert config.audit is not None
+    if config.audit_env is not None:
+        return config.audit_env
+    env_id = db_env_id or env_of(origin)
+    check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
+    return env_id
 
 
 def audit(config: FitConfig, fit: Fit | None = None) -> Path:
@@ -240,9 +247,7 @@ def audit(config: FitConfig, fit: Fit | None = None) -> Path:
         )
     network, origin = load_policy(config.audit)
     db, db_env_id = rate_dbs(model, config.dbs)
-    env_id = config.audit_env or db_env_id or env_of(origin)
-    if config.audit_env is None:
-        check_env_of_file(env_id, config.dbs[0] if db_env_id else config.audit, "--audit-env")
+    env_id = _environment(config, db_env_id, origin)
     world = make_world(env_id, config.audit_games)
     try:
         check_policy(network, world, config.audit, "--audit-env")

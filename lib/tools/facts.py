@@ -103,15 +103,15 @@ def of_segments(db: SegmentDB) -> tuple[list[str], list[str]]:
 def of_answers(db: SegmentDB) -> tuple[list[str], list[str]]:
     """Facts from a sample of a DB's answers; their models are folders, not artefacts of ours."""
     names = db.names
-    every = max(1, math.ceil(len(names) / _SAMPLED))
-    # By chance: of each prompt the models answered in one order, so that every n-th answer may be by one of them alone.
-    sampled, models, broken = random.Random(0).sample(names, -(-len(names) // every)), dict[str, None](), 0
+    # By chance: the models answered each prompt in one order, so that every n-th answer may be by one of them alone.
+    sampled = random.Random(0).sample(names, min(len(names), _SAMPLED))
+    models, broken = dict[str, None](), 0
     for name in sampled:
         try:
             models[load_answer(db, name).policy or "an unnamed author"] = None
         except SegmentError:
             broken += 1
-    read = f", {len(sampled)} of them read" if every > 1 else ""
+    read = f", {len(sampled)} of them read" if len(sampled) < len(names) else ""
     facts = [f"{len(names)} answers to {len(set(map(prompt_of, names)))} prompts{read}"]
     facts += [f"by {said(model)}" for model in models]
     if broken:

@@ -28,7 +28,8 @@ def make_recorder(config: TrainConfig, world: World, share: range) -> SegmentRec
       share: which of `--num-envs` they are; each has a folder of its own in the DB.
 
     Raises:
-      UserError: the folder cannot be written, holds answers or clips of another environment, or an event cannot be seen in this one.
+      UserError: the folder cannot be written, holds answers or clips of another environment, or an event cannot be seen in
+        this one.
     """
     if config.db_path is None:
         return None
