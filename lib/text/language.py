@@ -332,7 +332,7 @@ def _load_policy(folder: Path, device: torch.device, bf16: bool, chat: bool | No
 def merge(folder: Path, target: Path) -> None:
     """Writes a finetuned model as a whole Hugging Face folder, which other programs read, in float32.
 
-    A root in bf16 has half the bytes, but its numbers are too far apart: half of what a short finetune moved would be lost.
+    A root in bf16 has half the bytes, but its numbers are too far apart for the small changes of a short finetune.
 
     Raises:
       UserError: the model cannot be read, or the target not be written or is there already.

@@ -164,7 +164,7 @@ def test_a_merged_model_has_the_vocabulary_that_reward_models_know(tmp_path: Pat
 
 
 def test_a_merged_model_is_what_was_learned(tmp_path: Path) -> None:
-    """In bf16, as its root is stored, half of a short finetune's changes would be rounded away."""
+    """In bf16, as its root is stored, the small changes of a short finetune would be rounded away."""
     language = load_language_model(save_tiny(tmp_path / "model"), torch.device("cpu"))
     save_whole(tmp_path / "half", language.network.bfloat16(), language.tokenizer)
     language = load_language_model(tmp_path / "half", torch.device("cpu"))
